@@ -8,12 +8,14 @@ site goes along, scrubbed too.
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Collection, Iterable
+import tempfile
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -47,15 +49,29 @@ def main(root: Path, arguments: list[str]) -> int:
         raise ValueError(f"publish: {' and '.join(taken)} exists; take another name, or publish --replace {name}")
     _read_notes(root, session.LOCAL_SITE)  # asked first: they may be no text
     origin = _origin(root, name)  # asked first: the new site would count as an uncommitted change
-    for folder in taken:
-        shutil.rmtree(root / folder)
-    copy_measured(root, source, target, plan.read_index(source / "plan").shards)
-    files.write_json(target / "published.json", origin)
-    # A process of its own: it takes the run lock, as any run does.
-    draw = [sys.executable, "-m", "perfscribe.cli", "report", "--config", f"site={name}"]
-    if subprocess.run(draw, cwd=root).returncode:
-        raise ValueError(f"publish: results/{name} was copied, but its report could not be drawn; see above")
+    with in_place_of(root, taken):
+        copy_measured(root, source, target, plan.read_index(source / "plan").shards)
+        files.write_json(target / "published.json", origin)
+        # A process of its own: it takes the run lock, as any run does.
+        draw = [sys.executable, "-m", "perfscribe.cli", "report", "--config", f"site={name}"]
+        if subprocess.run(draw, cwd=root).returncode:
+            raise ValueError(f"publish: the report of results/{name} could not be drawn; see above")
     return _check(root, name)
+
+
+@contextlib.contextmanager
+def in_place_of(root: Path, folders: Iterable[str]) -> Iterator[None]:
+    """Folders set aside, and put back where what takes their place fails."""
+    with tempfile.TemporaryDirectory(dir=root, prefix=".replaced-") as aside:
+        for folder in folders:
+            shutil.move(root / folder, Path(aside, folder))
+        try:
+            yield
+        except BaseException:
+            for folder in folders:
+                shutil.rmtree(root / folder, ignore_errors=True)
+                shutil.move(Path(aside, folder), root / folder)
+            raise
 
 
 def go_on(root: Path, names: list[str]) -> int:

@@ -251,6 +251,10 @@ def test_a_site_is_gone_on_with_and_replaced(site: Site, clone: Site) -> None:
     assert [one["id"] for one in journal.read(demo).all_records()] == before
     again = clone.run("publish", "--continue", "demo")
     assert "run: publish: site local has results of its own; move results/local away first" in again.stdout
+    whole = drawn(clone.root, "demo")
+    (clone.root / "results" / "local" / "plan" / "index.json").write_text("{}")
+    assert clone.run("publish", "--replace", "demo").returncode == 1
+    assert drawn(clone.root, "demo") == whole and not list(clone.root.glob(".replaced-*"))
 
 
 # --- refusals ---------------------------------------------------------------------------------------------------
