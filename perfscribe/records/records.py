@@ -59,6 +59,7 @@ class Record:
     ranges: of each figure in values, the greatest over rounds less the least; empty for one round.
     rounds: how many rounds count.
     reason: why the status is not ok; for oom, sizes asked and free stand in error.
+    provenance: of the first round that counts; later: commit, dirty and time of those after it.
     watch: what happened beside the first round that counts, as watch.Watch.summary() has it.
     gpu: what the driver calls the GPU of the machine that measured; empty where that is not known, or none, or several.
     """
@@ -79,10 +80,16 @@ class Record:
     fingerprint: str = ""
     flags: list[str] = field(default_factory=list)
     provenance: dict[str, Any] = field(default_factory=dict)
+    later: list[dict[str, Any]] = field(default_factory=list)
     error: dict[str, Any] = field(default_factory=dict)
     spent: dict[str, float] = field(default_factory=dict)
     watch: dict[str, Any] = field(default_factory=dict)
     gpu: str = ""
+
+    @property
+    def provenances(self) -> list[dict[str, Any]]:
+        """Of each round that counts."""
+        return [one for one in (self.provenance, *self.later) if one]
 
     @property
     def ok(self) -> bool:
@@ -122,6 +129,7 @@ def _merge(rounds: Sequence[Mapping[str, Any]]) -> Record:
         fingerprint=first["fingerprint"],
         flags=sorted({flag for r in rounds for flag in r["flags"]} | set(short)),
         provenance=dict(first["provenance"]),
+        later=[r["provenance"] for r in good[1:]],
         error=dict(worst["provenance"].get("error", {})),
         spent={name: sum(r["spent"][name] for r in rounds) for name in worst["spent"]},
         watch=dict(first["watch"]),
@@ -171,7 +179,9 @@ def _added(row: Mapping[str, Any], rounds: Sequence[Mapping[str, Any]]) -> dict[
     kept: dict[str, Any] = {name: sys.intern(row[name]) for name in OF_A_LATER_ROUND}
     for part in ("samples", "warmup", "spent", "values", "series"):
         kept[part] = {sys.intern(name): held for name, held in row[part].items()}
-    return kept | {"factors": rounds[0]["factors"], "provenance": {"error": row["provenance"].get("error", {})}}
+    told = row["provenance"]
+    provenance = {name: told[name] for name in ("error", "commit", "dirty", "time") if name in told}
+    return kept | {"factors": rounds[0]["factors"], "provenance": provenance}
 
 
 def load(paths: Iterable[Path]) -> list[Record]:

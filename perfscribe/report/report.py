@@ -118,7 +118,7 @@ def _environments(sources: Sources) -> str:
 def _provenance(sources: Sources) -> str:
     rows = []
     for name, cells in sources.records.items():
-        measured = [record.provenance for record in cells if record.provenance]
+        measured = [one for record in cells for one in record.provenances]
         if not measured:
             continue
         commits = sorted({commit_name(p) for p in measured})

@@ -18,7 +18,7 @@ def of_site(plan: Mapping[str, Any], records: Mapping[str, Sequence[Record]], re
     """The summary. records: by experiment; results: the site's folder."""
     cells = [record for of in records.values() for record in of]
     identities = [files.read_object(results / "environments" / f"{name}.json") for name in environment_ids(cells)]
-    measured = [record.provenance for record in cells if record.provenance.get("time")]
+    measured = [one for record in cells for one in record.provenances if one.get("time")]
     days = sorted(str(provenance["time"])[:10] for provenance in measured)
     statuses = Counter(record.status for record in cells)
     nodes = {node_name(record.provenance) for record in cells if record.provenance.get("cluster")}

@@ -78,6 +78,6 @@ def figure_footer(records: Sequence[Record], site: str, environments: Path, samp
         return f"site {site}: no cell was measured"
     ids = environment_ids(measured)
     devices = sorted({device_name(files.read_object(environments / f"{name}.json")) for name in ids})
-    commits = sorted({commit_name(record.provenance) for record in measured})
+    commits = sorted({commit_name(one) for record in measured for one in record.provenances})
     where = f"environment {', '.join(ids)} · commit {', '.join(commits)}"
     return f"site {site}: {'; '.join(devices)} · {_counts(measured, sample)}{where}"
