@@ -19,7 +19,7 @@ for _experiment in PLAN.presentations:
             ],
             FILES.tables_of(_experiment, "json"),
             FILES.figures_of(_experiment, FILES.kinds[1:]),
-            FILES.files_of(_experiment),
+            FILES.captions_of(_experiment),
         log:
             f"logs/{SITE}/present_{_experiment}.log",
         retries: 0

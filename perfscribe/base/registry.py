@@ -17,7 +17,7 @@ CHAPTERS = ("cs336", "polaris", "fsdp")
 
 @dataclass(frozen=True)
 class Shown:
-    """Ids of the tables and figures that an experiment makes, and names of texts that it writes beside them.
+    """Ids of the tables and figures that an experiment makes.
 
     reads: experiments whose records it is made of, beside its own where it measures. reads_if_measured: the same, of
     those that a run has. drawn_of: those among both whose cells its figures draw beside its own.
@@ -26,7 +26,6 @@ class Shown:
 
     tables: tuple[str, ...]
     figures: tuple[str, ...] = ()
-    files: tuple[str, ...] = ()
     reads: tuple[str, ...] = ()
     reads_if_measured: tuple[str, ...] = ()
     drawn_of: tuple[str, ...] = ()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import importlib
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ COMMON_KEYS = ("enabled", "rounds", "shards", "isolation", "timeout_s", "alone")
 MOST_SHARDS = 10_000
 # What index.json holds of a plan.
 INDEXED = ("site", "preset", "chapters", "shards", "presentations", "datasets", "experiment_datasets", "gated")
+SHOWN_KINDS = frozenset(kind.name for kind in fields(Shown))
 # The module that decides what is in a data set, by its kind.
 GENERATORS = {
     "samples": "perfscribe.data.formats",
@@ -86,7 +87,8 @@ def read_index(folder: Path) -> Plan:
     with form.as_written(folder / "index.json"):
         index["chapters"] = tuple(index["chapters"])
         for name, shown in index["presentations"].items():
-            index["presentations"][name] = Shown(**{kind: tuple(names) for kind, names in shown.items()})
+            # Sites that were published before list kinds that there are no longer.
+            index["presentations"][name] = Shown(**{kind: tuple(shown[kind]) for kind in shown.keys() & SHOWN_KINDS})
         index["shards"] = {form.name(name): form.count(count, MOST_SHARDS) for name, count in index["shards"].items()}
         if index["site"] != folder.parent.name:
             raise ValueError(f"{folder / 'index.json'}: is of site {index['site']!r}")
@@ -236,7 +238,6 @@ def _present_unit(plan: Plan, experiment: str, code: Sources, also: tuple[str, .
         "references": digest_files(references),
         "tables": list(presentation.tables),
         "figures": list(presentation.figures),
-        "files": list(presentation.files),
         "reads": list(presentation.reads),
     }
 

@@ -48,10 +48,9 @@ class Targets:
         """Its tables, as csv or json."""
         return [f"{self.results}/tables/{table}.{kind}" for table in self.plan.presentations[experiment].tables]
 
-    def files_of(self, experiment: str) -> list[str]:
-        """Texts beside its tables, and its figures' captions."""
-        names = (*self.plan.presentations[experiment].files, f"{experiment}.figures.json")
-        return [f"{self.results}/tables/{name}" for name in names]
+    def captions_of(self, experiment: str) -> str:
+        """The captions of its figures."""
+        return f"{self.results}/tables/{experiment}.figures.json"
 
     def figures_of(self, experiment: str, kinds: tuple[str, ...]) -> list[str]:
         """Its figures."""
@@ -59,14 +58,14 @@ class Targets:
         return [f"{self.report}/figures/{figure}.{kind}" for figure in shown for kind in kinds]
 
     def shown(self) -> list[str]:
-        """Tables, texts, captions and figures of all experiments."""
+        """Tables, captions and figures of all experiments."""
         return [
             path
             for name in self.plan.presentations
             for path in (
                 *self.tables_of(name, "csv"),
                 *self.tables_of(name, "json"),
-                *self.files_of(name),
+                self.captions_of(name),
                 *self.figures_of(name, self.kinds),
             )
         ]

@@ -39,12 +39,8 @@ def present(plan_file: Path, record_files: Sequence[Path], root: Path) -> None:
     _check_ids("tables", experiment, plan["tables"], list(made))
     drawn = module.figures(made) if hasattr(module, "figures") else []
     _check_ids("figures", experiment, plan["figures"], [figure.id for figure in drawn])
-    texts: dict[str, str] = module.files(made) if hasattr(module, "files") else {}
-    _check_ids("files", experiment, plan["files"], list(texts))
     for table in made.values():
         tables.write(table, folder)
-    for name, text in texts.items():
-        files.write_text(folder / name, text)
     pictures = root / "report" / site_folder.name / "figures"
     cells = _shown(experiment, measured, registry.shown(experiment).drawn_of)
     kinds = figure_kinds(site_folder)
@@ -53,9 +49,9 @@ def present(plan_file: Path, record_files: Sequence[Path], root: Path) -> None:
         footer = figure_footer(cells, plan["site"], site_folder / "environments", figure.sample)
         if figures.write(figure, pictures, footer, kinds):
             captions[figure.id] = figure.caption
-    files.write_json(folder / f"{experiment}.figures.json", captions)
-    names = [*texts, f"{experiment}.figures.json"]
-    written = [folder / name for name in names]
+    captions_file = folder / f"{experiment}.figures.json"
+    files.write_json(captions_file, captions)
+    written = [captions_file]
     written += [folder / f"{table}.{kind}" for table in made for kind in ("csv", "json")]
     written += [pictures / f"{figure.id}.{kind}" for figure in drawn for kind in kinds]
     checksums.keep(site_folder, plan_file.stem, written)
