@@ -17,8 +17,6 @@ class Gpu:
     name: str = "NVIDIA H200"
     memory_bytes: int = 143771 * 2**20
     power_limit_mw: int = 700_000
-    power_mw: int = 500_000
-    temperature_c: int = 41
     capability: tuple[int, int] = (9, 0)
     clocks_mhz: list[int] = field(default_factory=lambda: [1980])
     reasons: list[int] = field(default_factory=lambda: [0])
@@ -92,13 +90,6 @@ class FakeNvml:
 
     def nvmlDeviceGetPowerManagementLimit(self, gpu):
         return gpu.power_limit_mw
-
-    def nvmlDeviceGetPowerUsage(self, gpu):
-        return gpu.power_mw
-
-    def nvmlDeviceGetTemperature(self, gpu, sensor):
-        assert sensor == 0
-        return gpu.temperature_c
 
     def nvmlDeviceGetCudaComputeCapability(self, gpu):
         return gpu.capability

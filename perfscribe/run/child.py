@@ -15,7 +15,6 @@ import os
 import random
 import resource
 import sys
-import time
 import traceback
 from collections.abc import Mapping
 from pathlib import Path
@@ -143,7 +142,6 @@ def partial_measurement(error: BaseException) -> dict[str, Any]:
 def run_cell(module: Any, request: Mapping[str, Any]) -> dict[str, Any]:
     """Run one cell and answer for it, whatever happens in Python."""
     reset_state(request["seed"])
-    started = time.perf_counter()
     try:
         if "subject" in request["cell"]["factors"]:  # the user's own code: imported where nothing of ours is measured
             module = importlib.import_module(f"{module.__package__}.subject")
@@ -156,7 +154,6 @@ def run_cell(module: Any, request: Mapping[str, Any]) -> dict[str, Any]:
         json.dumps(answer, allow_nan=False)
     except (Exception, SystemExit) as error:
         answer = failure(error) | partial_measurement(error)
-    answer["run_s"] = time.perf_counter() - started
     return answer
 
 

@@ -1,4 +1,4 @@
-"""What happened beside a measurement: clocks, throttling, power, foreign processes, load of the host.
+"""What happened beside a measurement: clocks, throttling, foreign processes, load of the host.
 
 A thread of the process that starts the measuring child, never of the child itself. Cost on a 2-core virtual machine
 (AMD EPYC, 94 processes): 4 ms of CPU time a window for the host's part; with one GPU 3 ms of CPU time a second more,
@@ -111,14 +111,8 @@ class Watch:
         reasons = self._ask("nvmlDeviceGetCurrentClocksEventReasons", gpu)
         if reasons is None:  # drivers before 535 know the call by its old name
             reasons = self._ask("nvmlDeviceGetCurrentClocksThrottleReasons", gpu)
-        celsius = self._ask("nvmlDeviceGetTemperature", gpu, 0)  # 0: NVML_TEMPERATURE_GPU
-        if celsius is None:  # the name that replaces it from CUDA 14 on
-            celsius = self._ask("nvmlDeviceGetTemperatureV", gpu, 0)
-        milliwatts = self._ask("nvmlDeviceGetPowerUsage", gpu)
         read = {
             "sm_clock_mhz": self._ask("nvmlDeviceGetClockInfo", gpu, 1),  # 1: NVML_CLOCK_SM
-            "power_w": None if milliwatts is None else milliwatts / 1000,
-            "temperature_c": celsius,
             "reasons": reasons,
         }
         for name, value in read.items():
@@ -135,17 +129,15 @@ class Watch:
         """Figures of the window so far, or of all of it once the context is left.
 
         median_sm_clock_mhz: of the slowest GPU, since it sets the pace. throttled_fraction: share of samples with a
-        bit of THROTTLE_BITS, of the GPU that has most; throttle_reasons: the share of each. mean_power_w: sum over
-        GPUs. foreign_gpu_processes: base names, one for each process. host_load_other: CPU time on the cores that the
-        job has, spent outside our process tree (also by other virtual machines, as far as it is told), as a share of
-        these cores; None for windows below 0.5 s or when the process of `pid` has ended. samples: of the GPU with
-        fewest.
+        bit of THROTTLE_BITS, of the GPU that has most; throttle_reasons: the share of each. foreign_gpu_processes: base
+        names, one for each process. host_load_other: CPU time on the cores that the job has, spent outside our process
+        tree (also by other virtual machines, as far as it is told), as a share of these cores; None for windows below
+        0.5 s or when the process of `pid` has ended. samples: of the GPU with fewest.
         """
         end = self._end or self._counters()
         window_s = end["time_s"] - self._begin["time_s"]
         throttled = [_throttle_shares(samples["reasons"]) for samples in self._samples if samples["reasons"]]
         worst = max(throttled, key=lambda shares: shares["any"], default=None)
-        powers = [statistics.fmean(samples["power_w"]) for samples in self._samples if samples["power_w"]]
         clocks = [statistics.median(samples["sm_clock_mhz"]) for samples in self._samples if samples["sm_clock_mhz"]]
         return {
             "window_s": round(window_s, 3),
@@ -153,10 +145,6 @@ class Watch:
             "median_sm_clock_mhz": min(clocks, default=None),
             "throttled_fraction": worst["any"] if worst else None,
             "throttle_reasons": {name: share for name, share in (worst or {}).items() if name != "any" and share},
-            "max_temperature_c": max(
-                (max(s["temperature_c"]) for s in self._samples if s["temperature_c"]), default=None
-            ),
-            "mean_power_w": round(sum(powers), 1) if powers else None,
             "foreign_gpu_processes": sorted(self._foreign.values()),
             "host_load_other": self._host_load_other(end, window_s),
         }
