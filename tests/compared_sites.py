@@ -29,7 +29,6 @@ class Measured:
     flags: Sequence[str] = ()
     sample: str = "time_ms"
     timer: str = "host clock"
-    origin: str = "measured"
     code: str = CODE
     commit: str = FIRST
     dirty: bool = False
@@ -127,7 +126,6 @@ def _lines(cell: Measured, experiment: str, environment: str, seed: int, data: s
                     "factors": cell.factors,
                     "status": cell.status,
                     "reason": "" if cell.status == "ok" else "of the test",
-                    "origin": cell.origin,
                     "samples": {cell.sample: list(samples)} if samples else {},
                     "timers": {cell.sample: cell.timer} if samples else {},
                     "values": cell.values,

@@ -171,7 +171,7 @@ def _piles(experiment: str, cells: Sequence[Positioned], settings: Mapping[str, 
         else:
             need = need_of(cell.requires, settings)
         piles.setdefault(need, _Pile(experiment, need)).cells.append((position, cell))
-    return list(piles.values()) or [_Pile(experiment, NOTHING)]  # records that come from elsewhere have a shard, too
+    return list(piles.values()) or [_Pile(experiment, NOTHING)]  # without cells it has a shard, too
 
 
 def _add_jobs(piles: Sequence[_Pile], wanted: int) -> None:

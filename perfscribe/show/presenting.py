@@ -58,10 +58,7 @@ def present(plan_file: Path, record_files: Sequence[Path], root: Path) -> None:
 
 
 def _shown(experiment: str, measured: Mapping[str, Sequence[Record]], drawn: Sequence[str]) -> list[Record]:
-    """The measured cells that figures show: its own and what is drawn of others, or else all that it reads.
-
-    What was imported was measured by others.
-    """
+    """The cells that figures show: its own and what is drawn of others, or else all that it reads."""
     own = [experiment] if experiment in measured else []
     names: Iterable[str] = [*own, *drawn] or measured
-    return [record for name in names for record in measured.get(name, ()) if record.origin == "measured"]
+    return [record for name in names for record in measured.get(name, ())]

@@ -227,8 +227,6 @@ def judge(row: Figure, a: Rounds, b: Rounds) -> Figure:
 
 def _refused(a: Side, b: Side, one: Cell, other: Cell) -> str:
     """Why no figure of these cells is compared; empty where they are."""
-    if one.field("origin") != other.field("origin"):
-        return f"origin: {_against(one.field('origin'), other.field('origin'))}"
     if one.field("data_digest") != other.field("data_digest"):
         return "another data set: the digests differ"
     hardware = [key for key in _differ(a, b, one, other) if key in HARDWARE]
