@@ -65,12 +65,10 @@ def write_site(
     cells: Sequence[Measured],
     *,
     machine: dict[str, Any] | None = None,
-    seed: int = 0,
     data: str = "",
-    experiment: str = "probe",
     extra: Sequence[Measured] = (),
 ) -> None:
-    """results/<site> of one experiment; `local` as a run leaves it, any other as it is published.
+    """results/<site> of the experiment `probe`; `local` as a run leaves it, any other as it is published.
 
     data: digest of the data set that every cell reads. extra: records in the journal that the plan does not ask for.
     """
@@ -78,11 +76,11 @@ def write_site(
     rounds = max((len(cell.rounds) for cell in cells), default=1) or 1
     unit = {
         "unit": "measure",
-        "experiment": experiment,
+        "experiment": "probe",
         "shard": 0,
         "fingerprint": cells[0].code if cells else CODE,
         "rounds": rounds,
-        "seed": seed,
+        "seed": 0,
         "on_identity_change": "keep",
         "datasets": [SET] if data else [],
         "cells": [
@@ -97,31 +95,31 @@ def write_site(
             for place, cell in enumerate(cells)
         ],
     }
-    made = plan.Plan(site, "tiny", ("cs336",), shards={experiment: 1})
-    made.units[f"measure-{experiment}-0"] = unit
+    made = plan.Plan(site, "tiny", ("cs336",), shards={"probe": 1})
+    made.units["measure-probe-0"] = unit
     made.write(folder / "plan")
     name = f"{site}-machine"
     files.write_json(folder / "environments" / f"{name}.json", machine or identity())
     if data:
         files.write_json(folder / "data" / f"{SET}.digest", {"arrays": data})
-    lines = [line for cell in (*extra, *cells) for line in _lines(cell, experiment, name, seed, data)]
+    lines = [line for cell in (*extra, *cells) for line in _lines(cell, name, data)]
     text = b"".join(map(journal.as_line, lines))
     if site == "local":
-        files.write_bytes(folder / "journal" / experiment / "0.jsonl", text)
+        files.write_bytes(folder / "journal" / "probe" / "0.jsonl", text)
     else:
-        files.write_bytes(folder / "journal" / experiment / "0.jsonl.gz", gzip.compress(text, mtime=0))
+        files.write_bytes(folder / "journal" / "probe" / "0.jsonl.gz", gzip.compress(text, mtime=0))
         files.write_json(folder / "published.json", {"version": "0", "commit": FIRST, "dirty": False})
 
 
-def _lines(cell: Measured, experiment: str, environment: str, seed: int, data: str) -> list[dict[str, Any]]:
+def _lines(cell: Measured, environment: str, data: str) -> list[dict[str, Any]]:
     """A record a round."""
     return [
         {
             "event": "record",
             **records.make(
                 {
-                    "experiment": experiment,
-                    "key": cell_key(experiment, cell.factors, cell.code, data, seed),
+                    "experiment": "probe",
+                    "key": cell_key("probe", cell.factors, cell.code, data, 0),
                     "round": number,
                     "factors": cell.factors,
                     "status": cell.status,

@@ -29,9 +29,9 @@ BLOCK = nn.TransformerEncoderLayer
 ROWS, LENGTH, STEPS = 4, 6, 2
 
 
-def make_model(device: torch.device | str = "cpu", shape: SimpleGptShape = SHAPE) -> SimpleGPTModel:
+def make_model(device: torch.device | str = "cpu") -> SimpleGPTModel:
     """The small model without dropout, so that it computes the same in one process and in several."""
-    model = build(shape, 3, str(device))
+    model = build(SHAPE, 3, str(device))
     for part in model.modules():
         if isinstance(part, nn.Dropout):
             part.p = 0.0

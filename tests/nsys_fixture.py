@@ -47,12 +47,12 @@ OTHER = thread(4200, 4200)
 class Export:
     """An export under construction. Times in ns."""
 
-    def __init__(self, connection: sqlite3.Connection, version: str = "2023.4.4.54") -> None:
+    def __init__(self, connection: sqlite3.Connection) -> None:
         self.connection = connection
         self.strings: dict[str, int] = {}
         self.correlation = 0
         connection.executescript(SCHEMA)
-        self.insert("META_DATA_EXPORT", name="EXPORT_PRODUCT_VERSION", value=version)
+        self.insert("META_DATA_EXPORT", name="EXPORT_PRODUCT_VERSION", value="2023.4.4.54")
         self.insert("ENUM_CUDA_MEMCPY_OPER", id=1, name="CUDA_MEMCPY_OPER_HTOD", label="Host-to-Device")
 
     def insert(self, table: str, **columns: object) -> None:

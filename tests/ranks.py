@@ -18,16 +18,16 @@ class RanksError(AssertionError):
     """A rank raised, died or was late; the text is the first one's, with its traceback."""
 
 
-def run_ranks(function: Callable[..., Any], world_size: int, *args: Any, timeout_s: float = 60.0) -> list[Any]:
+def run_ranks(function: Callable[..., Any], world_size: int, *args: Any) -> list[Any]:
     """What function(rank, *args) returned in each of world_size gloo processes, in the order of the ranks.
 
     function: of the top level of a module, with a default process group made for it.
-    RanksError: a rank raised, died or took longer; by then all of them have ended.
+    RanksError: a rank raised, died or took longer than a minute; by then all of them have ended.
     """
     SERVER.start((*PRELOADED, "torch.nn.parallel.distributed", "pytest"))
     arguments = {"module": function.__module__, "function": function.__name__, "args": _to_text(args)}
     try:
-        results = launch(call, arguments, world_size=world_size, timeout_s=timeout_s)
+        results = launch(call, arguments, world_size=world_size, timeout_s=60)
     except RankError as error:
         raise RanksError("\n".join([str(error), *getattr(error, "__notes__", [])])) from error
     return [_from_text(result) for result in results]

@@ -23,27 +23,27 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 class ShardJob:
-    """Plan, journal and records of one experiment of a test. options: isolation, timeout_s."""
+    """Plan, journal and records of a test's experiment `probe`. options: isolation, timeout_s."""
 
-    def __init__(self, root: Path, source: str, experiment: str = "probe") -> None:
-        self.root, self.experiment, self.site = root, experiment, root / "results" / "local"
+    def __init__(self, root: Path, source: str) -> None:
+        self.root, self.site = root, root / "results" / "local"
         leave_out = shutil.ignore_patterns("__pycache__", "experiments")
         shutil.copytree(ROOT / "perfscribe", root / "perfscribe", ignore=leave_out)
         shutil.copytree(ROOT / "workflow" / "scripts", root / "workflow" / "scripts", ignore=leave_out)
-        folder = root / "perfscribe" / "experiments" / experiment
+        folder = root / "perfscribe" / "experiments" / "probe"
         folder.mkdir(parents=True)
         for package in (folder, folder.parent):
             (package / "__init__.py").write_text("")
         (folder / "measure.py").write_text(source)
-        self.plan_file = self.site / "plan" / f"measure-{experiment}-0.json"
-        self.journal_file = self.site / "journal" / experiment / "0.jsonl"
-        self.records_file = self.site / "records" / experiment / "0.jsonl"
+        self.plan_file = self.site / "plan" / "measure-probe-0.json"
+        self.journal_file = self.site / "journal" / "probe" / "0.jsonl"
+        self.records_file = self.site / "records" / "probe" / "0.jsonl"
 
     def plan(self, cells: Sequence[Cell], isolation: str = "job", timeout_s: float = 60, **fields: Any) -> None:
         """Write the shard's plan; fields replace its defaults."""
         unit = {
             "unit": "measure",
-            "experiment": self.experiment,
+            "experiment": "probe",
             "fingerprint": "fedcba9876543210",
             "libraries": [],
             "rounds": 1,
@@ -55,7 +55,7 @@ class ShardJob:
             "cells": [{"position": n, **cell_to_json(cell)} for n, cell in enumerate(cells)],
         }
         files.write_json(self.plan_file, unit | fields)
-        options = {self.experiment: {"isolation": isolation, "timeout_s": timeout_s}}
+        options = {"probe": {"isolation": isolation, "timeout_s": timeout_s}}
         files.write_json(self.plan_file.with_name("options.json"), options)
 
     def measure(self) -> list[dict[str, Any]]:

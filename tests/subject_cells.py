@@ -11,7 +11,7 @@ from perfscribe.plan import plan, subjects
 from perfscribe.plan.fingerprint import Sources
 
 
-def subject_cells(experiment: str, adapters: Path, name: str = "yours") -> list[Cell]:
+def subject_cells(experiment: str, adapters: Path) -> list[Cell]:
     """The subject's cells of preset tiny."""
     of = plan.planned_cells({}, experiment, "tiny")
-    return subjects.cells(experiment, of, [subjects.read(name, adapters)], Sources(ROOT))
+    return subjects.cells(experiment, of, [subjects.read("yours", adapters)], Sources(ROOT))

@@ -23,39 +23,36 @@ SHAPE = SimpleGptShape(vocab_size=1000, hidden_size=512, num_layers=4, num_heads
 COMPUTE_MS, BATCH = 3.0, 64
 
 
-def collective_ms(operation: str, ranks: int, size: float, algorithm: str = "tree") -> float:
-    hops = math.ceil(math.log2(ranks)) if algorithm == "tree" else ranks - 1
+def collective_ms(operation: str, ranks: int, size: float) -> float:
+    hops = math.ceil(math.log2(ranks))  # of a tree
     return PARTS[operation] * (hops * HOP_MS + (ranks - 1) / ranks * size / GB_PER_S * 1e-6)
 
 
-def collectives(
-    counts: Sequence[int] = (2, 4, 8), algorithm: str = "tree", backend: str = "nccl", logged: str = ""
-) -> list[Record]:
-    """logged: the algorithm that NCCL says, where it is not that of the times."""
+def collectives(counts: Sequence[int] = (2, 4, 8)) -> list[Record]:
     found = []
     for operation in PARTS:
         for ranks in counts:
             for size_mb in (0.001, 0.1, 1, 10, 100, 1024):
                 size = round(size_mb * MB)
-                factors = {"operation": operation, "backend": backend, "transport": "default", "world_size": ranks}
+                factors = {"operation": operation, "backend": "nccl", "transport": "default", "world_size": ranks}
                 factors |= {"size_mb": size_mb, "device": "cuda", "grid": "sizes", "megabyte": "2^20"}
-                values = {"message_bytes": size, "algorithm": logged or algorithm.upper()}
-                samples = {"time_ms": [[collective_ms(operation, ranks, size, algorithm)] * 3]}
+                values = {"message_bytes": size, "algorithm": "TREE"}
+                samples = {"time_ms": [[collective_ms(operation, ranks, size)] * 3]}
                 found.append(Record("all_reduce", factors, "ok", "", "measured", samples, values=values))
     return found
 
 
-def fsdp_ms(ranks: int, overlap: float, compute_ms: float = COMPUTE_MS) -> float:
+def fsdp_ms(ranks: int, overlap: float) -> float:
     """Blocks gathered twice and reduced, the rest gathered once and reduced, in fp32, one batch a step."""
     if ranks == 1:
-        return compute_ms
+        return COMPUTE_MS
     outside = SHAPE.parameters - SHAPE.num_layers * SHAPE.block_parameters
     units = [(SHAPE.block_parameters, 2)] * SHAPE.num_layers + [(outside, 1)]
     spent = sum(
         gathers * collective_ms("all_gather", ranks, 4 * count) + collective_ms("reduce_scatter", ranks, 4 * count)
         for count, gathers in units
     )
-    return compute_ms + spent - overlap * min(compute_ms, spent)
+    return COMPUTE_MS + spent - overlap * min(COMPUTE_MS, spent)
 
 
 def training(ranks: int, step_ms: float, **more: Any) -> Record:
