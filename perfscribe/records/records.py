@@ -77,7 +77,6 @@ class Record:
     rounds: int = 1
     timers: dict[str, str] = field(default_factory=dict)
     environments: list[str] = field(default_factory=list)
-    fingerprint: str = ""
     flags: list[str] = field(default_factory=list)
     provenance: dict[str, Any] = field(default_factory=dict)
     later: list[dict[str, Any]] = field(default_factory=list)
@@ -126,7 +125,6 @@ def _merge(rounds: Sequence[Mapping[str, Any]]) -> Record:
         rounds=len(good),
         timers=dict(first["timers"]),
         environments=sorted({r["environment"] for r in rounds if r["environment"]}),
-        fingerprint=first["fingerprint"],
         flags=sorted({flag for r in rounds for flag in r["flags"]} | set(short)),
         provenance=dict(first["provenance"]),
         later=[r["provenance"] for r in good[1:]],

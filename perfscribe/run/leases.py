@@ -95,11 +95,11 @@ def _nearest(gpu: Gpu, granted: Iterable[int]) -> frozenset[int]:
     return frozenset(binding.cores_of_mask(hex(mask))) & frozenset(granted)
 
 
-def _whole_cores(threads: Iterable[int], folder: Path = binding.CPU_FOLDER) -> list[binding.Cores]:
+def _whole_cores(threads: Iterable[int]) -> list[binding.Cores]:
     """The hardware threads of each core, by its first; each its own core where the kernel does not tell."""
     left, whole = sorted(threads), []
     while left:
-        siblings = folder / f"cpu{left[0]}" / "topology" / "thread_siblings_list"
+        siblings = binding.CPU_FOLDER / f"cpu{left[0]}" / "topology" / "thread_siblings_list"
         same = binding.parse_cpu_bind(f"list:{siblings.read_text().strip()}")[0] if siblings.is_file() else ()
         core = tuple(thread for thread in left if thread == left[0] or thread in same)
         whole.append(core)

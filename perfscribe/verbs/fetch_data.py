@@ -5,7 +5,6 @@ from __future__ import annotations
 import http.client
 import urllib.error
 import urllib.request
-from collections.abc import Callable
 from pathlib import Path
 
 from perfscribe.base.atomic import replacing
@@ -16,8 +15,6 @@ NAMES = ("train-v1.1.json", "dev-v1.1.json")
 LICENCE = "CC BY-SA 4.0"
 TIMEOUT_S = 30
 LARGEST_BYTES = 100_000_000
-
-Read = Callable[[str], bytes]
 
 
 def _download(url: str) -> bytes:
@@ -32,12 +29,12 @@ def _download(url: str) -> bytes:
     return content
 
 
-def squad(folder: Path, read: Read = _download) -> dict[str, Questions]:
+def squad(folder: Path) -> dict[str, Questions]:
     """Write the two files below the folder, both or neither; returns their questions by file name.
 
     ValueError with one line where one cannot be fetched or is no SQuAD v1.1.
     """
-    contents = {name: read(BASE + name) for name in NAMES}
+    contents = {name: _download(BASE + name) for name in NAMES}
     questions = {name: parse(content, name, "file") for name, content in contents.items()}
     with replacing(folder) as temporary:
         temporary.mkdir()
