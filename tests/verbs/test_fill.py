@@ -10,7 +10,7 @@ import pytest
 from workspace import ROOT
 
 from perfscribe.base import files
-from perfscribe.report.cells import NOT_MEASURED, Cell
+from perfscribe.report.cells import NOT_MEASURED, Cell, label
 from perfscribe.report.problem import Table
 from perfscribe.verbs.fill import document, rewriting, verb
 from perfscribe.verbs.fill.matching import Known, NoMatch, choose
@@ -58,10 +58,22 @@ def test_a_mark_of_the_whole_table_is_on_each_of_its_figures() -> None:
 
 
 def test_a_row_that_is_none_is_told_and_stays() -> None:
-    for label in ("Eight GPUs | 8", "Two GPUs | 8"):
-        row = f"| {label} |  |\n"
+    for labels in ("Eight GPUs | 8", "Two GPUs | 8"):
+        row = f"| {labels} |  |\n"
         text, told = filled(HEAD + "| One GPU | 1 | |\n" + row)
-        assert text.endswith(row) and f"{label.replace(' |', ' /')}: no such row in the hand-in" in told[0]
+        assert text.endswith(row) and f"{labels.replace(' |', ' /')}: no such row in the hand-in" in told[0]
+
+
+def test_a_word_behind_the_first_label_decides_too() -> None:
+    header = ["implementation", "dtype", "bucket_mb", "ms"]
+    rows = [[label("flat"), label("fp32"), label("-"), Cell("9")]]
+    rows += [[label("bucketed"), label("fp32"), label(bucket), Cell(ms)] for bucket, ms in (("1", "7"), ("10", "8"))]
+    head = "| implementation | dtype | bucket_mb | ms |\n|---|---|---|---|\n"
+    none = "| flat | bf16 | | |\n| bucketed | bf16 | 1 | |\n"
+    asked = f"{head}| flat | fp32 | | |\n| bucketed | fp32 | 10 | |\n{none}"
+    text, told = filled(asked, Known("DDP", Table("Steps", "", header, rows)))
+    assert text == f"{head}| flat | fp32 | - | 9 |\n| bucketed | fp32 | 10 | 8 |\n{none}"
+    assert told[0].count("no such row") == 2
 
 
 def test_the_heading_above_decides_between_like_tables() -> None:

@@ -47,14 +47,16 @@ class Fit:
         for at, text in zip(self.columns, texts, strict=True):
             if at is not None and text and self._is_label(at):
                 same = [row for row in found if _same(row[at].text) == _same(text)]
-                # Labels behind the first may be said in other words, as where a log has a figure; numbers may not.
-                found, first = same if same or first or text[0].isdigit() else found, False
+                # Behind the first a sentence may be another, as on where a log has a figure; a word or number may not.
+                exact = first or " " not in text or text[0].isdigit()
+                found, first = same if same or exact else found, False
         if first or len(found) != 1:
             raise ValueError("several rows of the hand-in fit it" if found else "no such row in the hand-in")
         return found[0]
 
     def _is_label(self, column: int) -> bool:
-        return all(not row[column].able and row[column].text != NOTHING for row in self.known.table.rows)
+        cells = [row[column] for row in self.known.table.rows]
+        return not any(cell.able for cell in cells) and any(cell.text != NOTHING for cell in cells)
 
 
 def choose(table: document.Table, known: Sequence[Known]) -> Fit:
