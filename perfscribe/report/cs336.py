@@ -289,13 +289,12 @@ class BenchmarkingMixedPrecision(Problem):
             + (f"; {small} from {slow_small} to {fast_small}{self.doubt(small)}." if small != big else "."),
             f"TF32 alone gives {tf32}x at {big}.",
         )
-        yield Title(
-            f"{self.BOTH.capitalize()} in BF16 is {least}x as fast as in FP32 at {small}{self.doubt(small)} and "
-            f"{gain}x at {big}{self.doubt(big)}"
-        )
+        more = f" and {gain}x at {big}{self.doubt(big)}" if small != big else ""
+        both = self.BOTH.capitalize()
+        yield Title(f"{both} in BF16 is {least}x as fast as in FP32 at {small}{self.doubt(small)}{more}")
         faster = f"BF16 makes forward and backward of {big} {gain} times as fast as FP32, TF32 alone {tf32} times"
-        then = f"{small} {'does not gain' if self.doubt(small) else f'{least} times'}"
-        yield Finding(4, "one device", f"{faster}; {then}.")
+        then = f"; {small} {'does not gain' if self.doubt(small) else f'{least} times'}" if small != big else ""
+        yield Finding(4, "one device", f"{faster}{then}.")
 
     def dtype(self, part: str, precision: str) -> Cell:
         """Dtype of a part of the model, as torch names it."""

@@ -115,6 +115,7 @@ def test_a_loss_that_the_passes_timed_apart_lack_is_called_noise() -> None:
         "from 50.0 to 60.0 ms, 0.830x by medians (forward and backward timed apart: within noise)"
         in problem.answered[-1].text()
     )
+    assert problem.shown_title.count("0.830x") == 1
 
 
 def test_a_gain_that_turns_cannot_tell_is_within_noise() -> None:
