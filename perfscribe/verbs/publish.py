@@ -39,10 +39,10 @@ def main(root: Path, arguments: list[str]) -> int:
     if len(arguments) != 1 or not NAME.fullmatch(arguments[0]):
         raise ValueError("publish: one name is needed, of lower-case letters, digits, - and _, as in `publish h200`")
     name = arguments[0]
-    if name in config.NO_SITES:
+    if name in (*config.NO_SITES, session.LOCAL_SITE):
         raise ValueError(f"publish: {name} is a folder of the project; take another name")
     source, target = root / "results" / session.LOCAL_SITE, root / "results" / name
-    if name == session.LOCAL_SITE or not all(map(Path.exists, (source / "plan" / "index.json", source / "journal"))):
+    if not all(map(Path.exists, (source / "plan" / "index.json", source / "journal"))):
         raise ValueError(f"publish: there are no results of site {session.LOCAL_SITE} to publish as {name}")
     taken = [f"{parent}/{name}" for parent in ("results", "report") if (root / parent / name).exists()]
     if taken and not replaces:

@@ -44,7 +44,7 @@ def _check(word: str, known: Iterable[str], complaint: str) -> None:
 def select(records: list[dict[str, Any]], chosen: dict[str, str]) -> list[dict[str, Any]]:
     """The records that have all the chosen levels; ValueError where a factor or a level is none of theirs."""
     have = [_levels(record) for record in records]
-    for name, level in chosen.items():
+    for name, level in chosen.items() if have else ():
         _check(name, ["status", *(known for levels in have for known in levels)], f"no cell has the factor {name!r}")
         known_levels = STATUSES if name == "status" else [levels[name] for levels in have if name in levels]
         _check(level, known_levels, f"no cell has {name}={level}")

@@ -98,6 +98,8 @@ def test_subjects_are_ranked_where_they_are_correct(tmp_path: Path) -> None:
     assert compare.compare(tmp_path, ["fast", "slow"]).splitlines()[2].endswith("cannot tell")
     with pytest.raises(ValueError, match="no subject fats; there are: fast, odd, slow"):
         compare.compare(tmp_path, ["fats", "slow"])
+    with pytest.raises(ValueError, match=r"of subjects two names alone, as in \./run compare fast odd"):
+        compare.compare(tmp_path, ["fast", "slow", "--csv", "x"])
     assert compare.compare(tmp_path, ["h100", "h200"]) == ""
 
 

@@ -274,8 +274,11 @@ def test_a_bad_name_is_one_line(site: Site, arguments: list[str]) -> None:
 
 
 def test_there_must_be_results(site: Site, tmp_path: Path) -> None:
-    for root, name in ((tmp_path, "demo"), (site.root, "local")):
-        with pytest.raises(ValueError, match=rf"^publish: there are no results of site local to publish as {name}$"):
+    for root, name, said in (
+        (tmp_path, "demo", "there are no results of site local to publish as demo"),
+        (site.root, "local", "local is a folder of the project; take another name"),
+    ):
+        with pytest.raises(ValueError, match=rf"^publish: {said}$"):
             publish.main(root, [name])
 
 

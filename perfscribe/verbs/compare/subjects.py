@@ -32,8 +32,10 @@ Row = Mapping[str, str]
 def compare(folder: Path, arguments: Sequence[str]) -> str:
     """A table of both subjects in the CSV files of a site; empty where neither word is one of its subjects."""
     known = {row["subject"] for row in _rows(folder / "cs336.subjects.csv")}
-    if len(arguments) != 2 or not set(arguments) & known:
+    if not set(arguments[:2]) & known:
         return ""
+    if len(arguments) != 2:
+        raise ValueError(f"compare: of subjects two names alone, as in ./run compare {' '.join(sorted(known)[:2])}")
     if unknown := set(arguments) - known:
         raise ValueError(f"compare: no subject {', '.join(unknown)}; there are: {', '.join(sorted(known))}")
     made = []
