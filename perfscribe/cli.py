@@ -354,7 +354,7 @@ def entry() -> int:
     except OSError as error:
         reader_left = isinstance(error, BrokenPipeError)  # it has seen enough, as in ./run compare A B | head
         if not reader_left:
-            print(f"run: {error.filename or 'standard output'}: {error.strerror}", file=sys.stderr)
+            print(f"run: {error.filename or 'a file or standard output'}: {error.strerror}", file=sys.stderr)
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # for what Python still flushes
         return 128 + signal.SIGPIPE if reader_left else 1
     except (ValueError, session.AnotherRun) as error:

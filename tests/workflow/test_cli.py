@@ -309,7 +309,7 @@ def test_an_output_that_takes_nothing_is_one_line() -> None:
     command = [sys.executable, "-m", "perfscribe.cli", "help"]
     with open("/dev/full", "w") as full:
         done = subprocess.run(command, cwd=ROOT, stdout=full, stderr=subprocess.PIPE, text=True)
-    assert (done.returncode, done.stderr) == (1, "run: standard output: No space left on device\n")
+    assert (done.returncode, done.stderr) == (1, "run: a file or standard output: No space left on device\n")
     closed = subprocess.run(["sh", "-c", '"$@" >&-', "sh", *command], cwd=ROOT, stderr=subprocess.PIPE, text=True)
     assert (closed.returncode, closed.stderr) == (0, "")
 
