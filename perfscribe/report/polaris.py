@@ -446,9 +446,10 @@ class Formats(Problem):
             f"gzip saves {figure(packed, 'saved_percent')} % of storage.",
             Why(".pt, both .npz and .npy are read whole before the clock starts.", before),
         )
-        said = f"Training from compressed HDF5 takes {figure(packed, 'against_memory')} times as long as from memory"
+        longer = figure(packed, "against_memory")
+        said = f"Training from compressed HDF5 takes {longer} times as long as from memory"
         rest_takes = f"the other formats' loader takes at most {share} % of an epoch{mark}"
-        yield Finding(13, "polaris", f"{said}; {rest_takes}.")
+        yield Finding(13, "polaris", f"{said}; {rest_takes}." if longer.value > 1 else "")
         rest = [wait for name, wait in waits.items() if name != "hdf5_gzip"]
         yield Title(
             f"In training, files warm, HDF5 with gzip takes the loader {waits['hdf5_gzip']} ms per sample, every other "

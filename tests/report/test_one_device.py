@@ -9,6 +9,7 @@ import pytest
 
 from perfscribe.report.cs336 import BenchmarkingMixedPrecision, BenchmarkingScript, PytorchAttention, TorchCompile
 from perfscribe.report.cs336_kernels import FlashBenchmarking, NsysProfile
+from perfscribe.report.polaris import Formats
 from perfscribe.report.site import Row, Site
 
 OK = {"status": "ok", "reason": "none", "device": "cuda", "dtype": "fp32"}
@@ -142,3 +143,14 @@ def test_a_first_step_that_a_later_one_exceeds_is_no_finding() -> None:
         problem = BenchmarkingScript(site(benchmarking_warmup=[cold], benchmarking_steps=steps))
         assert problem.shown_title.startswith("Without warm-up " + ("the first" if stands_out else "a later"))
         assert bool(problem.findings) == stands_out
+
+
+@pytest.mark.parametrize(("ratio", "found"), [("2.4", True), ("0.9", False)])
+def test_compressed_files_that_take_less_time_are_no_finding(ratio: str, found: bool) -> None:
+    formats = ("memory", "hdf5_gzip", "hdf5", "pt", "npz_compressed", "npz", "npy")
+    rows = [
+        {**OK, "format": one, "cache": "warm", "against_memory": ratio, "loader_share_percent": "3"} for one in formats
+    ]
+    made = Site("made", Path("nowhere"), "cuda")
+    made._read |= {"polaris.io_formats": rows, "polaris.io_parts": rows, "polaris.io_reads": []}
+    assert [bool(one.text) for one in Formats(made).findings] == [found]
