@@ -187,7 +187,7 @@ class Problem:
         link = f"[Details](details/{self.name}.md)" if has_details else ""
         parts += ["  \n".join(lines), notes]
         parts = [part for part in parts if part]
-        if not parts or parts[-1].splitlines()[-1].startswith(("|", "!")):
+        if not parts or notes or parts[-1].splitlines()[-1].startswith(("|", "!")):
             parts.append(link)
         elif link:
             parts[-1] += f" {link}"

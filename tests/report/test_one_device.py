@@ -31,6 +31,8 @@ def test_on_a_cpu_the_rows_are_what_ran_whatever_came_of_it() -> None:
     found.device = "cpu"
     page = PytorchAttention(found).markdown({})
     assert "| 96 | 48 | 2.00 |" in page and "| 512 | 48 | timeout |" in page and "1024" not in page
+    code = "```\nx = 1\n```"  # words behind it would not end it
+    assert f"{code}\n\n[Details]" in PytorchAttention(found).markdown({}, has_details=True, notes=code)
 
 
 def flash(length: int, width: int, plain: float, ours: float, spread: float = 0.1) -> list[Row]:
