@@ -321,13 +321,16 @@ def build(
 ) -> Plan:
     """Every unit of a run from a checked config; preset is one of tiny, cpu, gpu.
 
-    settings: of the cluster that measures, as cluster.settings_for gives them; None for this machine.
-    code: the modules below root, where what is found in them is to be kept.
+    ValueError where `only` leaves nothing. settings: of the cluster that measures, as cluster.settings_for gives them;
+    None for this machine. code: the modules below root, where what is found in them is to be kept.
     """
     code = code or Sources(root)
     config, full_config = resolve(raw, preset), resolve(raw, FULL_PRESET)
     plan = Plan(site=config["site"], preset=preset, chapters=tuple(config["chapters"]))
     measured = [name for name in registry.measured(root) if _is_wanted(name, config, plan.chapters, root)]
+    if config["only"] and not measured:
+        names = ", ".join(config["only"])
+        raise ValueError(f"config: only: {names}: not enabled, or shown by no chapter of {', '.join(plan.chapters)}")
     of = [subjects.read(name, path) for name, path in subjects.paths(config, root).items()]
     cells = {name: _cells_by_cost(config, full_config, name, of, code) for name in measured}
     dealt = cluster.deal(cells, {name: config["experiments"][name]["shards"] for name in measured}, settings)

@@ -73,6 +73,8 @@ def test_what_is_left_out_is_not_planned() -> None:
     assert not [name for name in cs336.units if "io_formats" in name]
     assert all(name.startswith("tokens_") for name in cs336.datasets)
     assert cs336.units["report"]["chapters"] == ["cs336"]
+    with pytest.raises(ValueError, match=r"^config: only: io_formats: not enabled, or shown by no chapter of cs336$"):
+        plan.build(raw(chapters=["cs336"], only=["io_formats"]), "tiny", ROOT)
 
 
 # --- what experiments declare -----------------------------------------------------------------------------------
