@@ -44,15 +44,19 @@ class Fit:
         """The row with the same labels; ValueError where none or several have them."""
         found = list(self.known.table.rows)
         first = True
-        for at, text in zip(self.columns, texts, strict=True):
-            if at is not None and text and self._is_label(at):
-                same = [row for row in found if _same(row[at].text) == _same(text)]
-                # Behind the first a sentence may be another, as on where a log has a figure; a word or number may not.
-                exact = first or " " not in text or text[0].isdigit()
-                found, first = same if same or exact else found, False
+        for at, text in self.labels(texts):
+            same = [row for row in found if _same(row[at].text) == _same(text)]
+            # Behind the first a sentence may be another, as on where a log has a figure; a word or number may not.
+            exact = first or " " not in text or text[0].isdigit()
+            found, first = same if same or exact else found, False
         if first or len(found) != 1:
             raise ValueError("several rows of the hand-in fit it" if found else "no such row in the hand-in")
         return found[0]
+
+    def labels(self, texts: Sequence[str]) -> list[tuple[int, str]]:
+        """What tells the row apart, each with the hand-in's column that it is in."""
+        columns = zip(self.columns, texts, strict=True)
+        return [(at, text) for at, text in columns if at is not None and text and self._is_label(at)]
 
     def _is_label(self, column: int) -> bool:
         cells = [row[column] for row in self.known.table.rows]

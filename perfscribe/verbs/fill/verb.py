@@ -64,7 +64,8 @@ def _fill_table(found: Document, table: document.Table, fit: Fit, overwrite: boo
         try:
             ours = fit.row(row.texts)
         except ValueError as error:
-            remarks.append(f"{' / '.join(filter(None, row.texts[:2])) or f'line {row.line + 1}'}: {error}")
+            labels = " / ".join(text for _, text in fit.labels(row.texts))
+            remarks.append(f"{labels or f'line {row.line + 1}'}: {error}")
             continue
         cells = {}
         for place, column in enumerate(fit.columns):
