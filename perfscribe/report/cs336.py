@@ -10,7 +10,7 @@ from typing import Any
 
 from perfscribe.report.cells import NO_SUCH_THING, Cell, as_cell, shown, word
 from perfscribe.report.problem import Answer, Entries, Finding, Lettered, Part, Problem, Table, Title, Why
-from perfscribe.report.site import NOTHING, Row, Site, ends, entry, figure, median_of, noisy, ok, printed
+from perfscribe.report.site import NOTHING, Row, Site, batch_of, ends, entry, figure, median_of, noisy, ok, printed
 from perfscribe.show.rounding import NO_FIGURE, Figure
 
 TITLE = "CS336 assignment 2 (systems)"
@@ -79,7 +79,8 @@ class BenchmarkingScript(Problem):
         device = self.site.one_device
         yield Table(
             "(b) Forward and backward pass, ms by context.",
-            f"Mean ± std of 10; FP32, batch 4, {device}, 5 warm-up steps, host clock with synchronise.",
+            f"Mean ± std of 10; FP32, batch {batch_of(self.site, self.SCRIPT, '4')}, {device}, 5 warm-up steps, host "
+            "clock with synchronise.",
             ["model_size", "pass_type", *self.contexts],
             [
                 [size, one, *(shown(*self.time(size, one, context)) for context in self.contexts)]
@@ -255,6 +256,7 @@ class BenchmarkingMixedPrecision(Problem):
         """(a) and (c), then (b) and (c)."""
         site = self.site
         context = next(iter(site.levels(self.PASSES, "seq_len")), largest(site)[1])
+        batch = batch_of(site, self.PASSES, "4")
         yield Table(
             "(a) Dtypes under autocast.",
             f"{on_device(site)}, parameters in FP32.",
@@ -263,14 +265,14 @@ class BenchmarkingMixedPrecision(Problem):
         )
         yield Table(
             "(c) Forward and backward with and without BF16, ms.",
-            f"Mean ± std of 10; context {context}, batch 4, {site.one_device}, host clock with synchronise; FP32 is "
-            "true FP32, BF16 by autocast; avg_time_ms of forward+backward was timed in passes of its own.",
+            f"Mean ± std of 10; context {context}, batch {batch}, {site.one_device}, host clock with synchronise; "
+            "FP32 is true FP32, BF16 by autocast; avg_time_ms of forward+backward was timed in passes of its own.",
             ["model_size", "precision", "pass_type", "avg_time_ms", "forward_ms", "backward_ms", "002 (ms)"],
             [self.times(size, precision) for size in sizes(site) for precision in ("fp32", "bf16")],
         )
         yield Table(
             "(c) Forward and backward by dtype, ms, and speed-up over FP32.",
-            f"{median_of(site, self.SPEEDUP, 'n', pass_type=self.BOTH)}; context {context}, batch 4, "
+            f"{median_of(site, self.SPEEDUP, 'n', pass_type=self.BOTH)}; context {context}, batch {batch}, "
             f"{site.one_device}; 004: batch 32, vocabulary 50,000.",
             ["Model Size", "FP32", "BF16", "FP16", "BF16 Speedup", "FP16 Speedup", "TF32", "004 BF16 Speedup"],
             [self.gains_of(size) for size in sizes(site)],
@@ -384,7 +386,8 @@ class MemoryProfiling(Problem):
         kept = [self.peak(context, "forward", "fp32").text for context in self.at]
         yield Table(
             f"(b), (c) Peak of allocated memory, {self.size}, GB.",
-            f"Batch 4, {self.site.one_device}, AdamW, one run each; FP32, then BF16 autocast.",
+            f"Batch {batch_of(self.site, self.TABLE, '4')}, {self.site.one_device}, AdamW, one run each; FP32, then "
+            "BF16 autocast.",
             ["Context length", "Peak memory – forward only", "Peak memory – full training step (fwd + bwd + opt)",
              "BF16, forward only", "BF16, full step"],
             [[context, *(self.peak(context, *column, " GB") for column in self.COLUMNS)] for context in self.at],
@@ -449,7 +452,7 @@ class MemoryProfiling(Problem):
             said = "Memory rises in forward, falls in backward layer by layer, and the optimizer adds a short plateau."
         peaks = [self.gb("full_step", "optimizer", context=context) for context in self.at]
         least, most = ends(peaks)
-        flat = all(peaks) and most.value <= 1.05 * least.value
+        flat = len(peaks) > 1 and all(peaks) and most.value <= 1.05 * least.value
         return [said, "The optimizer's peak hardly depends on the context." if flat else ""]
 
     def residual(self) -> str:
@@ -494,7 +497,8 @@ class PytorchAttention(Problem):
         yield Table(
             "(a) Attention in PyTorch, no head axis.",
             f"{median_of(self.site, self.details[0], 'forward_ms_n', dtype='fp32')}, ms; memory before backward in GB; "
-            f"FP32, batch 8, {self.site.one_device}, host clock with synchronise.",
+            f"FP32, batch {batch_of(self.site, self.details[0], '8')}, {self.site.one_device}, host clock with "
+            "synchronise.",
             ["seq_len", "d_model", "forward_ms", "backward_ms", "mem_gb", "002 (ms, ms, GiB)"],
             [self.line(*cell) for cell in grid],
             self.working(),
@@ -505,12 +509,12 @@ class PytorchAttention(Problem):
             yield Answer(self.outcome(), tiles)
             return
         before, last = widest[-2:]
-        length = int(last["seq_len"])
+        length, batch = int(last["seq_len"]), int(entry(last, "batch", "8"))
         held, less = (figure(row, self.MEMORY).plain() for row in (last, before))
         yield Answer(
             self.outcome(),
             f"At {length} × {last['head_dim']}, {held} GB are held before backward, of which the softmax, "
-            f"8 · {length}² · 4 B, is {Figure(8 * length**2 * 4 / 1e9)}.",
+            f"{batch} · {length}² · 4 B, is {Figure(batch * length**2 * 4 / 1e9)}.",
             f"From {before['seq_len']} to {length} memory grows {held.over(less)} times.",
             tiles,
         )
@@ -629,8 +633,9 @@ class TorchCompile(Problem):
         levels = self.compiled(self.ATTENTION)
         yield Table(
             "(a) Compiled against plain attention, ms.",
-            f"{median_of(self.site, self.ATTENTION, 'compiled_forward_ms_n', **levels)}; FP32, batch 8, no head axis, "
-            f"{levels['backend']}, {self.site.one_device}, host clock with synchronise.",
+            f"{median_of(self.site, self.ATTENTION, 'compiled_forward_ms_n', **levels)}; FP32, batch "
+            f"{batch_of(self.site, self.ATTENTION, '8')}, no head axis, {levels['backend']}, "
+            f"{self.site.one_device}, host clock with synchronise.",
             ["seq_len", "d_model", *self.TIMES],
             [[at["seq_len"], at["head_dim"], *self.cells(self.ATTENTION, self.TIMES, at)] for at in self.grid()],
             "Published: 002 at 16384 × 128: 63.4, 95.5, 53.9, 80.0 ms.",
@@ -638,8 +643,9 @@ class TorchCompile(Problem):
         levels = self.compiled(self.MODELS)
         yield Table(
             "(b) Compiled models, ms.",
-            f"{median_of(self.site, self.MODELS, 'compiled_forward_ms_n', **levels)}; FP32, batch 4, "
-            f"{'context 512, ' if self.site.gpu else ''}{levels['backend']}, {self.site.one_device}, host clock with "
+            f"{median_of(self.site, self.MODELS, 'compiled_forward_ms_n', **levels)}; FP32, batch "
+            f"{batch_of(self.site, self.MODELS, '4')}, {'context 512, ' if self.site.gpu else ''}"
+            f"{levels['backend']}, {self.site.one_device}, host clock with "
             "synchronise.",
             ["model_size", *self.STEPS, "002 full step (ms)"],
             [[self.model_name(at), *self.cells(self.MODELS, self.STEPS, at), self.of_002(at)] for at in self.models()],

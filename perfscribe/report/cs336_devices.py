@@ -120,7 +120,8 @@ class DistributedCommunication(Problem):
         else:
             grown = gloo.over(self.time("gloo", first, most))
             said = f"Gloo takes {grown} times as long for {sizes[-1]} as for {sizes[0]}"
-        yield Title(f"{said} ({most} processes)")
+        if first != last:
+            yield Title(f"{said} ({most} processes)")
         row = self.row(name, most, last)
         share = figure(row, "busbw_gb_per_s").share(figure(row, "link_gb_per_s"))
         if is_nccl:

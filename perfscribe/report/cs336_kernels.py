@@ -9,7 +9,7 @@ from dataclasses import replace
 from perfscribe.report.cells import Cell, as_cell, shown
 from perfscribe.report.cs336 import contexts, sizes
 from perfscribe.report.problem import Answer, Entries, Finding, Lettered, Part, Problem, Status, Table, Title, Why
-from perfscribe.report.site import NOTHING, Row, Site, ends, entry, fault, figure, ok
+from perfscribe.report.site import NOTHING, Row, Site, batch_of, ends, entry, fault, figure, ok
 from perfscribe.show.rounding import LACKING, NO_FIGURE, Figure
 from perfscribe.subjects import YOURS
 
@@ -326,7 +326,8 @@ class FlashBenchmarking(Problem):
         products = "; in fp32 ours multiplies by three TF32 products, vanilla in FP32"
         yield Table(
             f"(a) Attention latency{' with launches' if gpu else ''}, ms.",
-            f"{self.widest()}{clock}; batch 1, one head, causal, {site.one_device}; vanilla is plain PyTorch, flash "
+            f"{self.widest()}{clock}; batch {batch_of(site, FLASH, '1')}, one head, causal, {site.one_device}; "
+            "vanilla is plain PyTorch, flash "
             f"{self.whose} in {'Triton' if gpu else 'PyTorch' if self.whose == YOURS else 'PyTorch tiles'}"
             f"{products if gpu and self.whose != YOURS else ''}.",
             [

@@ -59,11 +59,13 @@ class SingleGpu(Problem):
         """By way to draw batches; epochs and loader, which a CPU times with another model."""
         site, gpu, row = self.site, self.site.gpu, self.row()
         size = f" of {figure(row, 'parameters', 1e-6)} M parameters" if gpu and ok(row) else ""
+        any_row = row or site.row(self.TABLE)
         yield Table(
             "Training on one device.",
-            f"nn.Transformer{size} in FP32, {entry(row, 'samples', SAMPLES)} samples, {entry(row, 'epochs', '10')} "
-            f"epochs, batch 32, {site.one_device}, one run each; time by the homework's clock, which stops when the "
-            "last step is queued; later epochs: median ± half IQR; peak of allocated memory.",
+            f"nn.Transformer{size} in FP32, {entry(any_row, 'samples', SAMPLES)} samples, "
+            f"{entry(any_row, 'epochs', '10')} epochs, batch {'32' if gpu else 'of the config'}, {site.one_device}, "
+            "one run each; time by the homework's clock, which stops when the last step is queued; later epochs: "
+            "median ± half IQR; peak of allocated memory.",
             ["Batches", "Time (s)", "First epoch (s)", "Later epochs (s)", "Peak memory (GB)", "001 (s)"],
             [self.line(n, *way) for n in self.layers() for way in self.BATCHES[: None if gpu else 2]],
         )
@@ -420,7 +422,8 @@ class Formats(Problem):
         """By format; ratios to memory, what a sample inflates, what gzip saves."""
         memory, packed = self.row("memory"), self.row("hdf5_gzip")
         mark = "‡" if self.site.gpu and memory is not None and ranks(memory) < RANKS else ""
-        samples, _, epochs = entry(memory, "training_samples", "512 of 2048 × 5").rpartition(" × ")
+        any_row = memory or self.site.row("polaris.io_formats")
+        samples, _, epochs = entry(any_row, "training_samples", "512 of 2048 × 5").rpartition(" × ")
         where = self.site.one_device if ranks(memory) == 1 else said_ranks(memory)
         spread = "; ratio ± half of its interquartile range" if epochs != "1" else ""
         marked = "‡ one rank with a quarter of the samples, without DDP and profiler; 001 ran 4 ranks under both"
@@ -539,8 +542,9 @@ class DataTypes(Problem):
         mark, because = differing(self.reasons(base, widest, short))
         yield Table(
             f"Training by length, width and data type{mark}.",
-            f"{entry(self.row(base, short), 'epochs', '3')} epochs, the first with its start-up, batch 16, autocast, "
-            f"one run each, host clock; Large_Feature at length {short}; peak of allocated memory{because}.",
+            f"{entry(site.row(self.DTYPES), 'epochs', '3')} epochs, the first with its start-up, batch "
+            f"{'16' if site.gpu else 'of the config'}, autocast, one run each, host clock; Large_Feature at "
+            f"length {short}; peak of allocated memory{because}.",
             ["Configuration", "Data type", "Time (s)", "Memory (GB)", "001 (s, GiB)"],
             [self.line(*one) for one in lines],
         )

@@ -169,6 +169,11 @@ def median_of(site: Site, table: str, column: str, **levels: str) -> str:
     return f"Median ± half IQR{count}"
 
 
+def batch_of(site: Site, table: str, usual: str) -> str:
+    """The batch of a table's rows; the usual one where there are none."""
+    return " and ".join(site.levels(table, "batch")) or usual
+
+
 def noisy(gain: Figure) -> bool:
     """Whether runs vary more than a speed-up differs from none."""
     return abs(gain.value - 1) <= (gain.spread or 0.0)

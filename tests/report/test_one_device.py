@@ -9,10 +9,10 @@ import pytest
 
 from perfscribe.report.cs336 import BenchmarkingMixedPrecision, BenchmarkingScript, PytorchAttention, TorchCompile
 from perfscribe.report.cs336_kernels import FlashBenchmarking, NsysProfile
-from perfscribe.report.polaris import Formats
+from perfscribe.report.polaris import Formats, SingleGpu
 from perfscribe.report.site import Row, Site
 
-OK = {"status": "ok", "reason": "none", "device": "cuda", "dtype": "fp32"}
+OK = {"status": "ok", "reason": "none", "device": "cuda", "dtype": "fp32", "batch": "4"}
 OK |= {"n": "10", "forward_range_ms_n": "3", "compiled_forward_ms_n": "16"}
 
 
@@ -33,6 +33,18 @@ def test_on_a_cpu_the_rows_are_what_ran_whatever_came_of_it() -> None:
     assert "| 96 | 48 | 2.00 |" in page and "| 512 | 48 | timeout |" in page and "1024" not in page
     code = "```\nx = 1\n```"  # words behind it would not end it
     assert f"{code}\n\n[Details]" in PytorchAttention(found).markdown({}, has_details=True, notes=code)
+
+
+def test_captions_have_the_batch_and_the_epochs_that_were_measured() -> None:
+    cells = [
+        {**OK, "head_dim": "64", "seq_len": n, "batch": "2", "forward_ms": "1", "forward_ms_n": "5"}
+        for n in ("256", "512")
+    ]
+    page = PytorchAttention(site(pytorch_attention=cells)).markdown({})
+    assert "FP32, batch 2, " in page and "batch 8" not in page
+    made = Site("made", Path("nowhere"), "cuda")
+    made._read |= {"polaris.single_gpu": [{**OK, "batches": "per_batch", "samples": "64", "epochs": "3"}]}
+    assert "64 samples, 3 epochs" in SingleGpu(made).made[0].markdown()
 
 
 def flash(length: int, width: int, plain: float, ours: float, spread: float = 0.1) -> list[Row]:
