@@ -241,9 +241,7 @@ def ours(site: Site) -> str:
     return site.handed_in(FLASH, "triton" if site.gpu else "tiled", YOURS)
 
 
-WHOSE_CHECK = (
-    "The code is yours; checked too: log-sum-exp, causal and not, 64 and 128 tokens ([cells](details/subjects.md))."
-)
+CHECKED_TOO = "; checked too: log-sum-exp, causal and not, 64 and 128 tokens"
 
 
 class FlashForward(Problem):
@@ -279,7 +277,7 @@ class FlashForward(Problem):
             f"Yours {raised}: these rows are ours." if raised and whose != YOURS else "",
             f"Largest relative error of output and gradients against float64: {largest}." if largest else "",
             f"The check fails in {wrong} of {len(rows)} cells{first}." if wrong else "",
-            WHOSE_CHECK
+            f"The code is yours{CHECKED_TOO if largest else ''} ([cells](details/subjects.md))."
             if whose == YOURS
             else f"Code: [{code}](../../perfscribe/attention/{code}), "
             "tests: [test_flash_attention.py](../../tests/attention/test_flash_attention.py).",

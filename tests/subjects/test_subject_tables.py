@@ -107,7 +107,7 @@ def test_the_hand_in_has_the_subjects_rows_and_says_where_it_is_wrong(tmp_path: 
     site = _site(tmp_path, [_record("yours", 64, 4.0), _failed("yours", 128)])
     ours = {"status": "ok", "reason": "none", "device": "cpu", "implementation": "tiled", "head_dim": "16"}
     site._read["cs336.flash_cells"] = [
-        *({**ours, "dtype": "fp32", "seq_len": length, "both_ms_n": "5"} for length in ("64", "128")),
+        *({**ours, "dtype": "fp32", "batch": "1", "seq_len": n, "both_ms_n": "5"} for n in ("64", "128")),
         *site.table("cs336.subject_flash"),
     ]
     page = FlashBenchmarking(site).markdown({})
@@ -117,6 +117,7 @@ def test_the_hand_in_has_the_subjects_rows_and_says_where_it_is_wrong(tmp_path: 
     problem = FlashForward(site)
     assert problem.status() == "check failed"
     assert "The check fails in 1 of 2 cells, the first: dK off by 0.05 at causal" in problem.markdown({})
+    assert "checked too" not in problem.markdown({})  # no cell tells an error that passed
 
 
 def test_the_hand_in_says_what_of_the_subject_is_not_written(tmp_path: Path) -> None:
