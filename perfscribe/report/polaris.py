@@ -63,7 +63,7 @@ class SingleGpu(Problem):
         yield Table(
             "Training on one device.",
             f"nn.Transformer{size} in FP32, {entry(any_row, 'samples', SAMPLES)} samples, "
-            f"{entry(any_row, 'epochs', '10')} epochs, batch {'32' if gpu else 'of the config'}, {site.one_device}, "
+            f"{entry(any_row, 'epochs', '10')} epochs{', batch 32' if gpu else ''}, {site.one_device}, "
             "one run each; time by the homework's clock, which stops when the last step is queued; later epochs: "
             "median ± half IQR; peak of allocated memory.",
             ["Batches", "Time (s)", "First epoch (s)", "Later epochs (s)", "Peak memory (GB)", "001 (s)"],
@@ -542,8 +542,8 @@ class DataTypes(Problem):
         mark, because = differing(self.reasons(base, widest, short))
         yield Table(
             f"Training by length, width and data type{mark}.",
-            f"{entry(site.row(self.DTYPES), 'epochs', '3')} epochs, the first with its start-up, batch "
-            f"{'16' if site.gpu else 'of the config'}, autocast, one run each, host clock; Large_Feature at "
+            f"{entry(site.row(self.DTYPES), 'epochs', '3')} epochs, the first with its start-up"
+            f"{', batch 16' if site.gpu else ''}, autocast, one run each, host clock; Large_Feature at "
             f"length {short}; peak of allocated memory{because}.",
             ["Configuration", "Data type", "Time (s)", "Memory (GB)", "001 (s, GiB)"],
             [self.line(*one) for one in lines],

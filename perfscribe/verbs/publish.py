@@ -49,7 +49,7 @@ def main(root: Path, arguments: list[str]) -> int:
         raise ValueError(f"publish: {' and '.join(taken)} exists; take another name, or publish --replace {name}")
     _read_notes(root, session.LOCAL_SITE)  # asked first: they may be no text
     origin = _origin(root, name)  # asked first: the new site would count as an uncommitted change
-    with in_place_of(root, taken):
+    with made_whole(root, name, taken):
         copy_measured(root, source, target, plan.read_index(source / "plan").shards)
         files.write_json(target / "published.json", origin)
         # A process of its own: it takes the run lock, as any run does.
@@ -60,16 +60,17 @@ def main(root: Path, arguments: list[str]) -> int:
 
 
 @contextlib.contextmanager
-def in_place_of(root: Path, folders: Iterable[str]) -> Iterator[None]:
-    """Folders set aside, and put back where what takes their place fails."""
+def made_whole(root: Path, name: str, taken: Iterable[str]) -> Iterator[None]:
+    """Where making the site fails, none is left; the folders that it takes the place of are put back."""
     with tempfile.TemporaryDirectory(dir=root, prefix=".replaced-") as aside:
-        for folder in folders:
+        for folder in taken:
             shutil.move(root / folder, Path(aside, folder))
         try:
             yield
         except BaseException:
-            for folder in folders:
-                shutil.rmtree(root / folder, ignore_errors=True)
+            for parent in ("results", "report"):
+                shutil.rmtree(root / parent / name, ignore_errors=True)
+            for folder in taken:
                 shutil.move(Path(aside, folder), root / folder)
             raise
 
