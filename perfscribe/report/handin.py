@@ -126,18 +126,22 @@ def _opening(problems: Sequence[Problem], material: Material, pages: Collection[
 def by_heading(text: str, known: Collection[str]) -> dict[str, str]:
     """A person's notes by the known heading that they stand under; any other heading is text, so that none is lost.
 
-    ValueError: a heading that is nearly a known one, under which the text would stand at another problem.
+    ValueError: a heading that is nearly a known one, under which the text would stand at another problem; a block of
+    code without an end, which would take in all that follows.
     """
     found: dict[str, list[str]] = {"": []}
-    at = ""
+    at, in_code = "", False
     for line in text.splitlines():
-        heading = re.match(r"#+ +(.+?) *#*$", line)
+        in_code ^= bool(re.match(r" {0,3}```[^`]*$", line))
+        heading = None if in_code else re.match(r"#+ +(.+?) *#*$", line)
         if heading and heading[1] in known:
             at = heading[1]
             continue
         if heading and (meant := difflib.get_close_matches(heading[1], known, n=1, cutoff=0.75)):
             raise ValueError(f"no problem {heading[1]!r}; did you mean {meant[0]!r}?")
         found.setdefault(at, []).append(line)
+    if in_code:
+        raise ValueError("a block of code that begins with ``` has no end")
     return {heading: "\n".join(lines).strip() for heading, lines in found.items() if "".join(lines).strip()}
 
 

@@ -112,7 +112,9 @@ def test_the_foot_of_a_figure_says_who_measured(sources: report.Sources) -> None
 
 def test_notes_stand_under_their_problem_as_they_are(sources: report.Sources) -> None:
     problem = "Problem (pytorch_attention)"
-    kept = "# A comment\n{{ no template }} | <b>kept</b>\n### Problem (no such)\nToo.\n"
+    kept = (
+        "# A comment\n{{ no template }} | <b>kept</b>\n### Problem (no such)\nToo.\n```\n# Problem (naive_ddp)\n```\n"
+    )
     note = f"On the chapter.\n\n### {problem}\n{kept}"
     files.write_text(sources.root / "report" / "notes" / "demo" / "cs336.md", note)
     text = report.write(sources)[0]["report.md"]
@@ -120,6 +122,9 @@ def test_notes_stand_under_their_problem_as_they_are(sources: report.Sources) ->
     assert kept in text.split(f"### {problem}\n")[1]
     files.write_text(sources.root / "report" / "notes" / "demo" / "cs336.md", "### Problem (flash_benchmark)\nMine.\n")
     with pytest.raises(ValueError, match=r"demo/cs336\.md: no problem .* did you mean .Problem \(flash_benchmarking"):
+        report.notes(sources, "cs336")
+    files.write_text(sources.root / "report" / "notes" / "demo" / "cs336.md", f"### {problem}\n```python\nn = 1\n")
+    with pytest.raises(ValueError, match=r"demo/cs336\.md: a block of code that begins with ``` has no end"):
         report.notes(sources, "cs336")
 
 
