@@ -44,6 +44,8 @@ def paths(config: Mapping[str, Any], root: Path) -> dict[str, Path]:
     named = dict(config.get("subjects") or {})
     if YOURS in named:
         raise ValueError(f"config: subjects.{YOURS}: your own code is the key subject")
+    if "ours" in named:
+        raise ValueError("config: subjects.ours: ours are the implementations beside it; take another name")
     named |= {YOURS: config["subject"]} if config.get("subject") else {}
     found = {name: (root / Path(path).expanduser()).resolve() for name, path in named.items()}
     wrong = [

@@ -276,7 +276,7 @@ class FlashForward(Problem):
         yield Answer(
             f"Yours {raised}: these rows are ours." if raised and whose != YOURS else "",
             f"Largest relative error of output and gradients against float64: {largest}." if largest else "",
-            f"The check fails in {wrong} of {len(rows)} cells{first}." if wrong else "",
+            f"Failed: {wrong} of {len(rows)} cells{first}." if wrong else "",
             f"The code is yours{CHECKED_TOO if largest else ''} ([cells](details/subjects.md))."
             if whose == YOURS
             else f"Code: [{code}](../../perfscribe/attention/{code}), "

@@ -319,7 +319,7 @@ class CrossNode(Problem):
             inter, intra = as_cell(row, "inter", unit=unit, mark=at), as_cell(row, "intra", unit=unit)
             wide = varies(figure(row, "inter"), figure(row, "intra"))
             rows.append([said, inter, intra, Cell("varies too much") if wide else as_cell(row, "impact", 1, "×", at)])
-        model = "DDP of 44.1 M parameters in FP32, batch 32 per rank" if self.site.gpu else "DDP, model of the config"
+        model = "DDP of 44.1 M parameters in FP32, batch 32 per rank" if self.site.gpu else "DDP of nn.Transformer"
         transfer, waiting, total, calls = (
             [figure(self.row(metric), column) for column in ("inter", "intra")]
             for metric in (self.TRANSFER, self.WAITING, self.TOTAL, "Calls")

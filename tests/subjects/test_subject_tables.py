@@ -50,8 +50,11 @@ def test_what_is_no_adapter_file_is_one_line() -> None:
     )
     with pytest.raises(ValueError, match=both):
         plan.build({"subjects": {"bob": "nowhere.py", "eve": "tests"}}, "tiny", ROOT)
-    with pytest.raises(ValueError, match=r"config: subjects\.yours: your own code is the key subject"):
-        plan.build({"subjects": {"yours": "nowhere.py"}}, "tiny", ROOT)
+    for name, why in (("yours", "your own code is the key subject"), ("ours", "ours are the implementations beside")):
+        with pytest.raises(ValueError, match=rf"config: subjects\.{name}: {why}"):
+            plan.build(
+                {"subjects": {name: str(ROOT / "tests" / "subjects" / "naive" / "tests" / "adapters.py")}}, "tiny", ROOT
+            )
 
 
 def _record(subject: str, seq_len: int, ms: float, **more: Any) -> Record:
@@ -116,7 +119,7 @@ def test_the_hand_in_has_the_subjects_rows_and_says_where_it_is_wrong(tmp_path: 
     assert "| 128 | 16 | fp32 | - | failed | - | failed | - | failed |" in page
     problem = FlashForward(site)
     assert problem.status() == "check failed"
-    assert "The check fails in 1 of 2 cells, the first: dK off by 0.05 at causal" in problem.markdown({})
+    assert "Failed: 1 of 2 cells, the first: dK off by 0.05 at causal" in problem.markdown({})
     assert "checked too" not in problem.markdown({})  # no cell tells an error that passed
 
 
