@@ -55,7 +55,7 @@ def measured(root: Path = ROOT) -> list[str]:
 
 
 def module(experiment: str, part: str) -> ModuleType:
-    """Its module levels, measure or present."""
+    """Its module levels, measure or show."""
     return importlib.import_module(f"perfscribe.experiments.{experiment}.{part}")
 
 

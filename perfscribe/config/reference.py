@@ -54,7 +54,8 @@ def reference() -> str:
 
 def _section(name: str, section: Schema, said: Said, common: Mapping[str, Schema] | None = None) -> list[str]:
     known = common or {}
-    own = {key: node for key, node in properties(section).items() if _default(node) != _default(known.get(key))}
+    keys_of = properties(section).items()
+    own = {key: node for key, node in keys_of if key not in known or _default(node) != _default(known[key])}
     return [f"## {name}\n", f"{section['description']}.\n", *([_table(own, said)] if own else [])]
 
 

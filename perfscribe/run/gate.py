@@ -1,10 +1,10 @@
 """What holds trainings on several processes back: the self-test of experiment `preflight`, made before they start.
 
 A cell that waits for a test requires `preflight:<backend>:<processes>`, over several nodes with `:<nodes>` behind it;
-the plan adds that to the cells of the chapters below, others may name it themselves (parallel/needs.py). Where a job is
-about to measure one, the test's newest record decides, if it passed on this node and hardware a short while ago, over
-several nodes in this very job; else the test is made now. So it is of the very nodes that the job was given, and one
-test serves a whole run. Its record goes into the journal of `preflight`, which shows it. Where `preflight` is not
+the plan adds that to the cells of the chapters below, others may name it themselves (distributed/needs.py). Where a job
+is about to measure one, the test's newest record decides, if it passed on this node and hardware a short while ago,
+over several nodes in this very job; else the test is made now. So it is of the very nodes that the job was given, and
+one test serves a whole run. Its record goes into the journal of `preflight`, which shows it. Where `preflight` is not
 planned, nothing is held back.
 """
 

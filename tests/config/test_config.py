@@ -17,7 +17,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perfscribe.config import PRESETS, ConfigError, check, load, reading, reference, resolve
+from perfscribe.config import PRESETS, ConfigError, check, keys, load, reading, reference, resolve
 from perfscribe.config.schema import paths, properties, schema
 
 ROOT = Path(__file__).parents[2]
@@ -200,6 +200,15 @@ def test_config_yaml_states_the_defaults() -> None:
 def test_reference_is_generated() -> None:
     page = (ROOT / "docs" / "config.md").read_text(encoding="utf-8")
     assert page == reference.reference(), "python -m perfscribe.config.reference > docs/config.md"
+
+
+def test_reference_has_the_keys_of_every_experiment() -> None:
+    page = reference.reference()
+    for name, section in properties(properties(schema())["experiments"]).items():
+        rows = page.partition(f"\n## experiments.{name}\n")[2].partition("\n## ")[0]
+        own = [key for key in properties(section) if key not in properties(keys.experiment(""))]
+        own += [f"{key}.{inner}" for key in own for inner in properties(properties(section)[key])]
+        assert [key for key in own if f"|`{key}`|" not in rows] == [], name
 
 
 def schema_nodes(node: Any) -> Iterator[dict[str, Any]]:
