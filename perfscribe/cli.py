@@ -31,7 +31,7 @@ HELP = """\
 ./run plan [EXPERIMENT ...]    what is to be measured, with an estimate of time; the cells of those experiments
 ./run doctor                  this machine, and what each experiment will find unsupported here
 ./run remeasure EXPERIMENT [FACTOR=LEVEL ...] [status=STATUS]
-                              retire finished cells, so that the next report measures them again
+                              discard finished cells, so that the next report measures them again
 ./run fetch-data squad        fetch SQuAD v1.1 for the FSDP workshop's experiments, into downloads/squad
 ./run compare A B [--experiment NAME ...] [--csv FILE] [--fail-on slower] [--threshold PERCENT]
                               two sites, or commits of site local, figure by figure: faster, slower, cannot tell;
