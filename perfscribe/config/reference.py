@@ -30,7 +30,7 @@ experiments:
 # Keys with their meanings that stand above.
 Said = set[tuple[str, str]]
 
-COMMON = "These keys stand in each section of `experiments`; a section below has another default.\n"
+COMMON = "Each section of `experiments` has these keys, listed below only where the default differs.\n"
 
 
 def reference() -> str:
