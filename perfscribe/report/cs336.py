@@ -132,7 +132,7 @@ class BenchmarkingScript(Problem):
         yield Lettered(
             "c",
             f"Without warm-up the first forward takes {first} ms, later ones {later} ({size}); the mean is "
-            f"{cold!s} ms, not {warm}{self.mark}.",
+            f"{cold!s} ms, after five warm-up steps {warm}{self.mark}.",
             Why("The first step also loads kernels, sets up cuBLAS and fills the allocator's cache.", self.site.gpu),
             self.few_steps(),
         )
@@ -177,8 +177,8 @@ class BenchmarkingScript(Problem):
         by_gpu, other = (ends(found[limits])[1] for limits in (True, False))
         if by_gpu and other:
             grows = "where time nearly doubles with the context"
-            return f"The deviation is at most {by_gpu} % {grows}, elsewhere {other} %."
-        return f"The deviation is at most {by_gpu or other} %."
+            return f"The std is at most {by_gpu} % {grows}, elsewhere {other} %."
+        return f"The std is at most {by_gpu or other} %."
 
     def few_steps(self) -> str:
         """Sizes whose mean after one step, and then after two, differs from that after five beyond noise."""
@@ -187,7 +187,7 @@ class BenchmarkingScript(Problem):
         one = [size for size, (first, _, five) in means.items() if not first.within_noise(five)]
         two = [size for size in one if not means[size][1].within_noise(means[size][2])]
         if not one:
-            return "After one step no mean differs from that after five beyond noise." if means else ""
+            return "After one step every mean equals that after five within noise." if means else ""
         then = f"{', '.join(one)}, after two at {', '.join(two) or 'none'}"
         return f"After one step the mean still differs from that after five at {then}."
 
@@ -224,7 +224,7 @@ class MixedPrecisionAccumulation(Problem):
         decides = "The accumulator's precision decides: an FP16 term is rounded once, an FP16 sum at every addition."
         yield Answer(
             f"An FP16 sum is {fp16} % off, an FP32 sum of FP16 terms {mixed} %, of FP32 terms {fp32} %.",
-            f"Near 10 an FP16 step is {figure(rows['fp16 += fp16'], 'ulp_at_sum')}.",
+            f"Near 10 FP16 values are {figure(rows['fp16 += fp16'], 'ulp_at_sum')} apart.",
             Why(decides, fp16.value > mixed.value),
         )
 
@@ -266,7 +266,7 @@ class BenchmarkingMixedPrecision(Problem):
         yield Table(
             "(c) Forward and backward with and without BF16, ms.",
             f"Mean ± std of 10; context {context}, batch {batch}, {site.one_device}, host clock with synchronise; "
-            "FP32 is true FP32, BF16 by autocast; avg_time_ms of forward+backward was timed in passes of its own.",
+            "FP32 is true FP32, BF16 by autocast; avg_time_ms is forward+backward timed in separate passes.",
             ["model_size", "precision", "pass_type", "avg_time_ms", "forward_ms", "backward_ms", "002 (ms)"],
             [self.times(size, precision) for size in sizes(site) for precision in ("fp32", "bf16")],
         )
@@ -287,14 +287,14 @@ class BenchmarkingMixedPrecision(Problem):
         tf32 = self.gain("tf32", big)
         yield Lettered(
             "c",
-            f"BF16 takes {big} from {slow} to {fast} ms, {gain}x by medians{self.doubt(big)}"
+            f"BF16 brings {big} from {slow} to {fast} ms, {gain}x as fast by medians{self.doubt(big)}"
             + (f"; {small} from {slow_small} to {fast_small}{self.doubt(small)}." if small != big else "."),
             f"TF32 alone gives {tf32}x at {big}.",
         )
         more = f" and {gain}x at {big}{self.doubt(big)}" if small != big else ""
         both = self.BOTH.capitalize()
         yield Title(f"{both} in BF16 is {least}x as fast as in FP32 at {small}{self.doubt(small)}{more}")
-        faster = f"BF16 makes forward and backward of {big} {gain} times as fast as FP32, TF32 alone {tf32} times"
+        faster = f"At {big} BF16 runs forward and backward {gain} times as fast as FP32, TF32 alone {tf32} times"
         then = f"; {small} {'does not gain' if self.doubt(small) else f'{least} times'}" if small != big else ""
         yield Finding(4, "one device", f"{faster}{then}.")
 
@@ -336,7 +336,7 @@ class BenchmarkingMixedPrecision(Problem):
             return " (within noise)"
         apart = [[self.time(size, dtype, one)[0] for one in ("forward", "backward")] for dtype in ("fp32", "bf16")]
         slow, fast = (Figure(sum(one.value for one in of), sum(one.spread or 0.0 for one in of)) for of in apart)
-        return " (forward and backward timed apart: within noise)" if slow.within_noise(fast) else ""
+        return " (timed as separate passes: within noise)" if slow.within_noise(fast) else ""
 
     def variance(self) -> Lettered:
         """(b): what half precision does to a variance, and whether autocast keeps LayerNorm in FP32 here."""
@@ -346,14 +346,14 @@ class BenchmarkingMixedPrecision(Problem):
         times = figure(bf16, "variance_two_pass_relative_error")
         low, bits, off = (figure(row, "layer_norm_relative_error", 100) for row in (fp16, bf16, fp32))
         overflows = entry(fp16, "variance_two_pass_relative_error") == "overflow" and bool(times and off)
-        norms = {"torch.float32": "With BF16, too, autocast keeps LayerNorm in FP32.", NOTHING: ""}
-        other = "With BF16, too, LayerNorm should run in FP32; autocast on the CPU leaves it in BF16."
-        at_100 = f"Summed left to right at mean 100, FP16's variance overflows and BF16's is {times} times too large"
+        norms = {"torch.float32": "Autocast keeps LayerNorm in FP32 with BF16 too.", NOTHING: ""}
+        other = "LayerNorm should run in FP32 with BF16 too; autocast on the CPU leaves it in BF16."
+        at_100 = f"At mean 100 a variance summed left to right overflows in FP16 and is {times} times too large in BF16"
         return Lettered(
             "b",
             f"{at_100}." if overflows else "",
             f"LayerNorm is {low} % off in FP16, {bits} in BF16, {off} in FP32.",
-            Why("FP16 lacks range, BF16 bits of mantissa.", overflows),
+            Why("FP16 lacks range, BF16 mantissa bits.", overflows),
             norms.get(self.dtype("layernorm_output", "bf16").text, other),
         )
 
@@ -407,10 +407,10 @@ class MemoryProfiling(Problem):
             [self.gb(mode, "peak", dtype) for dtype in ("fp32", "bf16")] for mode in ("full_step", "inference")
         )
         grows = half_alone.value > alone.value
-        moved = "autocast keeps a BF16 copy of the weights besides" if grows else "activations in BF16 take half"
+        moved = "autocast also keeps a BF16 copy of the weights" if grows else "activations in BF16 take half"
         takes = f"takes the step from {step} to {half} GB and"
         if step.quoted == half.quoted:
-            takes = f"leaves the step at {step} GB and takes"
+            takes = f"leaves the step at {step} GB and {'raises' if grows else 'lowers'}"
         yield Lettered(
             "c",
             f"BF16 {takes} forward alone from {alone} to {half_alone}.",
@@ -504,7 +504,7 @@ class PytorchAttention(Problem):
             self.working(),
         )
         widest = [row for row in self.ended("ok") if row["head_dim"] == grid[-1][0]]
-        tiles = Why("Tiles with recomputation, as in FlashAttention, keep no N × N matrix.")
+        tiles = Why("Tiling with recomputation, as in FlashAttention, stores no N × N matrix.")
         if len(widest) < 2:
             yield Answer(self.outcome(), tiles)
             return
@@ -513,16 +513,16 @@ class PytorchAttention(Problem):
         held, less = (figure(row, self.MEMORY).plain() for row in (last, before))
         yield Answer(
             self.outcome(),
-            f"At {length} × {last['head_dim']}, {held} GB are held before backward, of which the softmax, "
-            f"{batch} · {length}² · 4 B, is {Figure(batch * length**2 * 4 / 1e9)}.",
-            f"From {before['seq_len']} to {length} memory grows {held.over(less)} times.",
+            f"At {length} × {last['head_dim']}, {held} GB are held before backward; the softmax, "
+            f"{batch} · {length}² · 4 B, is {Figure(batch * length**2 * 4 / 1e9)} of them.",
+            f"From {before['seq_len']} to {length} tokens memory grows {held.over(less)} times.",
             tiles,
         )
         start = widest[-3:][0]
         ratio = float(last["forward_ms"]) / float(start["forward_ms"])
         times = Figure(ratio ** (1 / log2(length / int(start["seq_len"]))))
-        width = f"forward at d {last['head_dim']}"
-        yield Title(f"From {start['seq_len']} on {width} takes {times} times per doubling, on average")
+        grows = f"each doubling multiplies forward's time by {times} on average"
+        yield Title(f"From {start['seq_len']} tokens on, {grows} (d {last['head_dim']})")
 
     def row(self, width: str, length: str) -> Row | None:
         """The measured row of a cell."""
@@ -562,7 +562,7 @@ class PytorchAttention(Problem):
         """Which cells run out of memory."""
         lacking, measured = self.ended("oom"), self.ended("ok")
         if not lacking:
-            return f"No cell of the {len(measured)} runs out of memory." if measured else ""
+            return f"All {len(measured)} cells fit in memory." if measured else ""
         cell = f"{lacking[0]['seq_len']} × {lacking[0]['head_dim']}"
         smallest = f"is the smallest of {len(lacking)} cells that run" if len(lacking) > 1 else "alone runs"
         return f"{cell} {smallest} out of memory."
@@ -596,8 +596,8 @@ class TorchCompile(Problem):
         loses = brief.value < 1 and not noisy(brief)
         yield Lettered(
             "a",
-            f"Compiled attention is {times(forward)} as fast forward and {times(backward)} backward at "
-            f"{long['seq_len']} × {long['head_dim']}, {times(brief)} forward at {short['seq_len']} × "
+            f"Compiled attention runs forward {times(forward)} and backward {times(backward)} as fast at "
+            f"{long['seq_len']} × {long['head_dim']}, forward {times(brief)} at {short['seq_len']} × "
             f"{short['head_dim']}.",
             Why("At short lengths the guards and calls of compiled code cost more than fused kernels save.", loses),
         )
@@ -612,11 +612,11 @@ class TorchCompile(Problem):
         forward, forward_big, step, step_big = (
             self.gain(self.MODELS, one, at) for one in ("forward", "full_step") for at in models
         )
-        why = "Compiling fuses elementwise kernels; in large models products, which it leaves, take more of the time."
+        why = "Compiling fuses elementwise kernels; large models spend more of their time in matmuls, which it leaves."
         holds = step.value > step_big.value
         backend = self.compiled(self.MODELS)["backend"]
         if backend == "aot_eager":
-            why, holds = "aot_eager traces the model and generates no code, so that there is nothing to gain.", True
+            why, holds = "aot_eager traces the model and generates no code, so there is nothing to gain.", True
         yield Lettered(
             "b",
             f"The forward pass is {several(forward, forward_big)}, the full step {times(step)}"

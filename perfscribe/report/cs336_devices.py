@@ -107,12 +107,11 @@ class DistributedCommunication(Problem):
         few, most = self.worlds[0], worlds[-1] if worlds else ""
         time, on = self.time(name, last, most), self.site.ranks(most) if is_nccl else f"{most} processes"
         gloo, grows = self.time("gloo", last, most), time.over(self.time(name, before, most))
+        takes = f"For {sizes[-1]} {spelt(name)} takes {{}} on {on}"
         yield Answer(
             f"On {on} {spelt(name)} takes {time} ms for {sizes[-1]}{f', Gloo {gloo}' if is_nccl else ''}.",
             f"From {sizes[-2]} to {sizes[-1]} {spelt(name)}'s time grows {grows} times." if before != last else "",
-            self.more_devices(f"{spelt(name)} takes {sizes[-1]} on {on}", self.time(name, last, few), time, few)
-            if few != most
-            else "",
+            self.more_devices(takes, self.time(name, last, few), time, few) if few != most else "",
         )
         ratios = [self.time("gloo", one, most).over(self.time("nccl", one, most)) for one in (last, first)]
         if is_nccl:
@@ -164,13 +163,14 @@ class DistributedCommunication(Problem):
         return str(Figure(max(times))) if times else NOTHING
 
     def more_devices(self, said: str, one: Figure, other: Figure, few: str) -> str:
-        """Most devices against the fewest, at the largest size. said: who takes what on most."""
+        """Most devices against the fewest, at the largest size. said: who takes {} for it on most."""
         if not one or not other:
             return ""
         if one.within_noise(other):
-            return f"{said} and on {few} the same time within noise."
+            return f"{said.format('as long')} as on {few} within noise."
         change = other.of(100 * (other.value / one.value - 1), one)
-        return f"{said} {change.of(abs(change.value))} % {'longer' if change.value > 0 else 'less long'} than on {few}."
+        by = f"{change.of(abs(change.value))} % {'longer' if change.value > 0 else 'less'}"
+        return f"{said.format(by)} than on {few}."
 
 
 class Checked(Problem):
@@ -234,7 +234,7 @@ class OptimizerStateSharding(Checked):
         """The largest difference on most ranks."""
         off = Figure(100 * float(row["off_by"]))
         are = f"are at most {off} % off" if off.value else "equal"
-        return f"On {row['world_size']} ranks weights after the steps {are} those of the unsharded optimizer."
+        return f"After the steps, weights on {row['world_size']} ranks {are} those of the unsharded optimizer."
 
 
 class Ddp(Problem):
@@ -309,7 +309,7 @@ class NaiveDdpBenchmarking(Ddp):
         yield Table(
             "DDP: step, communication and exposed communication, ms.",
             f"{setup(rows[0])}, AdamW; median ± half IQR of {steps} in {rows[0]['turns']} turns, {clock}; comm: in "
-            "further steps, which wait after each phase; exposed: step less the same step without communication.",
+            "separate steps that wait after each phase; exposed: step minus the same step without communication.",
             [
                 *("implementation", "bucket_mb"),
                 *(f"{one} ({world} {on})" for world in self.worlds for one in ("step_ms", "comm_ms", "exposed_ms")),
@@ -365,12 +365,12 @@ class FlatBenchmarking(Ddp):
         """One call against many, and both steps."""
         whole, many = (self.of_two(self.PHASES, "communication_ms", one) for one in ("flat", "naive"))
         copies = self.of_two(self.PHASES, "copies_ms", "flat")
-        one_call = whole.of(whole.value - copies.value, copies)
+        one_call, calls = whole.of(whole.value - copies.value, copies), self.calls()
         flat, naive = self.step("flat"), self.step("naive")
         yield counted([one_call, copies, many], [flat, naive])
         yield Answer(
-            f"One all-reduce takes {one_call} ms and copies {copies}, {self.calls()} take {many}." * bool(self.calls()),
-            f"The step takes {flat} ms flat, {naive} naive{noise(flat, naive)}. {LINK}",
+            f"One all-reduce takes {one_call} ms plus {copies} for copies; {calls} take {many}." * bool(calls),
+            f"The flat step takes {flat} ms, the naive {naive}{noise(flat, naive)}. {LINK}",
         )
 
 
@@ -395,19 +395,19 @@ class OverlapIndividualBenchmarking(Ddp):
         yield counted([overlap, naive, flat, exposed, share], [hidden, sent, share_hidden, naive_hidden, naive_sent])
         yield Lettered(
             "a",
-            f"A step takes {overlap} ms, {naive} naive, {flat} flat; {exposed} ms of communication are exposed, "
-            f"{share} % of naive's{noise(exposed, naive_exposed)}. {LINK}",
+            f"A step takes {overlap} ms (naive {naive}, flat {flat}); {exposed} ms of communication are exposed, "
+            f"{share} % of naive DDP's{noise(exposed, naive_exposed)}. {LINK}",
         )
-        during = f"{hidden} of {sent} ms of communication ({share_hidden} %) coincide with computing"
+        during = f"{hidden} of {sent} ms of communication ({share_hidden} %) run during computation"
         yield Lettered(
             "b",
-            f"In a traced step {during}, naive {naive_hidden} of {naive_sent}{hidden.mark}.",
+            f"In a traced step {during}, in naive DDP {naive_hidden} of {naive_sent}{hidden.mark}.",
             self.WAITING * self.site.gpu,
             "‡ Traced in TF32, not FP32." if hidden.mark else "",
         )
         if self.is_yours(self.OVERLAP):
             self.figure = self.figure_of_yours
-        yield Title(f"Naive communicates after backward; overlapped, {during}{hidden.mark}")
+        yield Title(f"Naive DDP communicates after backward; overlapped, {during}{hidden.mark}")
 
     def traced(self, column: str, implementation: str) -> Figure:
         """A figure of the traces; marked where those of the homework's precision are not there."""
@@ -433,11 +433,11 @@ class BucketedBenchmarking(Ddp):
         fitted, model = ("", []) if yours else self.model()  # fitted to ours
         yield counted([low, high, torch], [little, much], model)
         same = low.within_noise(high)
-        steps = f"The step is least with {least} MB, {low} ms, and at most {high} with others"
+        steps = f"The step is fastest with {least} MB buckets, {low} ms; others take up to {high}"
         if same:
             steps = f"The step takes {low} to {high} ms, the same within noise"
         expected = (
-            "One call per tensor was expected to pay its fixed cost each time, one large bucket to wait for the end of "
+            "We expected one call per tensor to pay its fixed cost each time, one large bucket to wait for the end of "
             "backward."
         )
         # Where the wait would be seen, which is not where a large bucket is the best.
@@ -445,7 +445,7 @@ class BucketedBenchmarking(Ddp):
         yield Lettered(
             "a",
             f"{steps}; torch's DDP takes {torch}.",
-            f"Exposed are {little} to {much} ms{noise(little, much)}. {LINK}",
+            f"Buckets expose {little} to {much} ms{noise(little, much)}. {LINK}",
             Why(expected, bool(low)),
             Why("No such wait shows on this link.", unseen),
         )
@@ -496,7 +496,7 @@ class CommunicationAccounting(Problem):
     letters = "(a)-(d)"
     INPUTS, MEMORY, SHARDED, BOUND, REMEDIES = details
     PIPELINE = (
-        "Pipeline stages hand on activations alone (GPipe, arXiv:1811.06965); each microbatch then has to fill the "
+        "Pipeline stages exchange only activations (GPipe, arXiv:1811.06965); each microbatch then has to fill the "
         "devices of one stage only."
     )
 
@@ -509,34 +509,34 @@ class CommunicationAccounting(Problem):
         tokens, across, within = (f"{one.value:,.0f}" if one else f"{one}" for one in found)
         yield Lettered(
             "a",
-            f"P = 2·L·D·F; 16·P B of state are {state} GiB, {state_on} H100.",
-            f"Saved for backward are 2·L·(D+F) B per token, A = {saved} GiB at {tokens} tokens; that makes {saved_on} "
-            "H100 in all.",
+            f"P = 2·L·D·F parameters have 16·P B of state: {state} GiB, {state_on} H100.",
+            f"Backward needs 2·L·(D+F) B of activations per token, A = {saved} GiB at {tokens} tokens: {saved_on} H100 "
+            "in all.",
         )
         whole, most, alone = self.steps(self.SHARDED, "undivided", "most_tokens", "n_fsdp_state")
         some = self.site.value(self.SHARDED, "value", step="n_fsdp")
         size = replace(self.site.value(self.INPUTS, "value", key="fsdp_memory_gb"), exact=True)
         yield Lettered(
             "b",
-            f"A device has {size} GiB for (16·P + A/2)/N + A/2: A/2 = {whole} GiB stays whole, "
-            f"{'on each device' if some else 'so no N is enough'}.",
+            f"A device's {size} GiB must hold (16·P + A/2)/N + A/2: A/2 = {whole} GiB is not sharded, "
+            f"{'so each device holds it' if some else 'so no N is enough'}.",
             f"Below {most} tokens some N is enough; N = {alone} holds the state alone.",
         )
         best, batch, summed, summed_batch = self.steps(self.BOUND, "best", "best_batch", "summed", "summed_batch")
         yield Lettered(
             "c",
-            f"With α = C/W a device needs 4α²/(M_X·M_Y·F) = {best} tokens, {batch} in all, if X and Y are best.",
-            f"With X = {across}, Y = {within} they are {summed} and {summed_batch}.",
+            f"With α = C/W and the best X and Y a device needs 4α²/(M_X·M_Y·F) = {best} tokens, {batch} in all.",
+            f"With X = {across}, Y = {within} it needs {summed}, {summed_batch} in all.",
         )
         overlapped, byte, both, twice = self.steps(self.REMEDIES, "overlapped", "one_byte", "both", "bandwidth")
         yield Lettered(
             "d",
-            f"FSDP and TP communicating at once need {overlapped} tokens per device, weights gathered in one byte "
-            f"{byte} (ZeRO++, arXiv:2306.10209).",
-            f"Both together need {both}; twice the bandwidth alone needs {twice}.",
+            f"A device needs {overlapped} tokens if FSDP and TP communicate at once, {byte} if weights are gathered in "
+            "one byte (ZeRO++, arXiv:2306.10209).",
+            f"With both it needs {both}, with twice the bandwidth alone {twice}.",
             self.PIPELINE,
         )
-        yield Answer("Published: a write-up has 46 devices in (b), without what stays whole, 246 tokens in (c).")
+        yield Answer("Published: a write-up has 46 devices in (b), without the unsharded part, and 246 tokens in (c).")
 
     def steps(self, table: str, *steps: str) -> list[str]:
         """Results: an integer whole, others to three digits; tokens by thousands."""
@@ -572,8 +572,8 @@ class ShardingAccounting(Problem):
     PARTS = ("parameters_gib", "gradients_gib", "optimizer_state_gib")
     PUBLISHED = "Published, MiB, TF32: unsharded 7805, 34105, 31565; sharded 7805, 26313, 23724."
     DIFFERENCES = (
-        "Stage 1 cuts each state evenly, ours gives whole tensors to ranks. It sends by reduce-scatter and all-gather, "
-        "ours by all-reduce and broadcast."
+        "Stage 1 cuts each state evenly, ours gives whole tensors to ranks. Stage 1 uses reduce-scatter and "
+        "all-gather, ours all-reduce and broadcast."
     )
 
     def __init__(self, site: Site) -> None:
@@ -606,9 +606,9 @@ class ShardingAccounting(Problem):
         temporaries = "The unsharded step also holds temporaries of all parameters; the published one does not."
         yield Lettered(
             "a",
-            f"Optimizer state is {before[3]} {unit}, sharded {before_less[3]}.",
-            f"The peak before the step is {before[0]} and {before_less[0]} {unit}, of the step {after[0]} and "
-            f"{after_less[0]}.",
+            f"Sharding takes optimizer state from {before[3]} to {before_less[3]} {unit}.",
+            f"The peak goes from {before[0]} to {before_less[0]} {unit} before the step, from {after[0]} to "
+            f"{after_less[0]} in it.",
             temporaries if after[4].value >= after[1].value else "",
         )
         plain, sharded = (self.time("step_ms", one) for one in self.optimizers)
@@ -617,7 +617,7 @@ class ShardingAccounting(Problem):
         yield Lettered(
             "b",
             f"A step takes {sharded} ms sharded, {plain} unsharded{noise(plain, sharded)}.",
-            f"Its optimizer takes {own} ms, unsharded {whole}{exchange}.",
+            f"The optimizer takes {own} ms sharded, {whole} unsharded{exchange}.",
         )
         yield Lettered("c", *self.messages())
         row = saved(self.site)
@@ -677,7 +677,7 @@ class ShardingAccounting(Problem):
         stage, ours = (self.site.row(self.ZERO, scheme=scheme, **levels) for scheme in schemes)
         sent, own = (f"{figure(row, 'sent_gib', self.scale)} {self.unit}" for row in (stage, ours))
         calls, own_calls = (replace(figure(row, "messages"), exact=True) for row in (stage, ours))
-        said = f"Stage 1 sends {sent} per step in {calls} messages"
+        said = f"ZeRO stage 1 sends {sent} per step in {calls} messages"
         return [f"{said}."] if self.is_yours else [f"{said}, ours {own} in {own_calls}.", Why(self.DIFFERENCES)]
 
 

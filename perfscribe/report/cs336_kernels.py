@@ -70,10 +70,10 @@ class NsysProfile(Problem):
         by = self.range_by
         time = "kernel time" if by == "nsys" else "the time of operators, which stand for kernels"
         yield Table(
-            "(a), (d), (e) Forward pass, share of products, one layer's attention.",
+            "(a), (d), (e) Forward pass, matmul share, one layer's attention.",
             f"FP32, batch 4, {self.site.one_device}; forward by {by}, median ± half IQR of {self.times}traced "
-            f"passes, and by timeit, the host clock of the same passes; products' share of {time}; one layer's two "
-            "attention products and softmax.",
+            f"passes, and by timeit, the host clock of the same passes; matmul share of {time}; the two attention "
+            "matmuls and the softmax of one layer.",
             [
                 *("model_size", "context_len", "nsys forward (ms)", "timeit forward (ms)", "matmul, inference (%)"),
                 *("matmul, full step (%)", "attn matmuls (μs)", "softmax (μs)"),
@@ -84,8 +84,8 @@ class NsysProfile(Problem):
         at = ", ".join(self.big)
         yield Lettered(
             "a",
-            f"Forward takes {self.of(self.FORWARD, 'forward_range_ms', self.big)} ms by {by} and "
-            f"{by_timeit(self.row(self.FORWARD, self.big))} by timeit at {at}.",
+            f"At {at} forward takes {self.of(self.FORWARD, 'forward_range_ms', self.big)} ms by {by} and "
+            f"{by_timeit(self.row(self.FORWARD, self.big))} by timeit.",
             self.against_untraced(),
         )
         yield from self.where_time_goes()
@@ -101,12 +101,12 @@ class NsysProfile(Problem):
         count = figure(top, "forward_launches").value
         busy = "kernel time" if self.kernels_by == "nsys" else "operator time"
         kernel, both = (short(entry(top, f"{one}_kernel")) for one in ("forward", "both"))
-        then = "the same" if both == kernel else both
+        then = "it still" if both == kernel else both
         yield Lettered(
             "b",
             f"{kernel} takes {figure(top, 'forward_percent')} % of forward's {busy} in {count:g} "
             f"launch{'es' * (count > 1)} ({where}).",
-            f"With backward it is {then}, {figure(top, 'both_percent')} %{self.mark}.",
+            f"With backward {then} leads, at {figure(top, 'both_percent')} %{self.mark}.",
         )
         forward = self.row(self.FAMILIES, self.detailed, **{"pass": "forward"})
         families = [(figure(forward, column), name) for column, name in self.KINDS.items()]
@@ -115,7 +115,7 @@ class NsysProfile(Problem):
         if families:
             share, name = families[0]
             shares[0] = f"{name} {'takes' if name == 'softmax' else 'take'} {share} % of that time"
-        yield Lettered("c", f"Besides products, {', '.join(shares)} ({where}){self.mark}." if families else "")
+        yield Lettered("c", f"Besides matmuls, {', '.join(shares)} ({where}){self.mark}." if families else "")
         products, step = (self.of(self.SHARE, f"{one}_percent", self.big) for one in ("inference", "full_step"))
         passes = {
             one: self.row(self.FAMILIES, self.big, **{"pass": one}) for one in ("inference", "forward", "full step")
@@ -125,16 +125,16 @@ class NsysProfile(Problem):
         optimizer = figure(passes["full step"], "optimizer_percent")
         yield Lettered(
             "d",
-            f"Products take {products} % of inference and {step} % of a full step ({at}).",
+            f"Matmuls take {products} % of inference and {step} % of a full step ({at}).",
             f"Elementwise kernels take {least} % of {alone} and {most} % of the step"
             f"{f', the optimizer {optimizer} %' if optimizer.value else ''}.",
         )
         spent, flop = (self.of(self.ATTENTION, column, self.big).percent() for column in ("time_ratio", "flop_ratio"))
         yield Lettered(
             "e",
-            f"Softmax takes {spent} % of the products' time with {flop} % of their FLOP ({at}).",
+            f"Softmax takes {spent} % of the attention matmuls' time with {flop} % of their FLOP ({at}).",
             Why(
-                "Softmax moves whole N × N matrices and computes little; the products reuse what they load.",
+                "Softmax moves whole N × N matrices and computes little; the matmuls reuse what they load.",
                 spent.value >= 2 * flop.value,
             ),
         )
@@ -145,12 +145,12 @@ class NsysProfile(Problem):
             return ""
         (size, context), most = max(idle.items(), key=lambda one: one[1].value)
         if not self.site.gpu:
-            return f"Between operators the host spends at most {most} % of forward ({size}, {context})"
+            return f"The host spends at most {most} % of forward between operators ({size}, {context})"
         if most.value <= 50:
             return f"In FP32 the GPU idles at most {most} % of forward ({size}, {context})"
         waiting = sum(share.value > 50 for share in idle.values())
-        where = f"in {waiting} of {len(idle)} cells, at most {most} % ({size}, {context} tokens)"
-        return f"Traced, the GPU idles most of forward {where}"
+        where = f"({size}, {context}), over half in {waiting} of {len(idle)} cells"
+        return f"In traces the GPU idles up to {most} % of forward {where}"
 
     def against_untraced(self) -> str:
         """What tracing adds to the host clock of a pass that is not traced."""
@@ -161,8 +161,8 @@ class NsysProfile(Problem):
             return ""
         cell, most = max(longer.items(), key=lambda one: one[1].value)
         apart = sum(one.value > 1.02 for one in longer.values())
-        where = f"in {apart} of {len(longer)} cells, at most {most} times as long ({', '.join(cell)})"
-        return f"Traced, it takes more than 2 % longer than untraced {where}."
+        where = f"in {apart} of {len(longer)} cells, at most {most} times ({', '.join(cell)})"
+        return f"Tracing slows it by more than 2 % {where}."
 
     def idle(self, size: str, context: str) -> Figure:
         """Share of forward without any kernel, percent."""
@@ -204,8 +204,8 @@ class NsysProfile(Problem):
             f"By {by}, mean of {self.times}passes; FP32, batch 4{'; ' if mark else ', '}{at}.",
             ["NVTX Range", "Kern Inst", "Total Time", "Avg", "Med", "Min", "Max", "StdDev", "Kernel Name"],
             [self.kernel(one, row) for one, rows in most.items() for row in rows],
-            "Published: 002 (size and context not stated): top kernel 47.2 %, elementwise over 15 %, products 66.3 "
-            "then 54.5 %, softmax 316 against 146 μs per product.",
+            "Published: 002 (size and context not stated): top kernel 47.2 %, elementwise over 15 %, matmuls 66.3 "
+            "then 54.5 %, softmax 316 against 146 μs per matmul.",
         )
 
     def kernel(self, of_range: str, row: Row | None) -> Entries:
@@ -320,11 +320,11 @@ class FlashBenchmarking(Problem):
         timed = f"both_{'launched_' * gpu}ms_n"
         counts = sorted({int(one) for whose in self.both for one in site.levels(FLASH, timed, implementation=whose)})
         number = " to ".join(map(str, dict.fromkeys([*counts[:1], *counts[-1:]])))
-        clock = f"median of {number}{', CUDA events' if gpu else ', host clock'}"
-        products = "; in fp32 ours multiplies by three TF32 products, vanilla in FP32"
+        clock = f"Median of {number}{', CUDA events' if gpu else ', host clock'}"
+        products = "; in fp32 ours multiplies by three TF32 matmuls, vanilla in FP32"
         yield Table(
             f"(a) Attention latency{' with launches' if gpu else ''}, ms.",
-            f"{self.widest()}{clock}; batch {batch_of(site, FLASH, '1')}, one head, causal, {site.one_device}; "
+            f"{clock}{self.widest()}; batch {batch_of(site, FLASH, '1')}, one head, causal, {site.one_device}; "
             "vanilla is plain PyTorch, flash "
             f"{self.whose} in {'Triton' if gpu else 'PyTorch' if self.whose == YOURS else 'PyTorch tiles'}"
             f"{products if gpu and self.whose != YOURS else ''}.",
@@ -337,7 +337,7 @@ class FlashBenchmarking(Problem):
                 for cell in self.problems
             ],
             self.end_to_end() if gpu else "",
-            f"Leaderboard closure: {self.whose} {triton}, cuDNN {cudnn}, best verified {best} ms ({hardware})."
+            f"Leaderboard problem: {self.whose} {triton} ms, cuDNN {cudnn}, best verified entry {best} ({hardware})."
             if gpu
             else "",
             "Published: 002 at 16384 × 64, bf16, end to end: vanilla 8.63, flash 7.37 ms.",
@@ -347,7 +347,7 @@ class FlashBenchmarking(Problem):
         plain, flash = (self.time(who, "both", last) for who in self.both)
         where = {dtype: self.where_faster(ratios, dtype) for dtype in ("bf16", "fp32")}
         at, times = (
-            f"End to end (bf16, 64{', launched' * gpu})",
+            f"End to end{' with launches' * gpu} (bf16, d 64)",
             f"{where['bf16']}: {flash} against {plain} ms at {last}.",
         )
         shortest = next(iter(self.lengths), "")
@@ -363,7 +363,7 @@ class FlashBenchmarking(Problem):
         )
         our = self.whose.removesuffix("s")
         if where["bf16"] != "at no length" and gpu:
-            yield Finding(2, "one device", f"{at} {our} FlashAttention-2 is faster than PyTorch {times}")
+            yield Finding(2, "one device", f"{at} {our} FlashAttention-2 beats PyTorch {times}")
         entries = f"cuDNN {cudnn}, the best verified entry {best} (on {hardware})"
         said = f"On the leaderboard problem {our} FlashAttention-2 takes {triton} ms, {entries}."
         yield Finding(7, "one device", said)
@@ -404,7 +404,7 @@ class FlashBenchmarking(Problem):
         if not found:
             return ""
         most, (length, width, dtype) = max(found, key=lambda one: one[0].value)
-        return f"Largest half IQR {replace(most, most=3)} % of its median ({length} × {width}, {dtype}); "
+        return f", half IQR at most {replace(most, most=3)} % of it ({length} × {width}, {dtype})"
 
     def times_as_long(self, length: str, width: str, dtype: str) -> Figure:
         """Ours over PyTorch's time, end to end; 1 within noise."""
@@ -428,8 +428,8 @@ class FlashBenchmarking(Problem):
         """In how many cells it is slower beyond noise, and by how much at most."""
         (length, width, dtype), most = max(ratios.items(), key=lambda one: one[1].value, default=(("",) * 3, NO_FIGURE))
         slow = sum(times.value > 1 for times in ratios.values())
-        where = f"in {slow} of {len(ratios)} cells, at most {most}x ({length} × {width}, {dtype})"
-        return f"{self.whose.capitalize()} is slower {where}." if slow else ""
+        where = f"cells {self.whose} is slower, up to {most}x ({length} × {width}, {dtype})"
+        return f"In {slow} of {len(ratios)} {where}." if slow else ""
 
     def memory(self) -> str:
         """Where plain PyTorch runs out of memory."""
@@ -437,7 +437,7 @@ class FlashBenchmarking(Problem):
         named = [f"{length} × {width} in {dtype}" for length, width, dtype in found]
         if len(named) > 3:
             return f"PyTorch runs out of memory in {len(named)} cells, first {named[0]}."
-        return f"PyTorch runs out of memory at {', '.join(named)}." if named else "PyTorch nowhere runs out of memory."
+        return f"PyTorch runs out of memory at {', '.join(named)}." if named else "PyTorch never runs out of memory."
 
     def end_to_end(self) -> str:
         """Ours and the kernels of libraries, launched and on the device."""
@@ -448,8 +448,8 @@ class FlashBenchmarking(Problem):
                 f"{name} {self.time(who, 'both', length)} ({self.time(who, 'both', length, launched=False)})"
                 for who, name in names.items()
             )
-            said.append(f"{length} {', '.join(times)}")
-        return f"End to end, bf16, 64, launched (on the device): {'; '.join(said)}."
+            said.append(f"at {length} {', '.join(times)}")
+        return f"End to end (bf16, d 64), ms with launches (on the device): {'; '.join(said)}."
 
 
 def board_entry(site: Site) -> str:

@@ -195,7 +195,7 @@ def test_answers_speak_of_what_was_measured() -> None:
     problem = cs336_devices.DistributedCommunication(site)
     assert problem.answered[0].text() == (
         "On 4 processes Gloo takes 4000 ms for 1GB. From 100MB to 1GB Gloo's time grows 10.0 times. "
-        "Gloo takes 1GB on 4 processes 100 % longer than on 2."
+        "For 1GB Gloo takes 100 % longer on 4 processes than on 2."
     )
     assert problem.shown_title == "Gloo takes 1000 times as long for 1GB as for 1MB (4 processes)"
     assert not problem.findings

@@ -69,9 +69,9 @@ def test_where_flash_is_faster_and_how_much_slower_elsewhere(times: list[tuple[f
     cells = [*flash(128, 16, 1, 3), *(row for n, pair in enumerate(times) for row in flash(128 << n, 64, *pair))]
     problem = FlashBenchmarking(site(flash_cells=cells))
     plain, ours = times[-1]
-    start = f"End to end (bf16, 64, launched) ours is faster {where}: {ours:.2f} against {plain:.2f} ms at 512."
+    start = f"End to end with launches (bf16, d 64) ours is faster {where}: {ours:.2f} against {plain:.2f} ms at 512."
     said = problem.answered[0].text()
-    assert said.startswith(start) and "of 4 cells, at most 3.00x (128 × 16, bf16)." in said
+    assert said.startswith(start) and "of 4 cells ours is slower, up to 3.00x (128 × 16, bf16)." in said
     assert [one.text for one in problem.findings if where in one.text and where != "at no length"] or "no" in where
 
 
@@ -82,7 +82,7 @@ def test_nsys_says_how_many_cells_idle_and_which_is_the_largest() -> None:
         for (size, context), ms in idle.items()
     ]
     problem = NsysProfile(site(nsys_forward=rows))
-    said = "Traced, the GPU idles most of forward in 3 of 5 cells, at most 70.0 % (small, 128 tokens)"
+    said = "In traces the GPU idles up to 70.0 % of forward (small, 128), over half in 3 of 5 cells"
     assert problem.shown_title == said
     assert [one.text for one in problem.findings] == [f"{said}; 1.00 % at 2.7B, 512."]
 
@@ -127,7 +127,7 @@ def test_a_loss_that_the_passes_timed_apart_lack_is_called_noise() -> None:
     gain = {**OK, "model_size": "small", "pass_type": names[-1], "bf16_speedup": "0.83", "bf16_speedup_spread": "0.1"}
     problem = BenchmarkingMixedPrecision(site(mixed_precision_passes=passes, mixed_precision_speedup=[gain]))
     assert (
-        "from 50.0 to 60.0 ms, 0.830x by medians (forward and backward timed apart: within noise)"
+        "from 50.0 to 60.0 ms, 0.830x as fast by medians (timed as separate passes: within noise)"
         in problem.answered[-1].text()
     )
     assert problem.shown_title.count("0.830x") == 1
