@@ -76,11 +76,11 @@ class SingleGpu(Problem):
         layers = "" if gpu else f" with {entry(row, 'layers')} layers"
         yield Answer(
             f"{entry(row, 'epochs')} epochs take {total} s{layers}, the first {first} and later ones {later}.",
-            f"The GPU is done {behind} ms after the last step is queued and a step takes {step}"
+            f"The GPU finishes {behind} ms after the last step is queued, and a step takes {step}"
             f"{': the host sets the pace' if host else ''}."
             if gpu
             else "",
-            f"The loader, timed apart, takes {share} % of an epoch." if gpu else "",
+            f"The loader, timed separately, takes {share} % of an epoch." if gpu else "",
         )
 
     def line(self, layers: str, said: str, batches: str) -> Entries:
@@ -117,7 +117,7 @@ class RankMethods(Problem):
         size = "10 epochs of 2048 samples, batch 32 per rank" if gpu else "model, samples and epochs of the config"
         five = "our clock starts after five warm-up steps, the sources' before the first"
         yield Table(
-            "Training by way to find the ranks.",
+            "Training by rank counting method.",
             f"DDP in FP32, {RANKS} ranks, {size}; one run each, slowest rank, host clock with synchronise; "
             f"{five if gpu else 'after warm-up steps'}.",
             ["Method", "Launcher", "Ranks", "Local ranks", "Time (s)", "Time, bound (s)", "published (s)"],
@@ -130,7 +130,7 @@ class RankMethods(Problem):
             self.agree(),
             f"Training takes {self.span_of('training_s')} s.",
             f"By {MODULO} it is {faster} times as fast as on one GPU (001: 3.64)." if gpu else "",
-            f"Bound it takes {self.span_of('bound_training_s')} s.",
+            f"With binding it takes {self.span_of('bound_training_s')} s.",
         )
         first = figure(next(iter(self.launches().values()), [None])[0], "training_s")
         said = f"The Polaris training takes {alone} s on one GPU and {first} on four, which is {alone.over(first)}"
@@ -170,7 +170,7 @@ class RankMethods(Problem):
             cores = f"Core{'s' * ('-' in row['asked_cores'] or ',' in row['asked_cores'])} {row['asked_cores']}"
             near = "no GPU" if row["gpu"] == "no GPU" else f"GPU {row['gpu']}, {row['nearness']}"
             lines.append(f"* Rank {row['rank']}: mask {row['granted_mask']} ({cores}), {near}")
-        return "\n".join([f"Binding tried apart ({bound}), as granted:", "", *lines]) if lines else ""
+        return "\n".join([f"Binding granted in a separate test ({bound}):", "", *lines]) if lines else ""
 
     def launches(self) -> dict[str, list[Row]]:
         """Ranks of every method that ran."""
@@ -228,10 +228,10 @@ class TensorDimensions(Problem):
             row = self.row(wide, wide)
             time, peak = figure(row, "training_s"), figure(row, "peak_gib")
             each = time.of(time.value / figure(row, "epochs").value)
-            needs.append(f"{wide} {'needs ' * (not needs)}{peak} GB and {each} s per epoch")
+            needs.append(f"{wide} need {peak} GB and {each} s per epoch")
         yield Answer(
             error if entry(self.row(features, width), "status") == "failed" else "",
-            f"With d_model set, {', '.join(needs)}{mark}." if needs else "",
+            f"With a matching d_model, {', '.join(needs)}{mark}." if needs else "",
         )
 
     def line(self, place: int) -> Entries:
@@ -332,19 +332,19 @@ class CrossNode(Problem):
             f"{self.links()}.",
             ["Metric", "Task 4 (Inter-Node)", "Task 5 (Intra-Node)", "Impact"],
             rows,
-            f"Of it transfer / waiting for the other rank: {transfer[0]!s} / {waiting[0]!s} ms across{at}, "
+            f"Transfer / waiting for the other rank: {transfer[0]!s} / {waiting[0]!s} ms across{at}, "
             f"{transfer[1]!s} / {waiting[1]!s} ms within{end}; {count} calls each.",
             self.published(),
         )
         row = self.row(self.TRANSFER)
         same = entry(row, "impact_verdict") == "cannot tell"
-        ratio = "a difference within noise" if same else f"{figure(row, 'impact')} times{at}"
-        across = f"Transfer takes {transfer[0]} ms across{at} and {transfer[1]} within"
+        ratio = "a difference within noise" if same else f"a factor of {figure(row, 'impact')}{at}"
+        across = f"Transfer takes {transfer[0]} ms across nodes{at} and {transfer[1]} within one"
         both = ", a difference within noise" if entry(self.row(self.TOTAL), "impact_verdict") == "cannot tell" else ""
         waited = f"With waiting, communication takes {total[0]} ms across{at} and {total[1]} within{both}{end}."
         why = "A rank waits for the other to arrive; that time says nothing about the link."
         yield Answer(
-            f"{across}, {ratio}, for the same {count} calls{end}.",
+            f"{across}, {ratio}, for {count} calls each{end}.",
             "With waiting, communication varies too much for a ratio." if varies(*total) else waited,
             Why(why, all(waiting) and any(float(one.quoted) for one in waiting)),
         )
@@ -374,7 +374,7 @@ class CrossNode(Problem):
         if self.cluster:
             return "; † TCP for both, nodes are name spaces of one machine" if self.site.emulated else "; two nodes"
         if self.link().startswith("TCP"):
-            return "; † one machine, TCP over loopback for both, so that a ratio near 1 is expected"
+            return "; † one machine, TCP over loopback for both, so a ratio near 1 is expected"
         within = "NVLink" if "(NV" in self.link() else self.link()
         return f"; † two nodes are one machine with TCP over loopback, within is {within}"
 
@@ -443,20 +443,20 @@ class Formats(Problem):
         waits = {name: self.waits(name, count) for name in self.FORMATS}
         before = all(waits[name].value < waits["hdf5"].value for name in self.READ_WHOLE)
         yield Answer(
-            f"HDF5 compressed takes {figure(packed, 'against_memory')} times as long as memory{mark}.",
-            f"Each sample inflates whole chunks, {chunks} times its own bytes." if chunks.value >= 2 else "",
-            f"The others' loader takes at most {share} % of an epoch{mark}.",
+            f"Compressed HDF5 takes {figure(packed, 'against_memory')} times as long as memory{mark}.",
+            f"Each sample decompresses whole chunks, {chunks} times its own bytes." if chunks.value >= 2 else "",
+            f"Loading other formats takes at most {share} % of an epoch{mark}.",
             f"gzip saves {figure(packed, 'saved_percent')} % of storage.",
-            Why(".pt, both .npz and .npy are read whole before the clock starts.", before),
+            Why("PyTorch and NumPy files are read whole before the clock starts.", before),
         )
         longer = figure(packed, "against_memory")
         said = f"Training from compressed HDF5 takes {longer} times as long as from memory"
-        rest_takes = f"the other formats' loader takes at most {share} % of an epoch{mark}"
+        rest_takes = f"loading other formats takes at most {share} % of an epoch{mark}"
         yield Finding(13, "polaris", f"{said}; {rest_takes}." if longer.value > 1 else "")
         rest = [wait for name, wait in waits.items() if name != "hdf5_gzip"]
         yield Title(
-            f"In training, files warm, HDF5 with gzip takes the loader {waits['hdf5_gzip']} ms per sample, every other "
-            f"format at most {ends(rest)[1] if all(rest) else NO_FIGURE} ms"
+            f"From warm files, a sample takes the loader {waits['hdf5_gzip']} ms in HDF5 with gzip, at most "
+            f"{ends(rest)[1] if all(rest) else NO_FIGURE} ms in every other format"
         )
 
     def line(self, name: str, mark: str) -> Entries:
@@ -515,13 +515,13 @@ class DataTypes(Problem):
                 ["Peak Memory", *(as_cell(one, "peak_gb", unit=" GB") for one in rows)],
                 ["Throughput", *map(throughput, rows)],
             ],
-            f"One change at a time: {wide} in fp32 {wider} GB, {narrow} in bf16 {narrow_half}, {wide} in bf16 with "
-            f"{few} samples {half}.",
+            f"Peak, one change at a time: {wider} GB at {wide} in fp32, {narrow_half} at {narrow} in bf16, {half} at "
+            f"{wide} in bf16 with {few} samples.",
             "Published (000): 4.05 GB (unexplained), 200 - 384 samp/s; 15.78 GB, 340 - 370 samp/s.",
         )
         larger = figure(rows[1], "peak_gb")
         same = half.quoted == larger.quoted
-        end = "samples do not change it" if same else f"{larger} with {many} samples in place of {few}"
+        end = "more samples do not change it" if same else f"{larger} with {many} samples in place of {few}"
         yield Answer(
             f"The peak is {base} GB at width {narrow} in fp32, {wider} at {wide}, {half} there in bf16; {end}."
         )
@@ -542,7 +542,7 @@ class DataTypes(Problem):
         mark, because = differing(self.reasons(base, widest, short))
         yield Table(
             f"Training by length, width and data type{mark}.",
-            f"{entry(site.row(self.DTYPES), 'epochs', '3')} epochs, the first with its start-up"
+            f"{entry(site.row(self.DTYPES), 'epochs', '3')} epochs including start-up"
             f"{', batch 16' if site.gpu else ''}, autocast, one run each, host clock; Large_Feature at "
             f"length {short}; peak of allocated memory{because}.",
             ["Configuration", "Data type", "Time (s)", "Memory (GB)", "001 (s, GiB)"],
@@ -554,28 +554,28 @@ class DataTypes(Problem):
         wide_takes = self.takes(wider)
         same = takes == wide_takes
         at = (
-            f"and of Large_Feature_{widest} take {takes}"
+            f"and Large_Feature_{widest} take {takes}"
             if same
             else f"take {takes}, of Large_Feature_{widest} {wide_takes}"
         )
         yield Answer(
-            f"With BF16 autocast later epochs of Large_Seq_{long} {at}.",
-            f"The peak is {peak} and {wide_peak} of FP32's{mark}.",
+            f"In BF16 later epochs of Large_Seq_{long} {at} as in FP32.",
+            f"Their peaks are {peak} and {wide_peak} of FP32's{mark}.",
             self.start(lines, mark),
             Why(
                 "Autocast leaves weights, gradients and optimizer state, most of a wide model's memory, in FP32.",
                 wide_peak.value >= 0.95,
             ),
         )
-        yield Title(f"At length {long} and width {base} BF16's later epochs take {takes}, FP16's {fp16}{mark}")
-        said = f"In later epochs of Polaris at length {long}, width {base}, BF16 takes {takes}, FP16 {fp16}{mark}."
-        yield Finding(14, "polaris", said if site.gpu else "")
+        said = f"t length {long}, width {base}, later epochs take {takes} in BF16, {fp16} in FP16, as in FP32{mark}"
+        yield Title(f"A{said}")
+        yield Finding(14, "polaris", f"In Polaris a{said}." if site.gpu else "")
 
     @staticmethod
     def takes(row: Row | None) -> str:
         """Its later epochs against those in FP32."""
         ratio = replace(figure(row, "time_ratio"), single=True)
-        return "FP32's time within noise" if entry(row, "epochs_apart") == "overlap" else f"{ratio} times FP32's time"
+        return "as long within noise" if entry(row, "epochs_apart") == "overlap" else f"{ratio} times as long"
 
     def start(self, lines: Sequence[tuple[str, str, str, str]], mark: str) -> str:
         """Where the first epoch is more than half of the time: the configuration of the longest one."""
@@ -590,7 +590,7 @@ class DataTypes(Problem):
         _, name, dtype, first, later = max(found)
         dtypes = " and ".join(one[2] for one in found if one[1] == name)
         whose = f"{dtype}: " * (dtypes != dtype)
-        return f"Most of {name}'s time in {dtypes} is its first epoch ({whose}{first} s, later ones {later}){mark}."
+        return f"Most of {name}'s time in {dtypes} is its first epoch ({whose}{first} s, then {later}){mark}."
 
     def row(self, width: str, length: str, dtype: str = "bf16", table: str = DTYPES) -> Row | None:
         """A training."""
