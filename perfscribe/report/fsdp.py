@@ -37,7 +37,7 @@ CUSTOM = {
 TRAINED = ("fsdp.single_runs", "fsdp.multi_gpu", "fsdp.custom_multi_gpu")
 RANDOM = "random"  # weights of a model that nobody trained before
 SCALES = "scale factors: samples/s(N) / samples/s(1), runtime(1) / runtime(N)"
-CLOCKS = "Default: {} rate, all memory in use; Callback: its own rate, memory allocated at rest"
+CLOCKS = "Default: {} rate, all memory in use; Callback: its own rate, memory allocated between steps"
 LOSS = "loss: mean over all steps"
 ON_ONE_HOST = "; † nodes are name spaces of one machine"
 
@@ -197,11 +197,9 @@ class NineRows(Problem):
         row = self.site.row(f"{self.table}_answers", labels="answer", training="after")
         exact, overlap = (figure(row, f"{score}_percent") for score in ("exact_match", "f1"))
         which = ", ".join(f"{float(row['epoch']):.0f}" for row in more)
-        line = f"Epochs {which}: evaluation loss {losses}, with the scripts' labels {copied}; at rest " if more else ""
-        line = (
-            f"{line or 'At rest '}{self.memory('at rest', 1)} MB; EM / F1 after training {exact} / {overlap} "
-            f"%{self.mark}."
-        )
+        line = f"Epochs {which}: evaluation loss {losses}, with the scripts' labels {copied}. " if more else ""
+        line += f"Between steps {self.memory('at rest', 1)} MB are allocated; "
+        line += f"EM / F1 after training {exact} / {overlap} %{self.mark}."
         return line if self.epochs() else ""
 
 
@@ -229,17 +227,18 @@ class Baseline(NineRows):
         named = "are evaluation and checkpoints" if saved else "is evaluation"
         share = whole.of(100 * beside / whole.value)
         yield Answer(f"Training takes {whole} s, of which {share} % {named}{mark}." if epochs else "")
-        yield Answer("", f"Memory peaks at {self.memory('peak')} GB and is {self.memory('at rest')} at rest{mark}.")
+        peak, rest = (self.memory(moment) for moment in ("peak", "at rest"))
+        yield Answer("", f"Memory peaks at {peak} GB and is {rest} GB between steps{mark}.")
         if least is None:
             return
         after, training = (figure(epochs[-1], one) for one in ("eval_loss", "train_loss"))
-        first = f"Evaluation loss is least after epoch {self.at_least()}"
-        later = f"{after} after {len(epochs)}, when that epoch's mean training loss"
-        losses = f"{first}, {figure(least, 'eval_loss')}, and {later}"
+        first = f"Evaluation loss is lowest after epoch {self.at_least()}"
+        later = f"{after} after epoch {len(epochs)}, whose mean training loss"
+        losses = f"{first} ({figure(least, 'eval_loss')}) and {later}"
         if least is epochs[-1]:
             losses = f"Evaluation loss falls to {after} after {len(epochs)} epochs, when training loss"
         yield Answer(f"{losses} is {training}{mark}.")
-        yield Title(f"{first}, training loss falls to {training}{mark}")
+        yield Title(f"{first}, while training loss falls to {training}{mark}")
 
     def at_least(self) -> str:
         """The epoch of the least evaluation loss."""
@@ -269,12 +268,12 @@ class CustomSingleNode(NineRows):
         read, targets = (
             self.site.value("fsdp.labels", one, way="source_prompt") for one in ("targets_read", "targets")
         )
-        losses = f"The least evaluation loss is {theirs} with the scripts' labels, {ours} with answer labels"
+        losses = f"The lowest evaluation loss is {theirs} with the scripts' labels, {ours} with answer labels"
         yield Answer(
             f"{losses}.",
             f"Memory peaks at {self.memory('peak')} GB.",
             Why(
-                "The scripts' labels are the input itself, so that the model learns to copy it.",
+                "The scripts' labels are the input itself, so the model learns to copy it.",
                 read.value >= targets.value,
             ),
         )
@@ -314,7 +313,7 @@ class WorldOfOne(Problem):
         gpu, dtype, mark = self.site.gpu, self.dtype.upper(), self.mark
         rows = {setup: self.found(setup) for setup in self.SETUPS}
         yield Table(
-            f"One rank by strategy{mark}.",
+            f"Setups on one {self.site.rank}{mark}.",
             f"{'bloom-560m' if gpu else 'gpt-tiny'}, {dtype}, batch 1{', 512 tokens' if gpu else ''}, median ± half "
             "IQR of steps, host clock with synchronise; peak of allocated memory"
             f"{f'; ‡ {dtype} in place of FP16' if mark else ''}.",
@@ -334,8 +333,8 @@ class WorldOfOne(Problem):
         peaks = [figure(row, "peak_allocated_gib") for row in (one, alone, off_load)]
         speed = pace(figure(off_load, "samples_per_s"), figure(plain, "samples_per_s"))
         yield Answer(
-            f"FSDP1 on one {self.site.rank} runs as {entry(one, 'applied_strategy')} and needs {peaks[0]} GB, without "
-            f"FSDP {peaks[1]}{mark}.",
+            f"FSDP1 on one {self.site.rank} runs as {entry(one, 'applied_strategy')} and needs {peaks[0]} GB, "
+            f"{peaks[1]} without FSDP{mark}.",
             f"With off-load FSDP2 needs {peaks[2]} GB and runs at {speed}{mark}.",
         )
 
@@ -402,10 +401,10 @@ class Strategies(Problem):
             ],
         )
         small, memory = min(self.all("peak_allocated_gib"), key=lambda one: one[1].value)
-        least = f"{small} needs least memory, {memory} GB{mark}"
+        least = f"{small} needs the least memory, {memory} GB{mark}"
         if self.world == 1:
             yield Answer(f"On {on} every shard is the whole model; {least}.", f"{', '.join(self.costs())}{mark}.")
-            yield Finding(3, "fsdp", f"On {on} {self.costs()[0].replace('Off', 'CPU off')}{mark}.")
+            yield Finding(3, "fsdp", f"CPU {self.costs()[0].replace('Off-load', f'off-load on {on}')}{mark}.")
             return
         (fast, speed), (second, next_speed) = sorted(self.all("samples_per_s"), key=lambda one: -one[1].value)[:2]
         fastest = f"{fast} is fastest, {speed} samples/s"
@@ -453,7 +452,7 @@ class Strategies(Problem):
             said.append(("no memory" if saved.value < whole / 200 else f"{saved} GB", speed))
         (first, slow), (second, slower) = said
         slower = slower.removesuffix(" of the speed without it")
-        return f"Off-load saves {first} and runs at {slow}", f"checkpointing {second} at {slower}"
+        return f"Off-load saves {first} and runs at {slow}", f"checkpointing saves {second} and runs at {slower}"
 
 
 class Scaling(Problem):
@@ -590,7 +589,7 @@ class MultiGpu(OfBloom):
         yield Title(f"{way}{on} give {gain} times the samples/s of {self.alone()}{noise}{more}{self.odd}")
         custom = CustomMultiGpu(self.site)
         kept = figure(custom.loop("tuned"), "efficiency") if custom.world > 1 else NO_FIGURE
-        train = f"{on} train BLOOM {gain}x as fast as {self.alone().replace(' GPU', '')}{noise}, {how}{self.odd}"
+        train = f"{way}{on} train BLOOM {gain}x as fast as {self.alone().replace(' GPU', '')}{noise}{self.odd}"
         yield Finding(5, "fsdp", f"{train}; the custom model, tuned in BF16, keeps {kept} % of linear‡.")
 
     def tuned(self) -> str:
@@ -604,7 +603,7 @@ class MultiGpu(OfBloom):
         columns = "peak_mem_alloc_gb", "avg_mem_total_gb"
         peak, in_use = ([figure(row, column) for row in rows] for column in columns)
         goes = ["falls" if many.value < one.value else "grows" for one, many in (peak, in_use)]
-        return f"torch's peak {goes[0]} from {peak[0]} to {peak[1]} GB, all memory in use {goes[1]}"
+        return f"torch's peak {goes[0]} from {peak[0]} to {peak[1]} GB, and all memory in use {goes[1]}"
 
     def waits(self, how: str) -> str:
         """What a traced step of the same wrapping waits for, with as few rows a rank."""
@@ -741,9 +740,9 @@ class CustomMultiGpu(OfCustom):
         rest, peak = (figure(last, one) for one in ("avg_mem_alloc_gb", "peak_mem_alloc_gb"))
         counts_more = last["loop"] == "trainer" and default.value <= 0.98 * callback.value
         yield Answer(
-            f"Default reads {default} samples/s, callback {callback}{odd}.",
-            f"Callback's memory is {rest} GB, at rest; the peak is {peak}{odd}." if rest.value < peak.value else "",
-            Why("Default counts evaluation and checkpoints.", counts_more),
+            f"The Default rate is {default} samples/s, the Callback rate {callback}{odd}.",
+            f"Callback memory is {rest} GB between steps; the peak is {peak} GB{odd}." * (rest.value < peak.value),
+            Why("The Default rate includes evaluation and checkpoints.", counts_more),
         )
 
     def scaled(self, first: Row, last: Row, odd: str) -> Iterator[Part]:
@@ -754,14 +753,14 @@ class CustomMultiGpu(OfCustom):
         loop = fewer(
             site, first, {n: given(site, self.table, n) for n in counts(site, self.table)[1:] if n < self.world}
         )
-        loop += f"{odd}; our tuned loop, by steps alone, {tuned.over(one)}x its own on one‡" if gpu else ""
+        loop += f"{odd}; our tuned loop, by steps alone, gives {tuned.over(one)}x its rate on one‡" if gpu else ""
         yield Answer(f"{on} give {gain}x the samples/s of {self.alone()}{loop}.")
         name, way = ("Tuned in BF16", "tuned") if gpu else ("In a bare loop", "bare loop")
         share = gain.of(100 * gain.value / self.world)
         as_given = f"; as given {share} %" if gpu and not self.mark(last) else ""
         if gpu and not as_given:
             as_given = f", Trainer's FP16 steps {figure(self.loop('trainer'), 'efficiency')} %"
-        linear = "of linear" if gpu else "of linear, against one without FSDP"
+        linear = "of linear scaling" if gpu else "of linear scaling from one without FSDP"
         yield Title(f"{name}, {on} give {figure(self.loop(way), 'efficiency')} % {linear}{as_given}{'‡' * gpu}")
 
     def loop(self, loop: str, world: int = 0) -> Row | None:
@@ -772,14 +771,14 @@ class CustomMultiGpu(OfCustom):
         """The lines of our loops."""
         rate, model = "stepping_samples_per_second", self.first()
         by_trainer = {world: figure(self.loop("trainer", world), rate) for world in (1, self.world)}
-        steps = ", ".join(f"{self.site.ranks(world)} {one}" for world, one in by_trainer.items())
+        steps = ", ".join(f"{one} on {self.site.ranks(world)}" for world, one in by_trainer.items())
         tuned = self.site.largest(self.LOOPS, rate, "world_size", loop="tuned")
         world = entry(tuned, "world_size")
         of = f"{entry(tuned, 'dtype').upper()}, compiled, {entry(tuned, 'batch')} rows per GPU"
-        gives = f"{self.site.ranks(world)} {figure(tuned, rate)} samples/s"
+        gives = f"{figure(tuned, rate)} samples/s on {self.site.ranks(world)}"
         kept = "" if world == "1" else f", {figure(tuned, 'efficiency')} % of linear"
         return (
-            f"Steps alone, same runs: {steps} samples/s.",
+            f"Samples/s of the same runs by steps alone: {steps}.",
             f"‡ Our tuned loop ({of}; {vocabulary(model)}, {parameters(model)}): {gives}{kept}.",
         )
 
@@ -836,7 +835,7 @@ class LinkTest(Problem):
         within = [(world, row) for (world, nodes), row in found.items() if nodes == 1 and ok(row)]
         if within:
             world, row = within[-1]
-            bandwidth = f"{site.ranks(world)} reduce at {figure(row, 'busbw_gb_per_s')} GB/s"
+            bandwidth = f"{site.ranks(world)} all-reduce at {figure(row, 'busbw_gb_per_s')} GB/s"
             yield Answer(f"{bandwidth}.")
             yield Title(bandwidth)
 
@@ -877,7 +876,7 @@ class WeakScaling(Problem):
         """What was asked and what ran; efficiency, by its own formula and by the workshop's."""
         if self.site.gpu:
             yield Table(
-                "Set-up as the text prints it, and as the scripts ran.",
+                "Set-up in the text and as the scripts ran it.",
                 "Computed.",
                 ["GPUs", "Per-GPU Batch Size", "Number of Layers", "batch that ran", "parameters that ran (M)"],
                 [[world, batch, layers, *self.as_run(self.plans.get(world))] for world, layers, batch in self.levels],
@@ -889,21 +888,21 @@ class WeakScaling(Problem):
             ["GPUs", "Num Layers", "Per-GPU Batch", "Total Params", "Samples/s (Callback)", "GPU Memory (GB, Callback)",
              "GPU Utilization (%)", "Loss", "Runtime (s)", "Efficiency (%)"],
             [[*levels, *self.row(self.found[levels[0]])] for levels in self.levels],
-            f"By the workshop's formula, current over baseline: {self.by_formula} % by steps, "
-            f"{runtimes[0].share(runtimes[1])} % by runtimes{self.mark}.",
+            f"By the workshop's formula, current over baseline: {self.by_formula} % by step time, "
+            f"{runtimes[0].share(runtimes[1])} % by runtime{self.mark}.",
         )  # fmt: skip
         steps, work = [figure(row, "step_ms") for row in (self.last, self.first)], self.work()
-        kept = f"Efficiency by steps is {self.efficiency} % on {self.on}"
+        kept = f"Efficiency by step time is {self.efficiency} % on {self.on}"
         per = f"The work per {self.site.rank}"
         yield Answer(
-            f"{kept}: a step takes {steps[0]} ms, {steps[1]} in the first row. {per} is {work} % of the first "
+            f"{kept}: a step takes {steps[0]} ms, the first row's {steps[1]}. {per} is {work} % of the first "
             f"row's{self.mark}.",
-            f"The workshop's formula gives {self.by_formula} % by steps{self.mark}.",
+            f"The workshop's formula gives {self.by_formula} %{self.mark}.",
             Why(f"{per} falls because the head does not grow with the layers.", work.value < 99.5),
         )
         yield Title(f"{kept}{self.mark}")
         same = f"by the text's formula the same steps give {self.by_formula} %{self.mark}"
-        yield Finding(15, "fsdp", f"Weak scaling's efficiency is {self.efficiency} % on {self.on}; {same}.")
+        yield Finding(15, "fsdp", f"Weak-scaling efficiency is {self.efficiency} % on {self.on}; {same}.")
 
     def as_run(self, plan: Row | None) -> list[Cell]:
         """Batch and parameters of the scripts."""
@@ -973,8 +972,8 @@ class Defects(Problem):
         filled = any(cell.filled for cell in seen if "](" not in cell.text)
         seen = [cell if filled or not cell.filled else Cell(cell.text, filled=False) for cell in seen]
         yield Table(
-            "The scripts against the text.",
-            "Figures of this report's tables, or computed.",
+            "Where the scripts differ from the text.",
+            "Evidence: figures of this report's tables, or computed.",
             ["#", "what", "seen here"],
             [[row["number"], row["defect"], cell] for row, cell in zip(rows, seen, strict=True)],
         )
@@ -995,7 +994,7 @@ class Defects(Problem):
         ]
         ran, asked, larger = (unless(1, ratio, f"{ratio} times as large {on}.") for ratio in ratios)
         return {
-            "defect_inverted": f"On {weak.on} the formula prints {weak.by_formula} % by steps{weak.mark}.",
+            "defect_inverted": f"On {weak.on} the formula gives {weak.by_formula} % by step time{weak.mark}.",
             "defect_batches": f"On {few} an epoch has {times} times the steps.",
             "defect_neither": ran and f"A {self.site.rank}'s step is {ran}",
             "defect_work": asked and f"It is {asked}",
@@ -1010,8 +1009,8 @@ class Defects(Problem):
         whose = "1 prompt loses" if lost == 1 else f"{lost:.0f} prompts lose"
         length = replace(figure(source, "max_length"), exact=True)
         return {
-            "labels_answer": f"{read} % of the targets stand in the input at their own place.",
-            "labels_truncation": f"{whose} it at {length} tokens." if lost else "",
+            "labels_answer": f"{read} % of the targets are in the input at the same position.",
+            "labels_truncation": f"{whose} “Answer:” at {length} tokens." if lost else "",
             "labels_copying": f"{copied} % of the targets are the input itself.",
         }
 
@@ -1029,10 +1028,10 @@ class Defects(Problem):
         kept = half.share(whole)
         levels = {"api": "FSDP1", "offload": "yes", "exchange": "with each micro-batch"}
         norm = site.value("fsdp.offload_accumulation", "norm_ratio", **levels).percent()
-        least = f"Here evaluation loss is least after epoch {baseline.at_least()}, in the sample after epoch 1."
+        least = f"Here evaluation loss is lowest after epoch {baseline.at_least()}, in the sample after epoch 1."
         return {
-            "custom_copying": f"With its labels evaluation loss falls to {copying}.",
-            "custom_shapes": f"It has {alone.share(several)} % of the other rows' parameters.",
+            "custom_copying": f"Evaluation loss falls to {copying} with its labels.",
+            "custom_shapes": f"The model has {alone.share(several)} % of the other rows' parameters.",
             "scores": unless(100, scored, f"Answers equal to the reference score {scored} % F1."),
             "world_of_one": f"As NO_SHARD it needs {full.share(plain)} % of the memory without FSDP{one.mark}.",
             "sharding_words": unless(100, kept, f"SHARD_GRAD_OP keeps {kept} % of DDP's state per rank."),
