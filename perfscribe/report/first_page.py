@@ -160,8 +160,8 @@ def caveats(site: Site, problems: Iterable[Problem], summary: Mapping[str, Any])
     texts = []
     if any(table.mark == "†" for problem in problems for table in problem.made):
         ways = ["processes over its own TCP", "its GPUs as two nodes"]
-        ways += ["name spaces as nodes, which show that the workflow runs on a cluster and no network"] * site.emulated
-        texts.append(f"Marked † is one machine: {', '.join(ways[:-1])} or {ways[-1]}.")
+        ways += ["name spaces as nodes, which test the workflow of a cluster, not its network"] * site.emulated
+        texts.append(f"† means one machine: {', '.join(ways[:-1])} or {ways[-1]}.")
     if odd := summary["disturbed"]:
         measured = sum(number for status, number in summary["cells"].items() if status not in UNMEASURED)
         texts.append(f"{odd} of {measured} measured cells were throttled or disturbed ([appendix](appendix.md)).")

@@ -17,9 +17,9 @@ from perfscribe.subjects import YOURS
 Chapter = tuple[str, str, str, Sequence[type[Problem]]]
 
 LEGEND = (
-    "±: std beside a mean, half the range of rounds, else half the interquartile range; `-`: not measured, or no such "
-    "thing; `OOM`: out of memory; †: emulated link; ‡: settings other than the homework's, named behind the title; GB:"
-    " 10⁹ bytes; 000 to 004: published write-ups ([sources](../../references/sources.csv))."
+    "±: std after a mean, half the range of rounds, else half the interquartile range; `-`: not measured or not "
+    "applicable; `OOM`: out of memory; †: emulated link; ‡: settings other than the homework's, named after the title; "
+    "GB: 10⁹ bytes; 000 to 004: published write-ups ([sources](../../references/sources.csv))."
 )
 # In the handout's order.
 OF_CS336 = (
@@ -88,7 +88,7 @@ def write(material: Material) -> dict[str, str]:
     lists = [overview(short, of) for short, _, _, of in made]
     for name, title in ((details.SUBJECTS, "Subjects"), (details.MORE, "Further tables")):
         lists += [f"- [{title}](details/{name}.md)"] if name in pages else []
-    parts.append("## Problems\nCells of their tables that hold a figure:\n\n" + "\n".join(lists))
+    parts.append("## Problems\nTable cells that hold a figure:\n\n" + "\n".join(lists))
     if said := first_page.caveats(material.site, problems, material.summary):
         parts.append(f"## Caveats\n{' '.join(said)}")
     for _, key, title, of in made:
@@ -241,9 +241,9 @@ def _name(table: Table, row: int) -> str:
 
 # What lacks figures in a problem is named up to so many rows, then counted.
 MOST_NAMES = 6
-NO_CELL = "This site has no such figure"
+NO_CELL = "Not among this site's measurements"
 LEFT_OUT = "Left out by the config, or not measured"
-ELSEWHERE = "Measured in other settings alone, see their details"
+ELSEWHERE = "Measured only in other settings, see their details"
 
 
 def _reason(why: str) -> str:

@@ -201,8 +201,8 @@ def _is_same_cell(ref: Reference, record: Record, tolerance: float) -> bool:
 def figures(tables: Mapping[str, t.Table]) -> list[f.Figure]:
     """Time over size."""
     caption = (
-        "All-reduce of fp32 over size, a panel per backend. Median of the longest time of any rank, bars as long as "
-        "the interquartile range; host clock with synchronise."
+        "All-reduce of fp32 over size, one panel per backend. Median of the slowest rank's time; bars show the "
+        "interquartile range. Host clock with synchronise."
     )
     draw = f.of(tables[TABLES[0]].frame, _by_size)
     return [f.Figure(FIGURES[0], caption, draw, (7.0, 3.6), "host_ms")]

@@ -116,8 +116,8 @@ def _accounting(cells: list[Record]) -> t.Table:
 def figures(tables: Mapping[str, t.Table]) -> list[f.Figure]:
     """Time of both passes over sequence length."""
     caption = (
-        "Median time of a forward and a backward pass over sequence length, one line a d_model; bars are as long as "
-        "the interquartile range. Host clock."
+        "Median time of a forward and a backward pass over sequence length, one line per d_model; bars show the "
+        "interquartile range. Host clock."
     )
     return [f.Figure(FIGURES[0], caption, f.of(tables[TABLES[0]].frame, _draw), sample="forward_ms")]
 

@@ -180,7 +180,7 @@ LOSSES = [
 LOSS_NOTES = ("Training loss: mean since the row before, dropout on; evaluation loss: mean over batches.",)
 CAPTION = (
     "Above: training loss (mean since the evaluation before, dropout on) and evaluation loss, with labels that train "
-    "the answer and with the workshop's. Below: samples a second of the same steps and evaluations."
+    "the answer and with the workshop's. Below: samples per second of the same steps and evaluations."
 )
 TRAINING, EVALUATION = ("training", "--"), ("evaluation", "-")
 PANELS = {

@@ -33,8 +33,8 @@ NOTE = (
     "products, so their peak is a third of TF32's."
 )
 CAPTION = (
-    "Rate over FLOP a byte, both by formula and median time; a point is one pass of one cell. Lines: what peak rate "
-    "and memory allow a dtype, measured, else by the data sheet."
+    "Rate over FLOP per byte, both by formula and median time; a point is one pass of one cell. Lines: limits by peak "
+    "rate and memory for each dtype, measured, else by the data sheet."
 )
 FACTORS = {"work": "Work", "name": "Model or implementation", "pass": "Pass", "seq_len": "Length", "batch": "Batch"}
 FACTORS |= {"head_dim": "d", "dtype": "Dtype", "device": "Device"}

@@ -30,7 +30,7 @@ CLOCKS = {
     "stepping_samples_per_second": "steps alone",
 }
 CAPTION = (
-    "Above: samples a second of the same trainings by Trainer's clock, the workshop's callback and of steps alone. "
+    "Above: samples per second of the same trainings by Trainer's clock, the workshop's callback and steps alone. "
     "Below: steps alone by loop; dashed: in proportion to ranks."
 )
 

@@ -30,8 +30,8 @@ AGAINST_NOTE = (
 )
 FACTORS = (*t.factors(device="Device", d_model="Features (d_model)", target_length="Target length", dtype="Data type"),)
 CAPTION = (
-    "Over target length, one panel a width, one line a data type. Above: samples a second, from the median time of the "
-    "epochs after the first, host clock. Below: peak memory of a training step."
+    "Over target length, one panel per width, one line per data type. Above: samples per second, from the median time "
+    "of the epochs after the first, host clock. Below: peak memory of a training step."
 )
 
 

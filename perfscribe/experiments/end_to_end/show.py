@@ -38,8 +38,8 @@ SPEEDUP_NOTE = (
     "other, not interleaved."
 )
 SPEEDUP_CAPTION = (
-    "Speed-up over true fp32 by model size, of forward, backward and both timed as one, one line a precision: ratios "
-    "of medians, host clock. Cells were not interleaved, so the ratios have no interval."
+    "Speed-up over true fp32 by model size, of forward, backward and both timed as one, one line per precision: "
+    "ratios of medians, host clock. Cells were not interleaved, so the ratios have no interval."
 )
 REFERENCE = "fp32"
 OTHERS = tuple(dtype for dtype in DTYPES if dtype != REFERENCE)

@@ -38,9 +38,8 @@ CELLS_NOTE = (
     "by the convention of the FlashAttention papers, halved as causal, for every implementation."
 )
 CAPTION = (
-    "Median time of a forward and a backward pass together over sequence length, one line an implementation; bars are "
-    "as long as the interquartile range. With launches, by events around plain calls, on a CUDA device; host clock on "
-    "a CPU."
+    "Median time of forward and backward together over sequence length, one line per implementation; bars show "
+    "the interquartile range. With launches: CUDA events around plain calls, on a CPU the host clock."
 )
 PROBLEM = t.factors(seq_len="Sequence length", head_dim="d", dtype="Dtype", batch="Batch", device="Device")
 

@@ -31,7 +31,7 @@ COLUMNS = [
     *c.WRAPPED,
     c.ROWS_FROM,
 ]
-CAPTION = "Samples a second by Trainer's clock; dashed: in proportion to ranks."
+CAPTION = "Samples per second by Trainer's clock; dashed: linear scaling."
 
 
 def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:

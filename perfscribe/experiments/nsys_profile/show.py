@@ -37,8 +37,8 @@ ATTENTION_NOTE = (
 )
 NVTX_NOTE = "Complete for the cells that config.yaml calls detailed, else the largest kernels of each phase."
 FORWARD_CAPTION = (
-    "Where the range of the forward pass goes, in the traced pass of median length, its milliseconds above; marked the "
-    "median time of the same pass by the host clock, without a profiler."
+    "Where the time of forward goes in the traced pass of median length, its milliseconds above; marked: the median "
+    "time of the same pass by the host clock, without a profiler."
 )
 PASSES = {
     "inference": ("inference",),

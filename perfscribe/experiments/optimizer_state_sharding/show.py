@@ -55,7 +55,7 @@ TIME_NOTE = (
 SCHEME_NOTE = "Arithmetic in fp32. Sent: by each rank in a step, where collectives go round a ring."
 CAPTION = (
     "Above: memory of the rank that holds most, by kind, at three moments of a training step. Below: whole steps and "
-    "the optimizer's step alone, medians by the host clock, bars as long as the interquartile range. In groups by "
+    "the optimizer's step alone, medians by the host clock, bars show the interquartile range. In groups by "
     "number of processes: AdamW unsharded, sharded by our optimizer, sharded by torch's."
 )
 MODELS = {

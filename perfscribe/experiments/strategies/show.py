@@ -248,7 +248,7 @@ SUMS = [
 # --- figure -----------------------------------------------------------------------------------------------------
 
 CAPTION = (
-    "Above: samples a second of all ranks and peak of allocated memory on most ranks, without off-load and "
+    "Above: samples per second of all ranks and peak of allocated memory on most ranks, without off-load and "
     "checkpointing; dashes: predicted parameters, gradients and optimizer state. Below: step and peak under FULL_SHARD "
     "by wrapping and prefetching, all variants interleaved; whiskers: interquartile ranges."
 )

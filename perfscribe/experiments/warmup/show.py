@@ -87,8 +87,8 @@ STEPS = [
 def figures(tables: Mapping[str, t.Table]) -> list[f.Figure]:
     """The forward of every single step, one panel a number of warm-up steps."""
     caption = (
-        "Forward of every step of a fresh process from the first on, warm-up steps hollow; one panel a number of "
-        "warm-up steps, one line a size. Host clock."
+        "Forward of every step of a fresh process from the first on, warm-up steps hollow; one panel per number of "
+        "warm-up steps, one line per size. Host clock."
     )
     return [f.Figure(FIGURES[0], caption, f.of(tables[TABLES[1]].ok, _draw), (7.0, 4.2), "forward_ms")]
 
