@@ -107,15 +107,21 @@ def planned_cells(raw: Mapping[str, Any], experiment: str, preset: str) -> list[
     return _grid(resolve(raw, preset), resolve(raw, FULL_PRESET), experiment)
 
 
+def _cells(config: Mapping[str, Any], experiment: str) -> list[Cell]:
+    module = importlib.import_module(measure_module(experiment))
+    try:
+        return list(module.cells(own_section(config, experiment)))
+    except KeyError as error:
+        raise ValueError(f"{experiment}: cells() asks for {error}, which levels.py does not declare") from error
+    except ValueError as error:
+        raise ValueError(f"experiments.{experiment}, preset {config['preset']}: {error}") from error
+
+
 def _grid(config: Mapping[str, Any], full_config: Mapping[str, Any], experiment: str) -> list[Cell]:
     """planned_cells of the config as resolved for the preset and for the full grid."""
     preset = config["preset"]
-    module = importlib.import_module(measure_module(experiment))
-    try:
-        own = list(module.cells(own_section(config, experiment)))
-        full = list(module.cells(own_section(full_config, experiment))) if preset != FULL_PRESET else []
-    except KeyError as error:
-        raise ValueError(f"{experiment}: cells() asks for {error}, which levels.py does not declare") from error
+    own = _cells(config, experiment)
+    full = _cells(full_config, experiment) if preset != FULL_PRESET else []
     seen = {files.canonical(dict(cell.factors)) for cell in own}
     if len(seen) != len(own):
         raise ValueError(f"{experiment}: two cells have the same factors")
