@@ -131,7 +131,7 @@ def _of_trainings(site: Site) -> Iterator[Headline]:
 
     row = site.row("polaris.io_formats", format="hdf5_gzip", cache="warm")
     size = entry(row, "training_samples").replace(" ×", " samples ×")
-    what = f"training from compressed HDF5, {size} epochs"
+    what = f"training from compressed HDF5, {size} epoch{'s' * (not size.endswith(' 1'))}"
     yield Headline(what, figure(row, "training_total_s"), "s", "polaris_5")
 
     row = site.largest("cs336.pytorch_attention", "forward_ms", "seq_len", "head_dim")

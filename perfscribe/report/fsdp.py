@@ -5,11 +5,12 @@ from __future__ import annotations
 import csv
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from math import ceil
 from pathlib import Path
 
 from perfscribe.report.cells import NO_SUCH_THING, NOT_MEASURED, Cell, as_cell, shown, word
 from perfscribe.report.problem import Answer, Entries, Finding, Part, Problem, Table, Title, Why, said
-from perfscribe.report.site import Row, Site, entry, figure, ok
+from perfscribe.report.site import Row, Site, batch_of, entry, figure, ok
 from perfscribe.show.rounding import LACKING, MIB_AS_MB, NO_FIGURE, Figure
 
 TITLE = "FSDP workshop"
@@ -47,6 +48,11 @@ Line = tuple[Entries, Row | None]
 def counts(site: Site, table: str) -> list[int]:
     """Numbers of ranks of a table's rows."""
     return sorted(map(int, site.swept(table, "world_size", ("1", "2", "4", "8"), ("1", "2", "4"))))
+
+
+def several(site: Site, table: str) -> list[int]:
+    """Those above one."""
+    return [world for world in counts(site, table) if world > 1]
 
 
 def run(site: Site, table: str, world: int | str, **levels: str) -> Row | None:
@@ -111,6 +117,11 @@ def fewer(site: Site, first: Row | None, rows: Mapping[int, Row | None]) -> str:
     return "".join(f", {site.ranks(n)} {gain}x" for n, gain in gains.items() if gain.value < 1)
 
 
+def model(site: Site, table: str) -> str:
+    """Whose steps were timed: on a GPU the workshop's."""
+    return "bigscience/bloom-560m" if site.gpu else next(iter(site.levels(table, "model")), "gpt-tiny")
+
+
 def pace(rate: Figure, plain: Figure) -> str:
     """A rate in percent of another, or that noise hides the difference."""
     if rate.within_noise(plain):
@@ -138,15 +149,16 @@ class NineRows(Problem):
     def nine(self, *published: str) -> Table:
         """Its table."""
         found = self.metric(self.METRICS[0])
-        passes = len(list(self.site.rows(f"{self.table}_losses", labels="answer"))) or 5
+        epochs = self.site.levels(f"{self.table}_losses", "epoch")
+        passes = max((ceil(float(epoch)) for epoch in epochs), default=5)
         rows = {labels: f"{one.value:.0f}" for labels, one in self.rows_trained.items() if one}
         count = f"{rows['answer']} rows, " if "answer" in rows else ""
         other = f"; ‡ {rows['source']} rows by the scripts' labels, no checkpoints" if self.mark else ""
         return Table(
             f"{self.what}{self.mark}.",
-            f"{self.model_name()}, {entry(found, 'dtype', 'fp16').upper()}, {count}{passes} epochs, "
-            f"{self.site.one_device}, {rounds(found)}; Your Value: labels that train the answer; train loss: mean over "
-            f"all steps; memory: peak{other}.",
+            f"{self.model_name()}, {entry(found, 'dtype', 'fp16').upper()}, {count}{passes} "
+            f"epoch{'s' * (passes != 1)}, {self.site.one_device}, {rounds(found)}; Your Value: labels that train the "
+            f"answer; train loss: mean over all steps; memory: peak{other}.",
             ["Metric", "Log Location & Extraction", "Your Value", "scripts' labels"],
             [self.row(metric) for metric in self.METRICS],
             self.later(),
@@ -301,11 +313,11 @@ class WorldOfOne(Problem):
 
     def __init__(self, site: Site) -> None:
         self.site = site
-        self.dtype = "fp16" if site.gpu else "fp32"
-        # The homework's where every set-up has it, else that of the most.
-        if site.gpu and site.table(self.details[0]) and not all(ok(self.found(setup)) for setup in self.SETUPS):
-            self.dtype = "bf16"
-        self.mark = "‡" if self.dtype == "bf16" else ""
+        self.model = model(site, self.details[0])
+        # The homework's, or one that more of the set-ups have.
+        dtypes = ("fp16", "bf16") if site.gpu else ("fp32", "bf16", "fp16")
+        self.dtype = max(dtypes, key=lambda dtype: sum(ok(self.found(setup, dtype)) for setup in self.SETUPS))
+        self.mark = "‡" if site.gpu and self.dtype == "bf16" else ""
         super().__init__(site)
 
     def parts(self) -> Iterator[Part]:
@@ -314,7 +326,8 @@ class WorldOfOne(Problem):
         rows = {setup: self.found(setup) for setup in self.SETUPS}
         yield Table(
             f"Setups on one {self.site.rank}{mark}.",
-            f"{'bloom-560m' if gpu else 'gpt-tiny'}, {dtype}, batch 1{', 512 tokens' if gpu else ''}, median ± half "
+            f"{self.model.split('/')[-1]}, {dtype}, batch {batch_of(self.site, Strategies.TABLE, '1')}"
+            f"{', 512 tokens' if gpu else ''}, median ± half "
             "IQR of steps, host clock with synchronise; peak of allocated memory"
             f"{f'; ‡ {dtype} in place of FP16' if mark else ''}.",
             ["Setup", "took effect as", "Samples/s", "Peak memory (GB)", "state on"],
@@ -338,11 +351,11 @@ class WorldOfOne(Problem):
             f"With off-load FSDP2 needs {peaks[2]} GB and runs at {speed}{mark}.",
         )
 
-    def found(self, setup: str) -> Row | None:
-        """A row of the source."""
-        model = "bigscience/bloom-560m" if self.site.gpu else "gpt-tiny"
+    def found(self, setup: str, dtype: str = "") -> Row | None:
+        """A row of the source, in the table's dtype or another."""
         levels = dict(zip(("api", "strategy", "offload"), self.SETUPS[setup], strict=True))
-        return self.site.row(self.details[0], model=model, checkpointing="no", dtype=self.dtype, **levels)
+        levels |= {"model": self.model, "dtype": dtype or self.dtype}
+        return self.site.row(self.details[0], checkpointing="no", **levels)
 
 
 class Strategies(Problem):
@@ -374,13 +387,13 @@ class Strategies(Problem):
     )
 
     def __init__(self, site: Site) -> None:
-        self.model = "bigscience/bloom-560m" if site.gpu else "gpt-tiny"
+        self.model = model(site, self.TABLE)
         self.world = max((int(one) for one in site.levels(self.TABLE, "world_size", model=self.model)), default=2)
         self.site = site
-        # The homework's, or BF16 where that has more of the rows: strategies compare within one dtype alone.
-        filled = {dtype: sum(ok(self.found(*row, dtype)) for row in self.ROWS) for dtype in ("fp16", "bf16")}
-        self.dtype = max(filled, key=lambda dtype: filled[dtype]) if site.gpu else "fp32"
-        self.mark = "‡" if self.dtype == "bf16" else ""
+        # The homework's, or one that has more of the rows: strategies compare within one dtype alone.
+        dtypes = ("fp16", "bf16") if site.gpu else ("fp32", "bf16", "fp16")
+        self.dtype = max(dtypes, key=lambda dtype: sum(ok(self.found(*row, dtype)) for row in self.ROWS))
+        self.mark = "‡" if site.gpu and self.dtype == "bf16" else ""
         super().__init__(site)
 
     def parts(self) -> Iterator[Part]:
@@ -391,7 +404,8 @@ class Strategies(Problem):
         api = "; one unit: FSDP1, other shards: FSDP2 per block" if ok(self.found(self.GIVEN)) else ""
         yield Table(
             f"Strategies on {on}{mark}.",
-            f"{self.model.split('/')[-1]}, {dtype}, batch 1 per rank{', 512 tokens' if site.gpu else ''}, median ± "
+            f"{self.model.split('/')[-1]}, {dtype}, batch {batch_of(site, self.TABLE, '1')} per rank"
+            f"{', 512 tokens' if site.gpu else ''}, median ± "
             "half IQR of steps, host clock with synchronise; peak of allocated memory; state per rank, with off-load "
             f"on the CPU{api}{nodes}{f'; ‡ {dtype} in place of FP16' if mark else ''}.",
             ["Strategy", "CPU off-load", "Activation checkpointing", *self.COLUMNS],
@@ -534,12 +548,13 @@ class OfBloom(Scaling):
 
     def setup(self, rows: Sequence[Row]) -> str:
         """What stands behind the title."""
-        row = self.first()
+        row = self.first() or next(iter(rows), None)
         model = entry(row, "model_name", "bloom-560m").split("/")[-1]
         memory = "; memory: mean of all in use, not torch's peak" if self.site.gpu else ""
-        return (
-            f"{model}{weights(row)}, {trained(self.site, row, rows)}; {SCALES}, against {self.alone()}; {LOSS}{memory}"
+        scales = (
+            f"{SCALES}, against {self.alone()}" if ok(self.first()) else "scale factors: against the first measured"
         )
+        return f"{model}{weights(row)}, {trained(self.site, row, rows)}; {scales}; {LOSS}{memory}"
 
     def unlike(self, row: Row) -> list[str]:
         """In epochs."""
@@ -577,7 +592,7 @@ class MultiGpu(OfBloom):
         way = f"{how.capitalize()}, " if how else ""
         one, many = (figure(row, DEFAULT) for row in (self.first(), self.of(self.world, how)))
         noise = " (within noise)" * one.within_noise(many)
-        on_fewer = {n: self.of(n, how) for n in counts(self.site, self.table)[1:] if n < self.world}
+        on_fewer = {n: self.of(n, how) for n in several(self.site, self.table) if n < self.world}
         rest = "".join(f", {name} {other}x" for name, other in others if name != "tuned")
         yield Answer(
             f"{way}{on} give {gain}x the samples/s of {self.alone()}{noise}{rest}"
@@ -617,13 +632,13 @@ class MultiGpu(OfBloom):
 
     def lines(self) -> list[Line]:
         """Labels and the source's rows."""
-        site, several = self.site, counts(self.site, self.table)[1:]
+        site, above_one = self.site, several(self.site, self.table)
         one = f"Single Node, Single {site.rank}"
         lines: list[Line] = [([one, 1], self.first())]
         if not site.gpu:
-            return lines + [([site.ranks(n), n], self.of(n, "")) for n in several]
+            return lines + [([site.ranks(n), n], self.of(n, "")) for n in above_one]
         for name, how in (("Single Node, {} GPUs", "as given"), ("{} GPUs, blocks wrapped", "wrapped per block")):
-            lines += [([name.format(n), n], self.of(n, how)) for n in several]
+            lines += [([name.format(n), n], self.of(n, how)) for n in above_one]
         tuned: Line = ([f"{self.world} GPUs, tuned", self.world], self.of(self.world, "tuned"))
         return [*lines, tuned] if self.world > 1 else lines
 
@@ -684,7 +699,7 @@ class OfCustom(Scaling):
 
     def setup(self, rows: Sequence[Row]) -> str:
         """What stands behind the title."""
-        row = self.first()
+        row = self.first() or next(iter(rows), None)
         clocks = CLOCKS.format(
             "Trainer's" if entry(row, "loop", "trainer") == "trainer" else "Trainer's formula for the"
         )
@@ -750,9 +765,7 @@ class CustomMultiGpu(OfCustom):
         site, gpu, on = self.site, self.site.gpu, self.site.ranks(self.world)
         gain = figure(last, DEFAULT).over(figure(first, DEFAULT))
         tuned, one = (figure(self.loop("tuned", n), "stepping_samples_per_second") for n in (self.world, 1))
-        loop = fewer(
-            site, first, {n: given(site, self.table, n) for n in counts(site, self.table)[1:] if n < self.world}
-        )
+        loop = fewer(site, first, {n: given(site, self.table, n) for n in several(site, self.table) if n < self.world})
         loop += f"{odd}; our tuned loop, by steps alone, gives {tuned.over(one)}x its rate on one‡" if gpu else ""
         yield Answer(f"{on} give {gain}x the samples/s of {self.alone()}{loop}.")
         name, way = ("Tuned in BF16", "tuned") if gpu else ("In a bare loop", "bare loop")
@@ -807,7 +820,8 @@ class LinkTest(Problem):
     def parts(self) -> Iterator[Part]:
         """By processes and nodes; on a CPU of one size. On most processes of one node."""
         site, gpu = self.site, self.site.gpu
-        pairs = ((2, 1), (4, 1), (8, 1), (2, 2), (4, 4), (8, 8)) if gpu else ((2, 1), (3, 1), (4, 1), (2, 2))
+        worlds = map(int, site.swept(self.TABLE, "world_size", "248", "234", on_nodes="1"))
+        pairs = [*((world, 1) for world in worlds), (2, 2), *([(4, 4), (8, 8)] * gpu)]
         size = site.swept(self.TABLE, "size_mib", (), ["16"], backend="gloo")
         levels = {"backend": "nccl"} if gpu else {"backend": "gloo", "size_mib": size[-1]}
         found = {pair: site.row(self.TABLE, world_size=pair[0], on_nodes=pair[1], **levels) for pair in pairs}
@@ -934,7 +948,7 @@ class WeakScaling(Problem):
                 other, instead = f"{other}, layers wrapped", f"{instead}, one unit"
             other = f"{other} in place of {instead}"
         sizes = "d 2048, FP16, 512 tokens" if self.site.gpu else row.get("dtype", "fp32").upper()
-        epochs = "1 epoch" if row.get("num_epochs") == "1" else "5 epochs"
+        epochs = "1 epoch" if row.get("num_epochs") == "1" else f"{row.get('num_epochs', '5')} epochs"
         clock = "Trainer's clock" if row.get("loop", "trainer") == "trainer" else "host clock"
         alone = ", the first row without FSDP" if row.get("wrapped_by") == "none" else ""
         return (

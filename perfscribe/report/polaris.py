@@ -62,8 +62,9 @@ class SingleGpu(Problem):
         any_row = row or site.row(self.TABLE)
         yield Table(
             "Training on one device.",
-            f"nn.Transformer{size} in FP32, {entry(any_row, 'samples', SAMPLES)} samples, "
-            f"{entry(any_row, 'epochs', '10')} epochs{', batch 32' if gpu else ''}, {site.one_device}, "
+            f"nn.Transformer{size} in {entry(any_row, 'dtype', 'fp32').upper()}, "
+            f"{entry(any_row, 'samples', SAMPLES)} samples, {entry(any_row, 'epochs', '10')} epochs"
+            f"{', batch 32' if gpu else ''}, {site.one_device}, "
             "one run each; time by the homework's clock, which stops when the last step is queued; later epochs: "
             "median ± half IQR; peak of allocated memory.",
             ["Batches", "Time (s)", "First epoch (s)", "Later epochs (s)", "Peak memory (GB)", "001 (s)"],
@@ -113,12 +114,12 @@ class RankMethods(Problem):
 
     def parts(self) -> Iterator[Part]:
         """By method, the binding below; who agrees, and how long each takes."""
-        gpu = self.site.gpu
+        gpu, count = self.site.gpu, self.ranks()
         size = "10 epochs of 2048 samples, batch 32 per rank" if gpu else "model, samples and epochs of the config"
         five = "our clock starts after five warm-up steps, the sources' before the first"
         yield Table(
             "Training by rank counting method.",
-            f"DDP in FP32, {RANKS} ranks, {size}; one run each, slowest rank, host clock with synchronise; "
+            f"DDP in FP32, {count} ranks, {size}; one run each, slowest rank, host clock with synchronise; "
             f"{five if gpu else 'after warm-up steps'}.",
             ["Method", "Launcher", "Ranks", "Local ranks", "Time (s)", "Time, bound (s)", "published (s)"],
             [self.line(method) for method in self.methods()],
@@ -133,7 +134,7 @@ class RankMethods(Problem):
             f"With binding it takes {self.span_of('bound_training_s')} s.",
         )
         first = figure(next(iter(self.launches().values()), [None])[0], "training_s")
-        said = f"The Polaris training takes {alone} s on one GPU and {first} on four, which is {alone.over(first)}"
+        said = f"The Polaris training takes {alone} s on one GPU and {first} on {count}, which is {alone.over(first)}"
         yield Finding(17, "polaris", f"{said} times as fast." if gpu else "")
 
     def methods(self) -> list[str]:
@@ -176,9 +177,13 @@ class RankMethods(Problem):
         """Ranks of every method that ran."""
         return {method: launched for method in self.methods() if (launched := self.launch(method))}
 
+    def ranks(self) -> int:
+        """Of each launch; the homework's where there was none."""
+        return max(map(len, self.launches().values()), default=RANKS)
+
     def agree(self) -> str:
         """How many methods give each rank a place of its own, in order."""
-        places = [str(place) for place in range(RANKS)]
+        places = [str(place) for place in range(self.ranks())]
         found = self.launches()
         given = {method: [[row[of] for row in rows] for of in ("rank", "local_rank")] for method, rows in found.items()}
         wrong = [method for method, ranks in given.items() if ranks != [places, places]]
@@ -327,7 +332,7 @@ class CrossNode(Problem):
         count = replace(calls[0], exact=True) if calls[0].value == calls[1].value else NO_FIGURE
         yield Table(
             f"Communication of DDP across nodes and within{end}.",
-            f"{model}, 2 ranks, {self.library}: rank 0 over 2 active profiled steps, median ± half IQR of "
+            f"{model}, 2 ranks, {self.library}: rank 0 over the active profiled steps, median ± half IQR of "
             f"{entry(self.row(self.TOTAL), 'turns', '6')} turns, torch profiler; overhead: share of all device time"
             f"{self.links()}.",
             ["Metric", "Task 4 (Inter-Node)", "Task 5 (Intra-Node)", "Impact"],
@@ -423,13 +428,14 @@ class Formats(Problem):
         memory, packed = self.row("memory"), self.row("hdf5_gzip")
         mark = "‡" if self.site.gpu and memory is not None and ranks(memory) < RANKS else ""
         any_row = memory or self.site.row("polaris.io_formats")
+        batch = ", batch 32" if self.site.gpu else ""
         samples, _, epochs = entry(any_row, "training_samples", "512 of 2048 × 5").rpartition(" × ")
         where = self.site.one_device if ranks(memory) == 1 else said_ranks(memory)
         spread = "; ratio ± half of its interquartile range" if epochs != "1" else ""
         marked = "‡ one rank with a quarter of the samples, without DDP and profiler; 001 ran 4 ranks under both"
         yield Table(
             "Training from memory and from files.",
-            f"{epochs} epoch{'s' * (epochs != '1')} of {samples} samples, batch 32, {where}, files warm in the page "
+            f"{epochs} epoch{'s' * (epochs != '1')} of {samples} samples{batch}, {where}, files warm in the page "
             f"cache, one run each, host clock around the epochs{spread}{f'; {marked}' if mark else ''}.",
             ["Format", "Time (s)", "Size (MB)", "vs in-memory", "001 (s)"],
             [self.line(name, mark) for name in self.FORMATS],
@@ -495,6 +501,7 @@ class DataTypes(Problem):
         if not site.gpu:
             widths = site.levels(self.SCALE, "d_model", dtype="bf16") or ["32", "128"]
             samples = site.levels(self.SCALE, "samples", dtype="bf16") or ["64", "128"]
+            widths += site.levels(self.SCALE, "d_model", dtype="bf16", samples=samples[-1])
             (narrow, wide), (few, many) = (widths[0], widths[-1]), (samples[0], samples[-1])
 
         def row(width: str, dtype: str, samples: str) -> Row | None:
@@ -535,10 +542,12 @@ class DataTypes(Problem):
             base, *wide = site.levels(self.DTYPES, "d_model") or ["32", "64"]
             lengths = site.levels(self.DTYPES, "target_length") or lengths
         short, long, widest = lengths[0], lengths[-1], (wide or [base])[-1]
+        longest = f"Large_Seq_{long}" if lengths[1:] else "Baseline"
         kinds = [(f"Large_Seq_{length}", base, length) for length in lengths[1:]]
         kinds += [(f"Large_Feature_{width}", width, short) for width in wide]
-        lines = [("Baseline", base, short, "fp32")]
-        lines += [(*kind, dtype) for kind in kinds for dtype in ("fp32", "fp16", "bf16")]
+        dtypes = ("fp32", "fp16", "bf16")
+        lines = [("Baseline", base, short, dtype) for dtype in (dtypes[:1] if lengths[1:] else dtypes)]
+        lines += [(*kind, dtype) for kind in kinds for dtype in dtypes]
         mark, because = differing(self.reasons(base, widest, short))
         yield Table(
             f"Training by length, width and data type{mark}.",
@@ -553,18 +562,17 @@ class DataTypes(Problem):
         takes, fp16 = (self.takes(row) for row in (longer, self.row(base, long, "fp16", self.RATIOS)))
         wide_takes = self.takes(wider)
         same = takes == wide_takes
-        at = (
-            f"and Large_Feature_{widest} take {takes}"
-            if same
-            else f"take {takes}, of Large_Feature_{widest} {wide_takes}"
-        )
+        at, peaks = f"take {takes}", f"Its peak is {peak}"
+        if wide:
+            at = f"and Large_Feature_{widest} {at}" if same else f"{at}, of Large_Feature_{widest} {wide_takes}"
+            peaks = f"Their peaks are {peak} and {wide_peak}"
         yield Answer(
-            f"In BF16 later epochs of Large_Seq_{long} {at} as in FP32.",
-            f"Their peaks are {peak} and {wide_peak} of FP32's{mark}.",
+            f"In BF16 later epochs of {longest} {at} as in FP32.",
+            f"{peaks} of FP32's{mark}.",
             self.start(lines, mark),
             Why(
                 "Autocast leaves weights, gradients and optimizer state, most of a wide model's memory, in FP32.",
-                wide_peak.value >= 0.95,
+                bool(wide) and wide_peak.value >= 0.95,
             ),
         )
         said = f"t length {long}, width {base}, later epochs take {takes} in BF16, {fp16} in FP16, as in FP32{mark}"

@@ -203,6 +203,32 @@ def test_answers_speak_of_what_was_measured() -> None:
     assert "\n(a): [not measured here](#not-measured-here)\n\n**(b)** overhead = s/(n_b·w)" in text
 
 
+def test_the_workshop_speaks_of_the_ranks_epochs_and_dtypes_that_were_trained() -> None:
+    own = {"device": "cpu", "status": "ok", "reason": "none", "world_size": "2", "wrapped_by": "FSDP1", "nodes": "1"}
+    train = {"model_name": "bloom-tiny", "dtype": "bf16", "batch_size": "1", "grad_acc": "1", "loop": "bare loop"}
+    step = {"model": "bloom-tiny", "strategy": "FULL_SHARD", "api": "FSDP2", "offload": "no", "checkpointing": "no"}
+    tables: dict[str, list[Row]] = {
+        "fsdp.multi_gpu": [{**own, **train, "train_samples_per_second": "20", "samples_scale": "1"}],
+        "fsdp.preflight": [
+            {**own, "world_size": "5", "on_nodes": "1", "backend": "gloo", "size_mib": "1", "busbw_gb_per_s": "3"}
+        ],
+        "fsdp.strategies": [{**own, **step, "dtype": "bf16", "batch": "2", "samples_per_s": "7"}],
+        "fsdp.weak_setup": [{**own, "variant": "source", "num_layers": "1", "batch_size": "4"}],
+        "fsdp.weak_scaling": [{**own, "variant": "source", "step_ms": "9", "num_epochs": "2", "total_params": "64"}],
+        "fsdp.baseline_losses": [{**own, "labels": "source", "epoch": "1.0"}],
+    }
+    tables["fsdp.weak_setup"][0] |= {"ran_parameters": "64"}
+    made = Site("made", Path("nowhere"), "cpu", tables)
+    asked = (fsdp.MultiGpu, fsdp.LinkTest, fsdp.Strategies, fsdp.WeakScaling, fsdp.Baseline)
+    said = {one: one(made).made[0].markdown() for one in asked}
+    bloom = said[fsdp.MultiGpu]
+    assert "| 2 processes | 2 | 20.0 |" in bloom and "bloom-tiny, BF16" in bloom and "the first measured" in bloom
+    assert "| 5 | 1 | 3.00 |" in said[fsdp.LinkTest]
+    assert "bloom-tiny, BF16, batch 2 per rank" in said[fsdp.Strategies]
+    assert "| FULL_SHARD | no | no | 7.00 |" in said[fsdp.Strategies]
+    assert "2 epochs" in said[fsdp.WeakScaling] and "1 epoch, " in said[fsdp.Baseline]
+
+
 def test_it_takes_nothing_from_experiments() -> None:
     """An experiment can be deleted, and what it allows is said where it is asked for."""
     texts = [path.read_text(encoding="utf-8") for path in (ROOT / "perfscribe" / "report").glob("*.py")]

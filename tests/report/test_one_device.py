@@ -9,7 +9,7 @@ import pytest
 
 from perfscribe.report.cs336 import BenchmarkingMixedPrecision, BenchmarkingScript, PytorchAttention, TorchCompile
 from perfscribe.report.cs336_kernels import FlashBenchmarking, NsysProfile
-from perfscribe.report.polaris import Formats, SingleGpu
+from perfscribe.report.polaris import DataTypes, Formats, RankMethods, SingleGpu
 from perfscribe.report.site import Row, Site
 
 OK = {"status": "ok", "reason": "none", "device": "cuda", "dtype": "fp32", "batch": "4"}
@@ -45,6 +45,30 @@ def test_captions_have_the_batch_and_the_epochs_that_were_measured() -> None:
     made = Site("made", Path("nowhere"), "cuda")
     made._read |= {"polaris.single_gpu": [{**OK, "batches": "per_batch", "samples": "64", "epochs": "3"}]}
     assert "64 samples, 3 epochs" in SingleGpu(made).made[0].markdown()
+
+
+def test_polaris_speaks_of_the_ranks_lengths_and_widths_that_ran() -> None:
+    made = Site("made", Path("nowhere"), "cpu")
+    rank = {
+        **OK,
+        "device": "cpu",
+        "method": "torchrun",
+        "launcher": "torchrun",
+        "used_device": "cpu",
+        "training_s": "2",
+    }
+    made._read |= {"polaris.rank_methods": [{**rank, "rank": n, "local_rank": n} for n in ("0", "1", "2")]}
+    page = RankMethods(made).markdown({})
+    assert "DDP in FP32, 3 ranks" in page and "1 method gives ranks 0-2 and local ranks 0-2." in page
+    cells = [
+        {**OK, "device": "cpu", "d_model": "8", "target_length": "4", "dtype": dtype, "training_s": "2"}
+        for dtype in ("fp32", "bf16")
+    ]
+    ratio = {**cells[1], "time_ratio": "0.5", "memory_ratio": "0.9", "epochs_apart": "apart"}
+    made._read |= {"polaris.dtypes": cells, "polaris.dtypes_against_fp32": [ratio]}
+    page = DataTypes(made).markdown({})
+    assert "| Baseline | BF16 | 2.00 |" in page and "Large_Seq_4" not in page and "Large_Feature_8" not in page
+    assert "later epochs of Baseline take 0.500 times as long as in FP32. Its peak is 0.900 of FP32's." in page
 
 
 def flash(length: int, width: int, plain: float, ours: float, spread: float = 0.1) -> list[Row]:
