@@ -62,6 +62,8 @@ def test_a_row_that_is_none_is_told_and_stays() -> None:
         row = f"| {labels} |  |\n"
         text, told = filled(HEAD + "| One GPU | 1 | |\n" + row)
         assert text.endswith(row) and f"{labels.replace(' |', ' /')}: no such row in the hand-in" in told[0]
+    asked = "| Total GPUs | Setup | Time (ms) |\n|---|---|---|\n| 1 | One GPU | |\n| 2 | Two other GPUs | |\n"
+    assert filled(asked)[0].endswith("| 1 | One GPU | 12.3 |\n| 2 | Two other GPUs | |\n")
 
 
 def test_a_word_behind_the_first_label_decides_too() -> None:

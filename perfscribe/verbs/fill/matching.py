@@ -56,7 +56,7 @@ class Fit:
     def labels(self, texts: Sequence[str]) -> list[tuple[int, str]]:
         """What tells the row apart, each with the hand-in's column that it is in."""
         columns = zip(self.columns, texts, strict=True)
-        return [(at, text) for at, text in columns if at is not None and text and self._is_label(at)]
+        return sorted((at, text) for at, text in columns if at is not None and text and self._is_label(at))
 
     def _is_label(self, column: int) -> bool:
         cells = [row[column] for row in self.known.table.rows]
