@@ -12,6 +12,10 @@ import yaml
 from workspace import ROOT
 
 from perfscribe.base import registry
+from perfscribe.config import resolve
+from perfscribe.experiments.custom_multi_gpu import show
+from perfscribe.experiments.custom_multi_gpu.measure import cells
+from perfscribe.records.records import Record
 from perfscribe.report import cs336_devices, fsdp, handin, polaris
 from perfscribe.report.site import Row, Site
 from perfscribe.show.rounding import Figure
@@ -227,6 +231,14 @@ def test_the_workshop_speaks_of_the_ranks_epochs_and_dtypes_that_were_trained() 
     assert "bloom-tiny, BF16, batch 2 per rank" in said[fsdp.Strategies]
     assert "| FULL_SHARD | no | no | 7.00 |" in said[fsdp.Strategies]
     assert "2 epochs" in said[fsdp.WeakScaling] and "1 epoch, " in said[fsdp.Baseline]
+
+
+def test_the_custom_models_tables_are_of_the_first_loop() -> None:
+    section = resolve({"experiments": {"custom_multi_gpu": {"loop": ["trainer", "bare loop"]}}}, "tiny")
+    planned = cells(section["experiments"]["custom_multi_gpu"] | {"seed": 0, "workshop": section["workshop"]})
+    records = [Record("custom_multi_gpu", cell.factors, "not_run", "", "measured") for cell in planned]
+    found = {table.id: set(table.frame["loop"]) for table in show.tables({"custom_multi_gpu": records})}
+    assert found["fsdp.custom_multi_gpu"] == {"trainer"} and "bare loop" in found["fsdp.custom_loops"]
 
 
 def test_it_takes_nothing_from_experiments() -> None:

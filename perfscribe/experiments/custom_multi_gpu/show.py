@@ -16,10 +16,8 @@ from perfscribe.experiments.training_rows import by_placement, rows
 from perfscribe.records.records import Record
 from perfscribe.show import figures as f
 from perfscribe.show import tables as t
-from perfscribe.training.launching import SHAPE
+from perfscribe.training.launching import SHAPE, TUNED
 
-# What trains in the workshop's tables: on a CPU Trainer does not shard, and the bare loop stands in.
-WORKSHOPS_LOOP = {"cuda": "trainer", "cpu": "bare loop"}
 LOOPS_NOTES = (
     "Bare loop: fully_shard without Trainer; tuned: bf16, compiled, with a batch that fills the memory.",
     "Efficiency: samples/s of steps alone per rank, over those of the loop's first row.",
@@ -85,7 +83,9 @@ LOOPS = [
 def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
     """The workshop's two, and all loops."""
     every = rows(records["custom_multi_gpu"])
-    one, several = by_placement([r for r in every if r.factors["loop"] == WORKSHOPS_LOOP[r.factors["device"]]])
+    # Of the workshop's tables: a device's first.
+    loop = {r.factors["device"]: r.factors["loop"] for r in reversed(every) if r.factors["loop"] != TUNED}
+    one, several = by_placement([r for r in every if r.factors["loop"] == loop.get(r.factors["device"])])
     loops, _ = by_placement(every)
     return [
         t.make("fsdp.custom_multi_gpu", "Custom model on several GPUs of one node", one, COLUMNS, [c.CLOCKS_NOTE]),
