@@ -47,7 +47,8 @@ Line = tuple[Entries, Row | None]
 
 def counts(site: Site, table: str) -> list[int]:
     """Numbers of ranks of a table's rows."""
-    return sorted(map(int, site.swept(table, "world_size", ("1", "2", "4", "8"), ("1", "2", "4"))))
+    swept = site.swept(table, "world_size", ("1", "2", "4", "8"), ("1", "2", "4"))
+    return sorted({*map(int, swept), *map(int, site.levels(table, "world_size"))})
 
 
 def several(site: Site, table: str) -> list[int]:
@@ -150,15 +151,16 @@ class NineRows(Problem):
         """Its table."""
         found = self.metric(self.METRICS[0])
         epochs = self.site.levels(f"{self.table}_losses", "epoch")
-        passes = max((ceil(float(epoch)) for epoch in epochs), default=5)
+        passes = max((ceil(float(epoch)) for epoch in epochs), default=0)
+        passed = f"{passes} epoch{'s' * (passes != 1)}, " if passes else ""
         rows = {labels: f"{one.value:.0f}" for labels, one in self.rows_trained.items() if one}
         count = f"{rows['answer']} rows, " if "answer" in rows else ""
         other = f"; ‡ {rows['source']} rows by the scripts' labels, no checkpoints" if self.mark else ""
         return Table(
             f"{self.what}{self.mark}.",
-            f"{self.model_name()}, {entry(found, 'dtype', 'fp16').upper()}, {count}{passes} "
-            f"epoch{'s' * (passes != 1)}, {self.site.one_device}, {rounds(found)}; Your Value: labels that train the "
-            f"answer; train loss: mean over all steps; memory: peak{other}.",
+            f"{self.model_name()}, {entry(found, 'dtype', 'fp16').upper()}, {count}{passed}{self.site.one_device}, "
+            f"{rounds(found)}; Your Value: labels that train the answer; train loss: mean over all steps; memory: "
+            f"peak{other}.",
             ["Metric", "Log Location & Extraction", "Your Value", "scripts' labels"],
             [self.row(metric) for metric in self.METRICS],
             self.later(),
@@ -527,10 +529,13 @@ class Scaling(Problem):
 
     def by_nodes(self, what: str, first: str) -> Iterator[Part]:
         """One rank on each of several nodes, and what most nodes give."""
+        trained = {
+            int(row["nodes"]) for row in self.site.rows(self.table) if ok(row) and row["nodes"] == row["world_size"]
+        }
         lines: list[Line] = [
             ([first if nodes == 1 else f"{nodes} Node", nodes],
              given(self.site, self.table, nodes, nodes=str(nodes)))
-            for nodes in ((1, 2, 4, 8) if self.site.gpu else (1, 2, 4))
+            for nodes in sorted({1, 2, 4, *[8] * self.site.gpu, *trained})
         ]  # fmt: skip
         yield self.scaling(what, lines)
         measured = [row for _, row in lines if row is not None and ok(row)]
@@ -820,11 +825,16 @@ class LinkTest(Problem):
     def parts(self) -> Iterator[Part]:
         """By processes and nodes; on a CPU of one size. On most processes of one node."""
         site, gpu = self.site, self.site.gpu
-        worlds = map(int, site.swept(self.TABLE, "world_size", "248", "234", on_nodes="1"))
-        pairs = [*((world, 1) for world in worlds), (2, 2), *([(4, 4), (8, 8)] * gpu)]
+        worlds = site.swept(self.TABLE, "world_size", "248", "234", on_nodes="1")
+        tested = site.rows(self.TABLE, status="ok", backend="nccl" if gpu else "gloo")
+        pairs = {(int(world), 1) for world in worlds} | {(2, 2)} | ({(4, 4), (8, 8)} if gpu else set())
+        pairs |= {(int(row["world_size"]), int(row["on_nodes"])) for row in tested}
         size = site.swept(self.TABLE, "size_mib", (), ["16"], backend="gloo")
         levels = {"backend": "nccl"} if gpu else {"backend": "gloo", "size_mib": size[-1]}
-        found = {pair: site.row(self.TABLE, world_size=pair[0], on_nodes=pair[1], **levels) for pair in pairs}
+        found = {
+            pair: site.row(self.TABLE, world_size=pair[0], on_nodes=pair[1], **levels)
+            for pair in sorted(pairs, key=lambda pair: pair[::-1])
+        }
         own = next(filter(ok, site.rows(self.TABLE, **levels)), None)
         size = levels.get("size_mib") or entry(own, "size_mib", "4096")
         calls = f"{entry(own, 'calls')} calls, " if entry(own, "calls") else ""

@@ -217,17 +217,19 @@ def test_the_workshop_speaks_of_the_ranks_epochs_and_dtypes_that_were_trained() 
             {**own, "world_size": "5", "on_nodes": "1", "backend": "gloo", "size_mib": "1", "busbw_gb_per_s": "3"}
         ],
         "fsdp.strategies": [{**own, **step, "dtype": "bf16", "batch": "2", "samples_per_s": "7"}],
-        "fsdp.weak_setup": [{**own, "variant": "source", "num_layers": "1", "batch_size": "4"}],
+        "fsdp.weak_setup": [{**own, "variant": "source", "num_layers": "1", "batch_size": "4", "ran_parameters": "64"}],
         "fsdp.weak_scaling": [{**own, "variant": "source", "step_ms": "9", "num_epochs": "2", "total_params": "64"}],
         "fsdp.baseline_losses": [{**own, "labels": "source", "epoch": "1.0"}],
     }
-    tables["fsdp.weak_setup"][0] |= {"ran_parameters": "64"}
     made = Site("made", Path("nowhere"), "cpu", tables)
-    asked = (fsdp.MultiGpu, fsdp.LinkTest, fsdp.Strategies, fsdp.WeakScaling, fsdp.Baseline)
+    tables["fsdp.multi_node"] = [{**tables["fsdp.multi_gpu"][0], "nodes": "3", "world_size": "3"}]
+    asked = (fsdp.MultiNode, fsdp.MultiGpu, fsdp.LinkTest, fsdp.Strategies, fsdp.WeakScaling, fsdp.Baseline)
     said = {one: one(made).made[0].markdown() for one in asked}
     bloom = said[fsdp.MultiGpu]
     assert "| 2 processes | 2 | 20.0 |" in bloom and "bloom-tiny, BF16" in bloom and "the first measured" in bloom
-    assert "| 5 | 1 | 3.00 |" in said[fsdp.LinkTest]
+    assert "| 5 | 1 | 3.00 |" in said[fsdp.LinkTest] and "| 3 Node | 3 | 20.0 |" in said[fsdp.MultiNode]
+    of_six: dict[str, list[Row]] = {"fsdp.multi_gpu": [{**own, "device": "cuda", "world_size": "6"}]}
+    assert fsdp.counts(Site("made", Path("nowhere"), "cuda", of_six), "fsdp.multi_gpu") == [1, 2, 4, 6, 8]
     assert "bloom-tiny, BF16, batch 2 per rank" in said[fsdp.Strategies]
     assert "| FULL_SHARD | no | no | 7.00 |" in said[fsdp.Strategies]
     assert "2 epochs" in said[fsdp.WeakScaling] and "1 epoch, " in said[fsdp.Baseline]
