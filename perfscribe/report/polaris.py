@@ -575,7 +575,8 @@ class DataTypes(Problem):
                 bool(wide) and wide_peak.value >= 0.95,
             ),
         )
-        said = f"t length {long}, width {base}, later epochs take {takes} in BF16, {fp16} in FP16, as in FP32{mark}"
+        at = f"t length {long}, width {base}, compared with FP32"
+        said = f"{at} later epochs take {takes} in BF16, {fp16} in FP16{mark}"
         yield Title(f"A{said}")
         yield Finding(14, "polaris", f"In Polaris a{said}." if site.gpu else "")
 
