@@ -997,7 +997,7 @@ class Defects(Problem):
         seen = [cell if filled or not cell.filled else Cell(cell.text, filled=False) for cell in seen]
         yield Table(
             "Where the scripts differ from the text.",
-            "Evidence: figures of this report's tables, or computed.",
+            "Seen here: figures of this report's tables, or computed.",
             ["#", "what", "seen here"],
             [[row["number"], row["defect"], cell] for row, cell in zip(rows, seen, strict=True)],
         )
