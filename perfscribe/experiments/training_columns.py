@@ -64,6 +64,7 @@ WORKLOAD = [
     NODES,
     *t.factors(device="Device", loop="Loop", dtype="Dtype", num_epochs="Epochs", batch_size="Batch a rank"),
     *t.factors(grad_acc="Accumulation", weights="Initial weights"),
+    *t.settings("train_size", "max_length", "labels"),
 ]
 ROWS_PER_STEP = t.derived("batch", "Rows a rank and step", _rows_per_step, exact=True)
 SAMPLES_CALLBACK = t.value(CALLBACK, "Samples/s (Callback)", column="samples_per_s_callback")

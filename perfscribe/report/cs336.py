@@ -10,7 +10,20 @@ from typing import Any
 
 from perfscribe.report.cells import NO_SUCH_THING, Cell, as_cell, shown, word
 from perfscribe.report.problem import Answer, Entries, Finding, Lettered, Part, Problem, Table, Title, Why
-from perfscribe.report.site import NOTHING, Row, Site, batch_of, ends, entry, figure, median_of, noisy, ok, printed
+from perfscribe.report.site import (
+    NOTHING,
+    Row,
+    Site,
+    batch_of,
+    ends,
+    entry,
+    figure,
+    mean_of,
+    median_of,
+    noisy,
+    ok,
+    printed,
+)
 from perfscribe.show.rounding import NO_FIGURE, Figure
 
 TITLE = "CS336 assignment 2 (systems)"
@@ -77,10 +90,11 @@ class BenchmarkingScript(Problem):
     def parts(self) -> Iterator[Part]:
         """(a) to (c)."""
         device = self.site.one_device
+        warm = " and ".join(self.site.levels(self.SCRIPT, "warmup_steps")) or "5"
         yield Table(
             "(b) Forward and backward pass, ms by context.",
-            f"Mean ± std of 10; FP32, batch {batch_of(self.site, self.SCRIPT, '4')}, {device}, 5 warm-up steps, host "
-            "clock with synchronise.",
+            f"{mean_of(self.site, self.SCRIPT, 'forward_ms_n', dtype='fp32')}; FP32, batch "
+            f"{batch_of(self.site, self.SCRIPT, '4')}, {device}, {warm} warm-up steps, host clock with synchronise.",
             ["model_size", "pass_type", *self.contexts],
             [
                 [size, one, *(shown(*self.time(size, one, context)) for context in self.contexts)]
@@ -94,8 +108,9 @@ class BenchmarkingScript(Problem):
         warmups = self.site.swept(self.WARMUP, "warmup_steps", *[("0", "1", "2", "5")] * 2)
         yield Table(
             f"(c) Forward pass after few warm-up steps, ms{self.mark}.",
-            f"Mean ± std of 10, and the forward of the very first step; context {context}, batch 4, {device}, host "
-            f"clock{'; ‡ TF32, not FP32' if self.mark else ', FP32'}.",
+            f"{mean_of(self.site, self.WARMUP, 'full_step_ms_n')}, and the forward of the very first step; context "
+            f"{context}, batch {batch_of(self.site, self.WARMUP, '4')}, {device}, host clock"
+            f"{'; ‡ TF32, not FP32' if self.mark else ', FP32'}.",
             ["model_size", *(f"warmup {steps}" for steps in warmups), "first step, warmup 0"],
             [
                 [
@@ -265,7 +280,8 @@ class BenchmarkingMixedPrecision(Problem):
         )
         yield Table(
             "(c) Forward and backward with and without BF16, ms.",
-            f"Mean ± std of 10; context {context}, batch {batch}, {site.one_device}, host clock with synchronise; "
+            f"{mean_of(site, self.PASSES, 'pass_ms_n')}; context {context}, batch {batch}, {site.one_device}, host "
+            "clock with synchronise; "
             "FP32 is true FP32, BF16 by autocast; avg_time_ms is forward+backward timed in separate passes.",
             ["model_size", "precision", "pass_type", "avg_time_ms", "forward_ms", "backward_ms", "002 (ms)"],
             [self.times(size, precision) for size in sizes(site) for precision in ("fp32", "bf16")],

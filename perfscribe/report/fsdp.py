@@ -10,7 +10,7 @@ from pathlib import Path
 
 from perfscribe.report.cells import NO_SUCH_THING, NOT_MEASURED, Cell, as_cell, shown, word
 from perfscribe.report.problem import Answer, Entries, Finding, Part, Problem, Table, Title, Why, said
-from perfscribe.report.site import Row, Site, batch_of, entry, figure, ok
+from perfscribe.report.site import Row, Site, batch_of, entry, figure, ok, so_many
 from perfscribe.show.rounding import LACKING, MIB_AS_MB, NO_FIGURE, Figure
 
 TITLE = "FSDP workshop"
@@ -100,11 +100,8 @@ def trained(site: Site, row: Row | None, rows: Sequence[Row]) -> str:
         return rounds(row)
     batch = f"{row['dtype'].upper()}, batch {row['batch_size']}, accumulation {row['grad_acc']}"
     clock = "Trainer's clock" if row["loop"] == "trainer" else "host clock"
-    own = ""
-    if site.gpu:
-        steps = int(row["optimizer_steps"]) // int(row["num_epochs"])
-        own = f", 512 tokens, {steps * int(row['batch_size']) * int(row['grad_acc']) * int(row['world_size'])} rows"
-    return f"{batch}{own}, {rounds(*rows)}, {clock}"
+    labels = "" if row["labels"] == "answer" else ", the scripts' labels"
+    return f"{batch}, {row['max_length']} tokens, {row['train_size']} rows{labels}, {rounds(*rows)}, {clock}"
 
 
 def weights(row: Row | None) -> str:
@@ -116,6 +113,12 @@ def fewer(site: Site, first: Row | None, rows: Mapping[int, Row | None]) -> str:
     """What fewer ranks give where that is less than one of them gives. rows: by number of ranks."""
     gains = {n: figure(row, DEFAULT).over(figure(first, DEFAULT)) for n, row in rows.items() if ok(row)}
     return "".join(f", {site.ranks(n)} {gain}x" for n, gain in gains.items() if gain.value < 1)
+
+
+def tokens(site: Site) -> str:
+    """How long the rows of timed steps were."""
+    found = site.levels(Strategies.TABLE, "seq_len")
+    return f", {' and '.join(found)} tokens" if found else ""
 
 
 def model(site: Site, table: str) -> str:
@@ -324,13 +327,12 @@ class WorldOfOne(Problem):
 
     def parts(self) -> Iterator[Part]:
         """By strategy; what FSDP1 does with one rank, what off-load saves and costs."""
-        gpu, dtype, mark = self.site.gpu, self.dtype.upper(), self.mark
+        dtype, mark = self.dtype.upper(), self.mark
         rows = {setup: self.found(setup) for setup in self.SETUPS}
         yield Table(
             f"Setups on one {self.site.rank}{mark}.",
             f"{self.model.split('/')[-1]}, {dtype}, batch {batch_of(self.site, Strategies.TABLE, '1')}"
-            f"{', 512 tokens' if gpu else ''}, median ± half "
-            "IQR of steps, host clock with synchronise; peak of allocated memory"
+            f"{tokens(self.site)}, median ± half IQR of steps, host clock with synchronise; peak of allocated memory"
             f"{f'; ‡ {dtype} in place of FP16' if mark else ''}.",
             ["Setup", "took effect as", "Samples/s", "Peak memory (GB)", "state on"],
             [
@@ -407,9 +409,8 @@ class Strategies(Problem):
         yield Table(
             f"Strategies on {on}{mark}.",
             f"{self.model.split('/')[-1]}, {dtype}, batch {batch_of(site, self.TABLE, '1')} per rank"
-            f"{', 512 tokens' if site.gpu else ''}, median ± "
-            "half IQR of steps, host clock with synchronise; peak of allocated memory; state per rank, with off-load "
-            f"on the CPU{api}{nodes}{f'; ‡ {dtype} in place of FP16' if mark else ''}.",
+            f"{tokens(site)}, median ± half IQR of steps, host clock with synchronise; peak of allocated memory; state "
+            f"per rank, with off-load on the CPU{api}{nodes}{f'; ‡ {dtype} in place of FP16' if mark else ''}.",
             ["Strategy", "CPU off-load", "Activation checkpointing", *self.COLUMNS],
             [
                 [*row, *(cell(site, self.found(*row), one, self.emulated(row[0])) for one in self.COLUMNS.values())]
@@ -708,11 +709,10 @@ class OfCustom(Scaling):
         clocks = CLOCKS.format(
             "Trainer's" if entry(row, "loop", "trainer") == "trainer" else "Trainer's formula for the"
         )
-        if not self.site.gpu:
-            return f"{entry(row, 'parameters')} parameters, {trained(self.site, row, rows)}; {clocks}; {LOSS}"
-        epochs = f", {row['num_epochs']} epochs" if row else ""
+        epochs = f", {so_many(row['num_epochs'], 'epoch')}" if row else ""
         starts = f", the first step's {figure(row, 'first_loss')}" if figure(row, "first_loss") else ""
-        return f"3 layers, d 2048, {trained(self.site, row, rows)}{epochs}; {clocks}; {LOSS}{starts}"
+        sizes = f"{row['num_layers']} layers, d {row['hidden_size']}, " if row else ""
+        return f"{sizes}{trained(self.site, row, rows)}{epochs}; {clocks}; {LOSS}{starts}"
 
     def unlike(self, row: Row) -> list[str]:
         """In parameters, accumulation and units."""
@@ -957,8 +957,8 @@ class WeakScaling(Problem):
             if row["wrapped_by"] == "FSDP2":
                 other, instead = f"{other}, layers wrapped", f"{instead}, one unit"
             other = f"{other} in place of {instead}"
-        sizes = "d 2048, FP16, 512 tokens" if self.site.gpu else row.get("dtype", "fp32").upper()
-        epochs = "1 epoch" if row.get("num_epochs") == "1" else f"{row.get('num_epochs', '5')} epochs"
+        sizes = f"d {row['hidden_size']}, {row['dtype'].upper()}, {row['max_length']} tokens"
+        epochs = so_many(row["num_epochs"], "epoch")
         clock = "Trainer's clock" if row.get("loop", "trainer") == "trainer" else "host clock"
         alone = ", the first row without FSDP" if row.get("wrapped_by") == "none" else ""
         return (

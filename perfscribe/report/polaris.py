@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from perfscribe.report.cells import NO_SUCH_THING, Cell, as_cell, word
 from perfscribe.report.problem import Answer, Entries, Finding, Part, Problem, Table, Title, Why
-from perfscribe.report.site import NOTHING, RAN, Row, Site, ends, entry, figure, ok, printed
+from perfscribe.report.site import NOTHING, RAN, Row, Site, ends, entry, figure, ok, printed, so_many
 from perfscribe.show.rounding import MIB_AS_MB, NO_FIGURE, Figure
 
 TITLE = "Polaris homework"
@@ -115,12 +115,13 @@ class RankMethods(Problem):
     def parts(self) -> Iterator[Part]:
         """By method, the binding below; who agrees, and how long each takes."""
         gpu, count = self.site.gpu, self.ranks()
-        size = "10 epochs of 2048 samples, batch 32 per rank" if gpu else "model, samples and epochs of the config"
-        five = "our clock starts after five warm-up steps, the sources' before the first"
+        names = ("epochs", "samples", "batch")
+        epochs, samples, batch = (" and ".join(self.site.levels(self.TABLE, name)) for name in names)
+        size = f", {so_many(epochs, 'epoch')} of {samples} samples, batch {batch} per rank" if batch else ""
         yield Table(
             "Training by rank counting method.",
-            f"DDP in FP32, {count} ranks, {size}; one run each, slowest rank, host clock with synchronise; "
-            f"{five if gpu else 'after warm-up steps'}.",
+            f"DDP in FP32, {count} ranks{size}; one run each, slowest rank, host clock with synchronise, after warm-up "
+            "steps; the sources' clocks start before the first.",
             ["Method", "Launcher", "Ranks", "Local ranks", "Time (s)", "Time, bound (s)", "published (s)"],
             [self.line(method) for method in self.methods()],
             self.binding(),
@@ -324,7 +325,10 @@ class CrossNode(Problem):
             inter, intra = as_cell(row, "inter", unit=unit, mark=at), as_cell(row, "intra", unit=unit)
             wide = varies(figure(row, "inter"), figure(row, "intra"))
             rows.append([said, inter, intra, Cell("varies too much") if wide else as_cell(row, "impact", 1, "×", at)])
-        model = "DDP of 44.1 M parameters in FP32, batch 32 per rank" if self.site.gpu else "DDP of nn.Transformer"
+        ran, model = self.row(self.TOTAL), "DDP of nn.Transformer"
+        if ran and ok(ran):
+            layers = f"{so_many(ran['layers'], 'layer')}, d {ran['features']}"
+            model = f"{model} in {ran['dtype'].upper()}, {layers}, batch {ran['batch']} per rank"
         transfer, waiting, total, calls = (
             [figure(self.row(metric), column) for column in ("inter", "intra")]
             for metric in (self.TRANSFER, self.WAITING, self.TOTAL, "Calls")

@@ -76,7 +76,7 @@ def to_markdown(folder: Path, table_id: str, most_rows: int = 0) -> str:
     columns: list[dict[str, Any]] = []
     constant: list[dict[str, Any]] = []
     for column in description["columns"]:
-        if column["kind"] == "unshown" or column["name"] in spreads or _is_unpublished(column, read):
+        if column["kind"] in ("setting", "unshown") or column["name"] in spreads or _is_unpublished(column, read):
             continue
         told_once = bool(columns) and not column["spread"] and len(measured) > 1
         same = told_once and _is_constant(column["name"], read, measured)

@@ -38,8 +38,8 @@ class Column:
     """One column. get gives a record's figure, or a text that says why there is none.
 
     name: in the CSV, with the unit (forward_ms). title: in the report, with the unit in brackets.
-    kind: factor (always shown), figure (shown where the cell is ok), published (shown for every cell), unshown
-    (a figure in the CSV alone).
+    kind: factor (always shown), figure (shown where the cell is ok), published (shown for every cell), setting
+    (a factor in the CSV alone), unshown (a figure in the CSV alone).
     spread: name of the column that says how far the figure may be trusted, for rounding.
     exact: whether the figure is a count or a computed number that is shown unrounded.
     spread_get: gives the spread, for a table without that column: it then stands in the CSV alone.
@@ -66,6 +66,11 @@ def factor(name: str, title: str, get: Callable[[Record], Any] | None = None) ->
 def factors(**titles: str) -> list[Column]:
     """Factors' levels, each with its title."""
     return [factor(name, title) for name, title in titles.items()]
+
+
+def settings(*names: str) -> list[Column]:
+    """Factors' levels that stand in the CSV alone."""
+    return [replace(factor(name, name), kind="setting") for name in names]
 
 
 def named(name: str, title: str, words: Mapping[Any, str]) -> Column:
@@ -373,7 +378,7 @@ def _figure_before_failure(record: Record, column: Column) -> Any:
 def _row(record: Record, columns: Sequence[Column]) -> dict[str, Any]:
     row: dict[str, Any] = {}
     for column in columns:
-        shown = record.ok or column.kind in ("factor", "published")
+        shown = record.ok or column.kind in ("factor", "setting", "published")
         row[column.name] = column.get(record) if shown else _figure_before_failure(record, column)
         if shown and _is_blank(row[column.name]):
             raise ValueError(

@@ -210,15 +210,16 @@ def test_answers_speak_of_what_was_measured() -> None:
 def test_the_workshop_speaks_of_the_ranks_epochs_and_dtypes_that_were_trained() -> None:
     own = {"device": "cpu", "status": "ok", "reason": "none", "world_size": "2", "wrapped_by": "FSDP1", "nodes": "1"}
     train = {"model_name": "bloom-tiny", "dtype": "bf16", "batch_size": "1", "grad_acc": "1", "loop": "bare loop"}
+    train |= {"num_epochs": "2", "train_size": "6", "max_length": "48", "labels": "source", "hidden_size": "24"}
     step = {"model": "bloom-tiny", "strategy": "FULL_SHARD", "api": "FSDP2", "offload": "no", "checkpointing": "no"}
     tables: dict[str, list[Row]] = {
         "fsdp.multi_gpu": [{**own, **train, "train_samples_per_second": "20", "samples_scale": "1"}],
         "fsdp.preflight": [
             {**own, "world_size": "5", "on_nodes": "1", "backend": "gloo", "size_mib": "1", "busbw_gb_per_s": "3"}
         ],
-        "fsdp.strategies": [{**own, **step, "dtype": "bf16", "batch": "2", "samples_per_s": "7"}],
+        "fsdp.strategies": [{**own, **step, "dtype": "bf16", "batch": "2", "seq_len": "40", "samples_per_s": "7"}],
         "fsdp.weak_setup": [{**own, "variant": "source", "num_layers": "1", "batch_size": "4", "ran_parameters": "64"}],
-        "fsdp.weak_scaling": [{**own, "variant": "source", "step_ms": "9", "num_epochs": "2", "total_params": "64"}],
+        "fsdp.weak_scaling": [{**own, **train, "variant": "source", "step_ms": "9", "total_params": "64"}],
         "fsdp.baseline_losses": [{**own, "labels": "source", "epoch": "1.0"}],
     }
     made = Site("made", Path("nowhere"), "cpu", tables)
@@ -226,13 +227,14 @@ def test_the_workshop_speaks_of_the_ranks_epochs_and_dtypes_that_were_trained() 
     asked = (fsdp.MultiNode, fsdp.MultiGpu, fsdp.LinkTest, fsdp.Strategies, fsdp.WeakScaling, fsdp.Baseline)
     said = {one: one(made).made[0].markdown() for one in asked}
     bloom = said[fsdp.MultiGpu]
-    assert "| 2 processes | 2 | 20.0 |" in bloom and "bloom-tiny, BF16" in bloom and "the first measured" in bloom
+    assert "| 2 processes | 2 | 20.0 |" in bloom and "the first measured" in bloom
+    assert "bloom-tiny, BF16, batch 1, accumulation 1, 48 tokens, 6 rows, the scripts' labels" in bloom
     assert "| 5 | 1 | 3.00 |" in said[fsdp.LinkTest] and "| 3 Node | 3 | 20.0 |" in said[fsdp.MultiNode]
     of_six: dict[str, list[Row]] = {"fsdp.multi_gpu": [{**own, "device": "cuda", "world_size": "6"}]}
     assert fsdp.counts(Site("made", Path("nowhere"), "cuda", of_six), "fsdp.multi_gpu") == [1, 2, 4, 6, 8]
-    assert "bloom-tiny, BF16, batch 2 per rank" in said[fsdp.Strategies]
+    assert "bloom-tiny, BF16, batch 2 per rank, 40 tokens" in said[fsdp.Strategies]
     assert "| FULL_SHARD | no | no | 7.00 |" in said[fsdp.Strategies]
-    assert "2 epochs" in said[fsdp.WeakScaling] and "1 epoch, " in said[fsdp.Baseline]
+    assert "d 24, BF16, 48 tokens, 2 epochs" in said[fsdp.WeakScaling] and "1 epoch, " in said[fsdp.Baseline]
 
 
 def test_the_custom_models_tables_are_of_the_first_loop() -> None:

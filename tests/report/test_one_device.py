@@ -56,10 +56,16 @@ def test_polaris_speaks_of_the_ranks_lengths_and_widths_that_ran() -> None:
         "launcher": "torchrun",
         "used_device": "cpu",
         "training_s": "2",
+        "epochs": "1",
+        "samples": "8",
+        "batch": "4",
     }
     made._read |= {"polaris.rank_methods": [{**rank, "rank": n, "local_rank": n} for n in ("0", "1", "2")]}
     page = RankMethods(made).markdown({})
-    assert "DDP in FP32, 3 ranks" in page and "1 method gives ranks 0-2 and local ranks 0-2." in page
+    assert (
+        "DDP in FP32, 3 ranks, 1 epoch of 8 samples, batch 4 per rank;" in page
+        and "1 method gives ranks 0-2 and local ranks 0-2." in page
+    )
     cells = [
         {**OK, "device": "cpu", "d_model": "8", "target_length": "4", "dtype": dtype, "training_s": "2"}
         for dtype in ("fp32", "bf16")
@@ -114,7 +120,7 @@ def test_nsys_says_how_many_cells_idle_and_which_is_the_largest() -> None:
 def test_a_cell_out_of_memory_takes_no_answer_away() -> None:
     times = {"small": (10, 12, 24, 48), "2.7B": (20, 40, 80)}
     script = [
-        {**OK, "size": size, "seq_len": str(128 << n)}
+        {**OK, "size": size, "seq_len": str(128 << n), "warmup_steps": "5", "forward_ms_n": "10"}
         | {f"{one}_ms_{what}": str(ms * share) for one in ("forward", "backward") for what, share in parts.items()}
         for size, of in times.items()
         for n, ms in enumerate(of)
@@ -144,6 +150,7 @@ def test_a_loss_that_the_passes_timed_apart_lack_is_called_noise() -> None:
             "pass_type": name,
             "avg_time_ms": str(ms),
             "pass_ms_std": "1",
+            "pass_ms_n": "10",
         }
         for dtype, times in of.items()
         for name, ms in zip(names, times, strict=True)
@@ -176,6 +183,7 @@ def test_a_gain_that_turns_cannot_tell_is_within_noise() -> None:
 
 def test_a_first_step_that_a_later_one_exceeds_is_no_finding() -> None:
     cold = {**OK, "size": "small", "seq_len": "512", "warmup_steps": "0", "first_forward_ms": "25", "forward_ms": "12"}
+    cold["full_step_ms_n"] = "10"
     for later, stands_out in (("20", True), ("26", False)):
         steps = [cold | {"step": step, "forward_ms": ms} for step, ms in (("1", "25"), ("2", later))]
         problem = BenchmarkingScript(site(benchmarking_warmup=[cold], benchmarking_steps=steps))

@@ -199,6 +199,7 @@ METRIC_COLUMNS = [
         "homework 000, Impact (×)",
         lambda r: _published("total_communication_ratio", SOURCE) if r.has(metric=TOTAL) else NONE,
     ),
+    *t.settings("dtype", "layers", "features", "batch"),
 ]
 
 

@@ -59,6 +59,7 @@ COLUMNS = [
     t.Column("source_parameters", "Parameters, as its scripts run", _as_scripts_run, kind="unshown"),
     t.Column("first_loss", "First loss logged", _first_loss, kind="unshown"),
     *c.WORKLOAD,
+    *t.settings("num_layers", "hidden_size"),
     c.SAMPLES_STEPPING,
     c.MEMORY_PEAK,
     c.MFU,

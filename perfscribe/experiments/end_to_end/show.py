@@ -107,6 +107,7 @@ def _time_columns() -> list[t.Column]:
         t.median("forward_no_grad_ms", "Forward under no_grad (ms)"),
         *t.timed("full_step_ms", "Full step (ms)"),
         t.count("forward_ms"),
+        *t.settings("warmup_steps"),
         _published("forward_ms", "brandon-snider", "Forward, brandon-snider (ms)", "warmup_steps"),
         _published("backward_ms", "brandon-snider", "Backward, brandon-snider (ms)", "warmup_steps"),
         _published("forward_no_grad_ms", "damek", "Forward under no_grad, damek (ms)"),

@@ -114,6 +114,7 @@ LAUNCHED_COLUMNS = [
     *t.values(rank_training_s="Training, this rank (s)", training_s="Training, slowest rank (s)"),
     t.quoted("published_s", "Training, published (s)", _published_s),
     *t.values(first_epoch_s="First epoch (s)", later_epoch_s="Later epochs (s)", samples_per_s="Samples/s"),
+    *t.settings("epochs", "samples", "batch"),
 ]
 
 

@@ -201,8 +201,7 @@ PLANS = [
     _measured("state", "State a rank, measured (GiB)"),
     *SENT,
     t.timer("step_ms"),
-    t.Column("batch", "Rows a rank", lambda record: record.factors["batch"], kind="unshown", exact=True),
-    t.Column("seq_len", "Tokens a row", lambda record: record.factors["seq_len"], kind="unshown", exact=True),
+    *t.settings("batch", "seq_len"),
 ]
 VARIANTS = [
     *t.factors(model="Model", world_size="Ranks", dtype="Dtype"),

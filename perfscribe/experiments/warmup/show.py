@@ -59,6 +59,7 @@ def _columns() -> list[t.Column]:
         *t.timed("full_step_ms", "Full step, median (ms)"),
         t.derived("steady_from", "Steady from step", steady, exact=True),
         t.count("full_step_ms"),
+        *t.settings("batch"),
     ]
 
 

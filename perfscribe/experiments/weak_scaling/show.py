@@ -136,6 +136,7 @@ MEASURED = [
     *c.STEPS,
     *c.WRAPPED,
     *t.factors(device="Device", loop="Loop", dtype="Dtype", num_epochs="Epochs"),
+    *t.settings("hidden_size", "max_length"),
 ]
 
 
