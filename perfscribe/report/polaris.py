@@ -432,15 +432,15 @@ class Formats(Problem):
         memory, packed = self.row("memory"), self.row("hdf5_gzip")
         mark = "‡" if self.site.gpu and memory is not None and ranks(memory) < RANKS else ""
         any_row = memory or self.site.row("polaris.io_formats")
-        batch = ", batch 32" if self.site.gpu else ""
+        batch = entry(any_row, "batch", "32")
         samples, _, epochs = entry(any_row, "training_samples", "512 of 2048 × 5").rpartition(" × ")
         where = self.site.one_device if ranks(memory) == 1 else said_ranks(memory)
         spread = "; ratio ± half of its interquartile range" if epochs != "1" else ""
         marked = "‡ one rank with a quarter of the samples, without DDP and profiler; 001 ran 4 ranks under both"
         yield Table(
             "Training from memory and from files.",
-            f"{epochs} epoch{'s' * (epochs != '1')} of {samples} samples{batch}, {where}, files warm in the page "
-            f"cache, one run each, host clock around the epochs{spread}{f'; {marked}' if mark else ''}.",
+            f"{so_many(epochs, 'epoch')} of {samples} samples, batch {batch}, {where}, files warm "
+            f"in the page cache, one run each, host clock around the epochs{spread}{f'; {marked}' if mark else ''}.",
             ["Format", "Time (s)", "Size (MB)", "vs in-memory", "001 (s)"],
             [self.line(name, mark) for name in self.FORMATS],
         )
@@ -556,8 +556,8 @@ class DataTypes(Problem):
         yield Table(
             f"Training by length, width and data type{mark}.",
             f"{entry(site.row(self.DTYPES), 'epochs', '3')} epochs including start-up"
-            f"{', batch 16' if site.gpu else ''}, autocast, one run each, host clock; Large_Feature at "
-            f"length {short}; peak of allocated memory{because}.",
+            f", batch {entry(site.row(self.DTYPES), 'batch', '16')}, autocast, one run each, host clock; Large_Feature "
+            f"at length {short}; peak of allocated memory{because}.",
             ["Configuration", "Data type", "Time (s)", "Memory (GB)", "001 (s, GiB)"],
             [self.line(*one) for one in lines],
         )

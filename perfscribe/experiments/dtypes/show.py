@@ -67,6 +67,7 @@ def _columns() -> list[t.Column]:
         columns.peak_gib(),
         _published("peak_memory_gib", "Peak memory, write-up 001 (GiB)"),
         t.timer("epoch_s"),
+        *t.settings("batch"),
     ]
 
 

@@ -117,6 +117,7 @@ def _formats(cells: Sequence[Record]) -> list[t.Column]:
         t.quoted("size_mib_published", "Storage, write-up 001 (MiB)", published_size),
         t.derived("saved_percent", "Storage saved (%)", _of_files(_saved_percent)),
         t.value("raw_bytes", "Arrays (MiB)", 1 / t.MIB, "raw_mib"),
+        *t.settings("batch"),
     ]
 
 
