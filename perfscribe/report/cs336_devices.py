@@ -7,7 +7,19 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from perfscribe.report.cells import NO_SUCH_THING, Cell, as_cell
-from perfscribe.report.problem import Answer, Finding, Lettered, OnPaper, Part, Problem, Status, Table, Title, Why
+from perfscribe.report.problem import (
+    Answer,
+    Entries,
+    Finding,
+    Lettered,
+    OnPaper,
+    Part,
+    Problem,
+    Status,
+    Table,
+    Title,
+    Why,
+)
 from perfscribe.report.site import NOTHING, Row, Site, ends, entry, fault, figure, ok
 from perfscribe.show import references
 from perfscribe.show.rounding import NO_FIGURE, Figure
@@ -595,7 +607,10 @@ class ShardingAccounting(Problem):
                 f"{setup(rows[0], on)}, one run; before the optimizer step: peak of forward, backward and averaging; "
                 "after it: peak of the step; parts at that peak.",
                 ["optimizer", "moment", "peak", "parameters", "gradients", "optimizer state", "other"],
-                [[theirs if one == "sharded" else one, moment, *of] for (one, moment), of in found.items()],
+                [
+                    [theirs if one == "sharded" else one, moment, *self.line(moment, of)]
+                    for (one, moment), of in found.items()
+                ],
                 self.directly_before(),
                 self.steps(),
                 self.PUBLISHED if self.site.gpu else "",
@@ -649,6 +664,10 @@ class ShardingAccounting(Problem):
         peak = self.of(self.MEMORY, column, optimizer)
         parts = [self.of(self.KINDS, part, optimizer, moment=at) for part in self.PARTS]
         return [peak, *parts, Figure(peak.value - sum(part.value for part in parts))]
+
+    def line(self, moment: str, of: Sequence[Figure]) -> Entries:
+        """A row's figures; parts are of peaks of training."""
+        return of if moment != next(iter(self.MOMENTS)) else [of[0], *[NO_SUCH_THING] * len(of[1:])]
 
     def directly_before(self) -> str:
         """What is held when the step begins."""

@@ -129,9 +129,9 @@ def test_kernels_by_range(trace: Trace) -> None:
     assert of_range("forward", "total_ns") == of_range("inference", "total_ns") == in_forward
     assert series["forward_total_ns"] == [130, 30, 10] and series["forward_launches"] == [2, 1, 1]
     assert of_range("backward", "total_ns") == {names[GEMM]: 100, names[MUL]: 100}
-    assert of_range("optimizer", "max_ns") == {names[ADAM]: 60} and of_range("optimizer", "median_ns") == {
-        names[ADAM]: 50
-    }
+    figures = ("median", "min", "max", "std")
+    assert [of_range("optimizer", f"{one}_ns")[names[ADAM]] for one in figures] == [50, 40, 60, 14]
+    assert series["forward_std_ns"] == [49, 0, 0]
     parts = {label: of_range(label, "total_ns") for label in reading.PARTS}
     assert parts == {"scores": {names[GEMM]: 30}, "softmax": {names[SOFTMAX]: 30}, "final_matmul": {names[GEMM]: 100}}
 

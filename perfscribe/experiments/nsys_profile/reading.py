@@ -10,7 +10,7 @@ import hashlib
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
-from statistics import median
+from statistics import median, stdev
 from typing import Any
 
 from perfscribe.instruments.profiling import ranges
@@ -74,8 +74,8 @@ def kernel_series(trace: Trace, detailed: bool) -> dict[str, list[Any]]:
     """Device time by range and kernel, the largest of each range first; attention's ranges inside forward alone.
 
     kernel_names, and for each range parallel lists: kernel (place in kernel_names), launches and total_ns of all
-    passes; with detailed also median_ns, min_ns and max_ns. Otherwise rare kernels are added up under the name REST,
-    and RANGE_rest_kernels says how many they are.
+    passes; with detailed also median_ns, min_ns, max_ns and std_ns, of a sample as nsys has it. Otherwise rare kernels
+    are added up under the name REST, and RANGE_rest_kernels says how many they are.
     """
     launches, forward = Launches(trace), _instances(trace, ranges.FORWARD)
     wanted = {phase: _instances(trace, name) for phase, name in PHASES.items()}
@@ -101,6 +101,7 @@ def kernel_series(trace: Trace, detailed: bool) -> dict[str, list[Any]]:
             if detailed:
                 figures["median_ns"] = round(median(durations_ns))
                 figures |= {"min_ns": min(durations_ns), "max_ns": max(durations_ns)}
+                figures["std_ns"] = round(stdev(durations_ns)) if len(durations_ns) > 1 else 0
             for figure, value in figures.items():
                 series.setdefault(f"{label}_{figure}", []).append(value)
     return {"kernel_names": list(places), **series}

@@ -282,7 +282,7 @@ def _kernels_of(record: Record, label: str) -> Iterator[tuple[str, str, dict[str
             "total_us": round(kernel.total_ns / passes / NS_PER_US, 3),
             "mean_us": round(kernel.total_ns / kernel.launches / NS_PER_US, 3),
         }
-        for figure in ("median", "min", "max"):
+        for figure in ("median", "min", "max", "std"):
             kept = record.series.get(f"{label}_{figure}_ns")
             values[f"{figure}_us"] = kept[place] / NS_PER_US if kept else "not kept"
         yield label, f"{rare} {REST}" if kernel.name == REST else kernel.name, values
@@ -293,7 +293,7 @@ KERNELS = [
     *t.factors(range="Range", kernel="Kernel"),
     *t.exact(family="Family", launches="Launches a pass"),
     *t.values(percent="Share of the range (%)", total_us="Total a pass (µs)", mean_us="Mean (µs)"),
-    *t.values(median_us="Median (µs)", min_us="Shortest (µs)", max_us="Longest (µs)"),
+    *t.values(median_us="Median (µs)", min_us="Shortest (µs)", max_us="Longest (µs)", std_us="Std (µs)"),
 ]
 
 
