@@ -14,7 +14,7 @@ LEVELS = experiment(
         ["per_block", "whole"],
     ),
     batch=wholes(
-        "rows of a rank; one that is too large for the GPU is shown as such", 1, 65_536, [1, 8], gpu=[1, 8, 32, 64]
+        "rows of a rank; one that is too large for the GPU is shown as such", 1, 65_536, [1, 8], gpu=[1, 8, 16, 32]
     ),
     dtype=choice(
         "of the products and of what is gathered; parameters are fp32", ["fp32", "bf16", "fp16"], "fp32", gpu="fp16"
