@@ -144,14 +144,12 @@ def language_model(meaning: str) -> dict[str, Key]:
     }
 
 
-def loops(gpu: list[str]) -> Key:
-    """What trains; gpu: of preset gpu."""
-    return choices(
-        "trainer, bare loop; tuned: bf16, compiled, a batch that fills the memory; the first is the workshop's tables'",
-        ["trainer", "bare loop", "tuned"],
-        ["bare loop"],
-        gpu=gpu,
-    )
+LOOPS = choices(
+    "trainer, bare loop; tuned: bf16, compiled, a batch that fills the memory; the first is the workshop's tables'",
+    ["trainer", "bare loop", "tuned"],
+    ["bare loop"],
+    gpu=["trainer", "tuned"],
+)
 
 
 def training(vocab_size: Key, tiny_rows: int, **batches: Key) -> dict[str, Key]:

@@ -5,12 +5,12 @@ from perfscribe.config import shared
 from perfscribe.config.keys import experiment, whole
 
 LEVELS = experiment(
-    "The workshop's SimpleGPTModel on several GPUs, by Trainer, by a bare loop, and tuned",
+    "The workshop's SimpleGPTModel on several GPUs, by Trainer, and tuned",
     rounds=shared.ROUNDS,
     **shared.RANKS,
     **shared.SIMPLE_GPT,
     num_layers=whole("layers", 1, 1000, 3, tiny=1),
-    loop=shared.loops(["trainer", "bare loop", "tuned"]),
+    loop=shared.LOOPS,
     wrap=shared.WRAP,
     **shared.training(
         shared.SIMPLE_GPT_VOCABULARY,

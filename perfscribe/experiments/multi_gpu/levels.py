@@ -9,7 +9,7 @@ LEVELS = experiment(
     rounds=shared.ROUNDS,
     **shared.RANKS,
     model_name=shared.BLOOM,
-    loop=shared.loops(["trainer", "tuned"]),
+    loop=shared.LOOPS,
     wrap=shared.WRAP,
     **shared.training(
         shared.BLOOM_VOCABULARY,
