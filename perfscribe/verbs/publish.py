@@ -45,8 +45,12 @@ def main(root: Path, arguments: list[str]) -> int:
     if not all(map(Path.exists, (source / "plan" / "index.json", source / "journal"))):
         raise ValueError(f"publish: there are no results of site {session.LOCAL_SITE} to publish as {name}")
     taken = [f"{parent}/{name}" for parent in ("results", "report") if (root / parent / name).exists()]
+    if replaces and not session.is_committed(root, name):
+        raise ValueError(f"publish: there is no published site {name} to replace; publish {name} makes one")
     if taken and not replaces:
-        raise ValueError(f"publish: {' and '.join(taken)} exists; take another name, or publish --replace {name}")
+        raise ValueError(
+            f"publish: {' and '.join(taken)}: there already; take another name or publish --replace {name}"
+        )
     _read_notes(root, session.LOCAL_SITE)  # asked first: they may be no text
     origin = _origin(root, name)  # asked first: the new site would count as an uncommitted change
     with made_whole(root, name, taken):

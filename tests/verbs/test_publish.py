@@ -262,8 +262,12 @@ def test_a_site_is_gone_on_with_and_replaced(site: Site, clone: Site) -> None:
 
 def test_a_name_is_taken_once(site: Site) -> None:
     before = {path: path.read_bytes() for path in published_files(site.root, "demo")}
-    with pytest.raises(ValueError, match=r"^publish: results/demo and report/demo exists; take another name, or pub"):
+    with pytest.raises(
+        ValueError, match=r"^publish: results/demo and report/demo: there already; take another name or "
+    ):
         publish.main(site.root, ["demo"])
+    with pytest.raises(ValueError, match=r"^publish: there is no published site dmeo to replace; publish dmeo makes"):
+        publish.main(site.root, ["--replace", "dmeo"])
     assert before == {path: path.read_bytes() for path in published_files(site.root, "demo")}
 
 
