@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from perfscribe.analytic.traffic import GB, bus_factor
@@ -17,17 +17,6 @@ DESCRIBES = 0.2  # relative: with larger residuals one latency and one bandwidth
 NOT_DESCRIBED = f"none: residuals above {100 * DESCRIBES:.0f} %"
 NOT_REACHED, NO_GROWTH = "none: the largest is below it", "none: no growth with size"
 NEVER_STARTED = ("skipped", "unsupported", "not_run")
-
-
-@dataclass(frozen=True)
-class Line:
-    """t = latency + bytes / bandwidth."""
-
-    fit: LatencyBandwidthFit
-
-    def time_ms(self, message_bytes: float) -> float:
-        """The fitted time."""
-        return 1e3 * (self.fit.alpha_s + self.fit.beta_s_per_byte * message_bytes)
 
 
 def key_of(record: Record) -> tuple[Any, ...]:
@@ -51,11 +40,6 @@ def _lacking_last(records: Iterable[Record]) -> list[Record]:
     return sorted(records, key=lambda r: (r.status, r.reason) if r.status in NEVER_STARTED else ("", ""))
 
 
-def lines(records: Iterable[Record]) -> dict[tuple[Any, ...], Line]:
-    """The line of each way that has enough sizes."""
-    return {key: line for key, group in t.grouped(records, key_of).items() if (line := _line(group)) is not None}
-
-
 def swept(chosen: Sequence[Record]) -> list[Record]:
     """The sweep, and the homework's cells of the same ways, by size."""
     ways = {key_of(record) for record in chosen if record.factors["grid"] == "sweep"}
@@ -63,13 +47,12 @@ def swept(chosen: Sequence[Record]) -> list[Record]:
     return _lacking_last(one for group in found.values() for one in sorted(group, key=lambda r: r.factors["size_mb"]))
 
 
-def _line(group: Iterable[Record]) -> Line | None:
+def _fit(group: Iterable[Record]) -> LatencyBandwidthFit | None:
     ok = [record for record in group if record.ok]
     if not ok:
         return None
     times_s = [t.summary(record, "time_ms").median * 1e-3 for record in ok]
-    fit = fit_latency_bandwidth([float(record.values["message_bytes"]) for record in ok], times_s)
-    return None if fit is None else Line(fit)
+    return fit_latency_bandwidth([float(record.values["message_bytes"]) for record in ok], times_s)
 
 
 def rows(records: Iterable[Record]) -> list[Record]:
@@ -78,17 +61,17 @@ def rows(records: Iterable[Record]) -> list[Record]:
 
 
 def _row(group: Sequence[Record]) -> Record:
-    line = _line(group)
+    fit = _fit(group)
     ok = [record for record in group if record.ok]
     factors = {name: group[0].factors[name] for name in WAY}
-    if line is None:
+    if fit is None:
         lost = next((record for record in group if not record.ok), None)
         status, reason = "not_run", f"fewer than {LEAST_SIZES} sizes were measured"
         if lost is not None:
             status, reason = lost.status, lost.reason
         return replace(group[0], factors=factors, status=status, reason=reason, samples={}, values={}, series={})
     values = {name: ok[0].values[name] for name in ("connections",) if name in ok[0].values}
-    values |= _values(line.fit, factors) | {"half_reached_bytes": _half_reached(ok)}
+    values |= _values(fit, factors) | {"half_reached_bytes": _half_reached(ok)}
     flags = sorted({flag for record in ok for flag in record.flags})
     return replace(ok[0], factors=factors, samples={}, series={}, flags=flags, values=values)
 

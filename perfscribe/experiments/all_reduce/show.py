@@ -54,13 +54,13 @@ def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
     chosen = [r for r in every if r.factors["transport"] == "default"]
     forced = [r for r in every if r.factors["grid"] == "transports"]
     swept = fits.swept(chosen)
-    fitted = [*_nccl(every), *_fitted(fits.lines(every))]
+    nccl = _nccl(every)
     of_links = ceilings.of_links(records, swept, busbw)
     known = references.load(NAME)
     published = [_published_ms(source, known) for source in WITH_TIMES]
     published += [ceilings.slowest_link(records), *(_published_busbw(source, known) for source in SOURCES)]
-    timed = [*_place()[1:], *_times(), *fitted, *published]
-    timed_over_sizes = [*_place(), *_times(), *of_links, *fitted]
+    timed = [*_place()[1:], *_times(), *nccl, *published]
+    timed_over_sizes = [*_place(), *_times(), *of_links, *nccl]
     notes = [RULES, *([ceilings.LINK_NOTE] if of_links else [])]
     lines = [*_place()[:5], *LINE]
     return [
@@ -133,20 +133,6 @@ def _nccl(records: Iterable[Record]) -> list[t.Column]:
     if not any(record.ok and record.has(backend="nccl") for record in records):
         return []
     return t.only(lambda record: record.has(backend="nccl"), NO_NCCL, *t.exact(**NCCL))
-
-
-def _fitted(lines: Mapping[tuple[Any, ...], fits.Line]) -> list[t.Column]:
-    """The time by the row's line, and how far the measured one is from it."""
-
-    def time_ms(record: Record) -> float | str:
-        sent, line = record.values["message_bytes"], lines.get(fits.key_of(record))
-        return "too few sizes" if line is None else line.time_ms(sent)
-
-    def residual(record: Record) -> float | str:
-        by_line = time_ms(record)
-        return by_line if isinstance(by_line, str) else 100 * (t.summary(record, "time_ms").median / by_line - 1)
-
-    return [t.derived("fitted_ms", "Fitted (ms)", time_ms), t.derived("residual_percent", "Residual (%)", residual)]
 
 
 LINE = [

@@ -35,6 +35,5 @@ SHOWN = Shown(
         "cs336.ddp_overhead",
         "cs336.ddp_timeline_spans",
     ),
-    reads=("all_reduce",),
     figures=("cs336.ddp_steps", "cs336.ddp_timeline", "cs336.ddp_buckets"),
 )

@@ -9,8 +9,6 @@ from statistics import median
 from typing import Any
 
 from perfscribe.analytic.bucket_model import BYTES_PER_MB, OverheadFit, best_bucket_bytes, fit_overhead, overhead_s
-from perfscribe.distributed.transport import DEFAULT
-from perfscribe.experiments.all_reduce import fits
 from perfscribe.experiments.ddp import drawings
 from perfscribe.experiments.ddp import variants as v
 from perfscribe.experiments.ddp.levels import SHOWN
@@ -20,7 +18,6 @@ from perfscribe.show import figures as f
 from perfscribe.show import tables as t
 
 TABLES, FIGURES = SHOWN.tables, SHOWN.figures
-NO_LINE = "no line of all-reduces among as many"
 NO_BUCKETS = "none"
 TOO_FEW_TURNS = "too few turns"
 NO_FIT = "too few numbers of buckets"
@@ -49,10 +46,7 @@ STEP_NOTE = (
     "Implementations were interleaved around the same parameters; a step is the slowest rank's by the host clock. "
     "Exposed: a step less one without communication, median over turns, which noise may make negative."
 )
-PHASES_NOTE = (
-    "Medians of steps that wait for the device after each phase. By themselves: as many all-reduces of as many bytes, "
-    "by the latency and bandwidth that all_reduce measured."
-)
+PHASES_NOTE = "Medians of steps that wait for the device after each phase."
 TIMELINE_NOTE = (
     "One step of rank 0 under the torch profiler, which slows it. NCCL's kernels also run while they wait for another "
     "rank."
@@ -82,11 +76,10 @@ def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
     phased = [row for row in rows if row.factors["implementation"] in v.PHASED]
     modelled = [row for cell in cells for row in overhead(cell)]
     traced = [row for row in rows if row.factors["traced"] and _variant(row) in v.traced(_variants(row))]
-    lines = fits.lines(records.get("all_reduce", []))
     return [
         t.make(TABLES[0], "Ranks against a single process", rows, _checked(), [CHECK_NOTE]),
         t.make(TABLES[1], "Step and communication", rows, _benchmark(), [STEP_NOTE]),
-        t.make(TABLES[2], "Phases of a step", phased, _phases(lines), [PHASES_NOTE]),
+        t.make(TABLES[2], "Phases of a step", phased, _phases(), [PHASES_NOTE]),
         t.make(TABLES[3], "Traced steps", traced, _timeline(), [TIMELINE_NOTE]),
         t.make(TABLES[4], "The model of the overhead", modelled, _overhead(), [OVERHEAD_NOTE]),
         t.make(TABLES[5], "Spans of the traced steps", [one for row in traced for one in spans(row)], SPANS),
@@ -244,20 +237,11 @@ def _benchmark() -> list[t.Column]:
     ]
 
 
-def _phases(lines: Mapping[tuple[Any, ...], fits.Line]) -> list[t.Column]:
-    """Where a step goes, of implementations whose phases are timed. lines: of all-reduces by themselves."""
+def _phases() -> list[t.Column]:
+    """Where a step goes, of implementations whose phases are timed."""
 
     def copies(row: Record) -> float | str:
         return t.summary(row, "copies_ms").median if "copies_ms" in row.samples else "none"
-
-    def alone(row: Record) -> float | str:
-        """A step's calls one after the other, over the links that the backend chose."""
-        wanted = ("all_reduce", DEFAULT, row.factors["backend"], row.factors["world_size"])
-        for (operation, backend, _, way, ranks, _), line in lines.items():
-            if (operation, way, backend, ranks) == wanted:
-                calls = int(row.values["all_reduces"])
-                return calls * line.time_ms(float(row.values["sent_bytes"]) / calls)
-        return NO_LINE
 
     return [
         *CELL,
@@ -268,7 +252,6 @@ def _phases(lines: Mapping[tuple[Any, ...], fits.Line]) -> list[t.Column]:
         t.median("optimizer_ms", "Optimizer (ms)"),
         t.iqr("communication_ms", "IQR (ms)"),
         t.derived("copies_ms", "Copies of it (ms)", t.if_timed(copies)),
-        t.derived("alone_ms", "All-reduces by themselves (ms)", t.if_timed(alone)),
         t.median("marked_step_ms", "Step, waiting for each phase (ms)"),
         t.value("sent_bytes", "Sent (MiB)", 1 / t.MIB, "sent_mib"),
         t.count("communication_ms"),
