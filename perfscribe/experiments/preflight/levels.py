@@ -43,4 +43,4 @@ LEVELS = experiment(
     ),
 )
 
-SHOWN = Shown(tables=("fsdp.preflight",), figures=("fsdp.preflight",))
+SHOWN = Shown(tables=("fsdp.preflight",))
