@@ -303,7 +303,7 @@ class NaiveDdpBenchmarking(Ddp):
     """Steps and communication of all implementations."""
 
     name = "naive_ddp_benchmarking"
-    details = ("cs336.ddp_benchmark", "cs336.ddp_phases", "cs336.ddp_steps")
+    details = ("cs336.ddp_benchmark", "cs336.ddp_phases")
     PUBLISHED = (
         "Published: 2 H100, TF32, same batch and context: naive 531.7 (42.8 communicating), flat 523.0, overlap 509.3, "
         "buckets 511.0, 509.0, 516.4, 512.9 ms."

@@ -21,7 +21,7 @@ MOST_OF = {"one device": 3, "several devices": 2, "polaris": MOST_FINDINGS, "fsd
 # Ids of figures, of which the first that the site has is shown.
 FIGURES = (
     ("cs336.nsys_forward", "cs336.flash_times", "cs336.attention_by_length"),
-    ("fsdp.custom_scaling", "fsdp.strategies", "cs336.ddp_steps", "polaris.io_times"),
+    ("fsdp.custom_scaling", "fsdp.strategies", "polaris.io_times"),
 )
 
 

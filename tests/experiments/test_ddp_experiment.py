@@ -12,15 +12,13 @@ from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
-import pandas as pd
 import pytest
 import torch
-from matplotlib.figure import Figure
 from measured_cells import as_record, with_tokens
 from ranks import run_ranks
 
 from perfscribe.base.cells import Cell
-from perfscribe.experiments.ddp import drawings, levels, measure, program, tracing, variants
+from perfscribe.experiments.ddp import levels, measure, program, tracing, variants
 from perfscribe.experiments.ddp.program import Wrapped
 from perfscribe.experiments.ddp.variants import Variant
 from perfscribe.instruments.profiling.trace import Kernel, Range, Trace, thread_key
@@ -137,16 +135,6 @@ def test_the_slowest_rank_counts() -> None:
 MAIN, AUTOGRAD = thread_key(1, 1), thread_key(1, 2)
 NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
 GEMM = "sm90_xmma_gemm_f32f32_tf32f32_f32_tn_n"
-
-
-def test_a_bar_ends_at_its_step_where_exposed_time_is_negative() -> None:
-    row = dict.fromkeys(drawings.CELL, "1") | {"implementation": variants.NAIVE, "step_ms": 250.0}
-    canvas = Figure()
-    rows = [{"exposed_ms": -14.0}, {"exposed_ms": 20.0}]
-    drawings.steps(canvas, pd.DataFrame([row | one | {"exposed_low_ms": -30, "exposed_high_ms": 40} for one in rows]))
-    drawn: list[Any] = list(canvas.axes[0].patches)
-    bars = [(bar.get_x(), bar.get_width()) for bar in drawn]
-    assert bars == [(0, 250), (0, 230), (250, 0), (230, 20)]
 
 
 def kernel(name: str, start: int, end: int, launched: int, stream: int, thread: int = MAIN) -> Kernel:

@@ -17,7 +17,6 @@ COMPUTE, COMMUNICATION = f.COLOURS[0], f.COLOURS[1]
 LANES = {"compute": COMPUTE, "communication": COMMUNICATION}
 PHASE_COLOURS = {"forward": "#D8D8D8", "backward": "#9A9A9A", "communication": "#F4C7A1", "optimizer": "#C9D9E8"}
 SHORT = {v.NAIVE: "naive", v.FLAT: "flat", v.OVERLAP: "overlap", v.BUCKETED: "bucket", v.TORCH: "torch DDP"}
-MOST_PANELS = 4
 FAINTEST = 0.08  # that is still seen
 BESIDE = 1.06  # how far cells of the same bucket size are drawn apart
 
@@ -45,30 +44,6 @@ def _interval(rows: pd.DataFrame) -> list[np.ndarray]:
     """Lengths below and above exposed communication."""
     low, exposed, high = (_floats(rows, f"exposed{end}_ms") for end in ("_low", "", "_high"))
     return [np.nan_to_num(exposed - low).clip(0), np.nan_to_num(high - exposed).clip(0)]
-
-
-def steps(canvas: Any, rows: pd.DataFrame) -> None:
-    """A panel a cell, a bar an implementation: the step, and what communication adds to it."""
-    cells = _cells(rows)[:MOST_PANELS]
-    height = 1 if len(cells) <= 2 else 2
-    panels = canvas.subplots(height, -(-len(cells) // height), squeeze=False).flatten()
-    for axes, (key, own) in zip(panels, cells, strict=False):
-        step, exposed, places = _floats(own, "step_ms"), _floats(own, "exposed_ms"), np.arange(len(own))
-        exposed = exposed.clip(0)  # noise may make it negative, which only whiskers show
-        off = step - exposed
-        axes.barh(places, off, color=COMPUTE, height=0.7, label="without communication")
-        axes.barh(places, exposed, left=off, color=COMMUNICATION, height=0.7, alpha=0.85, label="exposed communication")
-        axes.errorbar(step, places, xerr=_interval(own), fmt="none", ecolor="#333333", capsize=2, linewidth=0.9)
-        axes.set_xlim(left=0)
-        axes.set_yticks(places, [_label(row) for _, row in own.iterrows()], fontsize=7)
-        axes.invert_yaxis()
-        axes.set_title(_title(key), fontsize=7.5)
-        axes.set_xlabel("Step (ms)", fontsize=8)
-        axes.grid(axis="y", visible=False)
-    for axes in panels[len(cells) :]:
-        axes.remove()
-    handles, labels = panels[0].get_legend_handles_labels()
-    canvas.legend(handles, labels, fontsize=7, loc="outside upper center", ncols=2)
 
 
 def timelines(canvas: Any, rows: pd.DataFrame, traced: pd.DataFrame) -> None:

@@ -35,5 +35,5 @@ SHOWN = Shown(
         "cs336.ddp_overhead",
         "cs336.ddp_timeline_spans",
     ),
-    figures=("cs336.ddp_steps", "cs336.ddp_timeline", "cs336.ddp_buckets"),
+    figures=("cs336.ddp_timeline", "cs336.ddp_buckets"),
 )

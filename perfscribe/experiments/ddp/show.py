@@ -55,10 +55,6 @@ OVERHEAD_NOTE = (
     "Exposed = s / (n_b·w) + n_b·o, the handout's model, by least squares over bucket sizes and overlap_individual. "
     "Nothing is fitted where all exposed times are within noise."
 )
-STEPS_CAPTION = (
-    "Time of a step, of which exposed communication is in orange, with its interval over turns. Medians by the host "
-    "clock, of the slowest rank."
-)
 TIMELINE_CAPTION = (
     "One traced step of rank 0: its phases (on a GPU from their first to their last kernel), and what the device "
     "computes and communicates. NCCL's kernels also run while they wait for another rank. The fainter a bar, the less "
@@ -305,12 +301,10 @@ SPANS = [
 
 
 def figures(tables: Mapping[str, t.Table]) -> list[f.Figure]:
-    """Steps by implementation, timelines, exposed communication by bucket size."""
-    steps = f.of(tables["cs336.ddp_benchmark"].ok, drawings.steps)
+    """Timelines, exposed communication by bucket size."""
     timelines = f.of(tables["cs336.ddp_timeline_spans"].ok, drawings.timelines, traced=tables["cs336.ddp_timeline"].ok)
     buckets = f.of(tables["cs336.ddp_overhead"].ok, drawings.buckets)
     return [
-        f.Figure(FIGURES[0], STEPS_CAPTION, steps, (7.0, 4.2), sample="step_ms"),
-        f.Figure(FIGURES[1], TIMELINE_CAPTION, timelines, (7.0, 3.2)),
-        f.Figure(FIGURES[2], BUCKETS_CAPTION, buckets, (7.0, 3.6)),
+        f.Figure(FIGURES[0], TIMELINE_CAPTION, timelines, (7.0, 3.2)),
+        f.Figure(FIGURES[1], BUCKETS_CAPTION, buckets, (7.0, 3.6)),
     ]
