@@ -35,9 +35,8 @@ READS_NOTE = (
     "before opening and again before reading."
 )
 CAPTION = (
-    "Above: constructor and one epoch of training by format, warm and cold page cache: shares of the parts (medians), "
-    "and at the end their sum and the loader wait per sample. Below: time to read one random sample by format, host "
-    "clock: median and interquartile range, warm (filled), cold (hollow), logarithmic."
+    "Constructor and one epoch of training by format, warm and cold page cache: shares of the parts (medians), and at "
+    "the end their sum and the loader wait per sample."
 )
 BARS = {"constructor_s": "constructor", "loader_wait_s": "loader wait", "copy_s": "copy", "compute_s": "compute"}
 
@@ -189,8 +188,6 @@ def _reads(cells: Sequence[Record]) -> list[t.Column]:
         ),
         *t.timed("open_ms", "Open (ms)", "n"),
         *t.timed("read_ms", "Read (ms)"),
-        t.derived("read_ms_q1", "Lower quartile (ms)", lambda r: t.summary(r, "read_ms").q1),
-        t.derived("read_ms_q3", "Upper quartile (ms)", lambda r: t.summary(r, "read_ms").q3),
         t.count("read_ms"),
         t.derived("slowest_read_ms", "Slowest (ms)", lambda r: t.summary(r, "read_ms").maximum),
         _against(cells, "hdf5", _read_ms, "read_ms"),
@@ -202,23 +199,14 @@ def _reads(cells: Sequence[Record]) -> list[t.Column]:
 
 
 def figures(tables: Mapping[str, t.Table]) -> list[f.Figure]:
-    """Where the time of constructor and epoch goes, and what reading one sample takes."""
-    parts = f.of(tables["polaris.io_parts"].ok, _draw, fill=_draw_parts)
-    reads = f.of(tables["polaris.io_reads"].ok, _draw, fill=_draw_reads)
-    return [f.Figure(FIGURES[0], CAPTION, f.stacked(parts, reads, heights=(4.4, 3.6)), (7.0, 7.8))]
+    """Where the time of constructor and epoch goes."""
+    draw = f.of(tables["polaris.io_parts"].ok, _draw)
+    return [f.Figure(FIGURES[0], CAPTION, draw, (7.0, 4.4))]
 
 
-def _draw(canvas: Any, rows: pd.DataFrame, fill: Callable[[Any, pd.DataFrame], list[str]]) -> None:
-    """Rows from top to bottom, as in the table, named by what fill gives back."""
-    axes = canvas.subplots()
-    names = fill(axes, f.main_device(rows))
-    axes.set_yticks(range(len(names)), names, fontsize=f.LABEL_POINTS)
-    axes.invert_yaxis()
-    axes.grid(axis="y", visible=False)
-
-
-def _draw_parts(axes: Any, rows: pd.DataFrame) -> list[str]:
+def _draw(canvas: Any, rows: pd.DataFrame) -> None:
     """A bar a row, as shares of the sum of constructor and one epoch; sum and loader wait per sample at its end."""
+    axes, rows = canvas.subplots(), f.main_device(rows)
     times = rows[list(BARS)].astype(float)
     shares = 100 * times.div(times.sum(axis=1), axis=0)
     ends = shares.cumsum(axis=1)
@@ -234,34 +222,6 @@ def _draw_parts(axes: Any, rows: pd.DataFrame) -> list[str]:
     axes.set_xlim(0, 100)
     axes.set_xlabel("Training: share of constructor and one epoch (%)")
     axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=len(BARS))
-    return [f"{row['format']}, {row['cache']}" for _, row in rows.iterrows()]
-
-
-def _draw_reads(axes: Any, rows: pd.DataFrame) -> list[str]:
-    """A line a format with a dot for warm and one for cold, each labelled with its median.
-
-    Warm is labelled above its dot, cold below, so that close ones stay readable.
-    """
-    names = list(dict.fromkeys(rows["format"]))
-    for colour, cache in zip(f.COLOURS, ("warm", "cold"), strict=False):
-        warm = cache == "warm"
-        for _, row in rows[rows["cache"] == cache].iterrows():
-            place = names.index(row["format"])
-            read_ms, low, high = (float(row[name]) for name in ("read_ms", "read_ms_q1", "read_ms_q3"))
-            bars = {"xerr": [[read_ms - low], [high - read_ms]], "capsize": 2, "color": colour}
-            dot = {"fmt": "o" if warm else "s", "markersize": 6, "markerfacecolor": colour if warm else "white"}
-            axes.errorbar([read_ms], [place], **bars, **dot)
-            axes.annotate(
-                f"{cache} {format_figure(read_ms, high - low)}",
-                (read_ms, place),
-                xytext=(0, 6 if warm else -6),
-                textcoords="offset points",
-                ha="center",
-                va="bottom" if warm else "top",
-                fontsize=7,
-                color=colour,
-            )
-    axes.set_xscale("log")
-    axes.margins(x=0.1, y=0.12)
-    axes.set_xlabel("Random single reads: time to read one sample (ms)")
-    return names
+    axes.set_yticks(places, rows["format"] + ", " + rows["cache"], fontsize=f.LABEL_POINTS)
+    axes.invert_yaxis()
+    axes.grid(axis="y", visible=False)
