@@ -247,9 +247,8 @@ SUMS = [
 # --- figure -----------------------------------------------------------------------------------------------------
 
 CAPTION = (
-    "Above: samples per second of all ranks and peak of allocated memory on most ranks, without off-load and "
-    "checkpointing; dashes: predicted parameters, gradients and optimizer state. Below: step and peak under FULL_SHARD "
-    "by wrapping and prefetching, all variants interleaved; whiskers: interquartile ranges."
+    "Samples per second of all ranks and peak of allocated memory on most ranks, without off-load and checkpointing; "
+    "dashes: predicted parameters, gradients and optimizer state; whiskers: interquartile ranges."
 )
 
 
@@ -258,17 +257,14 @@ AS_GIVEN = {"strategy": "FULL_SHARD, one unit", "offload": "no", "checkpointing"
 
 
 def figures(tables: Mapping[str, t.Table]) -> list[f.Figure]:
-    """Speed and memory by strategy, and of wrapping and prefetching."""
+    """Speed and memory by strategy."""
     plans, variants = tables[TABLES[0]].ok, tables[TABLES[1]].ok
     whole = variants[(variants["api"] == "FSDP1") & (variants["wrapping"] == WRAPPINGS[WHOLE])]
-    colours = dict(zip(dict.fromkeys([*plans["dtype"], *variants["dtype"]]), f.COLOURS, strict=False))
-    above = f.of(pd.concat([plans, whole.assign(**AS_GIVEN)]), _draw_strategies, colours=colours)
-    below = f.of(variants, _draw_variants, colours=colours)
-    draw = f.stacked(above, below, heights=(3.8, 3.2))
-    return [f.Figure(SHOWN.figures[0], CAPTION, draw, (7.4, 6.8), sample="step_ms")]
+    draw = f.of(pd.concat([plans, whole.assign(**AS_GIVEN)]), _draw)
+    return [f.Figure(SHOWN.figures[0], CAPTION, draw, (7.4, 3.8), sample="step_ms")]
 
 
-def _draw_strategies(canvas: Any, rows: pd.DataFrame, colours: Mapping[str, str]) -> None:
+def _draw(canvas: Any, rows: pd.DataFrame) -> None:
     """Samples/s and peak by strategy, a colour for each dtype."""
     speed, memory = canvas.subplots(1, 2)
     chosen = rows[rows["world_size"] == rows["world_size"].max()]
@@ -276,14 +272,14 @@ def _draw_strategies(canvas: Any, rows: pd.DataFrame, colours: Mapping[str, str]
     chosen = plain if len(plain) else chosen
     chosen = chosen.assign(label=chosen["strategy"].where(chosen["api"] != "FSDP1", chosen["strategy"] + " (FSDP1)"))
     names, dtypes = (list(dict.fromkeys(chosen[column])) for column in ("label", "dtype"))
-    unit, name = _unit(chosen["peak_allocated_gib"])
+    peak_gib = chosen["peak_allocated_gib"].astype(float).max()
+    unit, name = (t.GIB / 1e9, "GB") if peak_gib >= 1 else (t.GIB / MB, "MB")
     width = 0.8 / len(dtypes)
-    for number, dtype in enumerate(dtypes):
+    for number, (dtype, colour) in enumerate(zip(dtypes, f.COLOURS, strict=False)):
         group = chosen[chosen["dtype"] == dtype]
         at = [names.index(label) + width * (number - (len(dtypes) - 1) / 2) for label in group["label"]]
         rate = group["samples_per_s"].astype(float)
         spread = pd.to_numeric(group["samples_per_s_spread"], errors="coerce").fillna(0) / 2
-        colour = colours[dtype]
         speed.bar(at, rate, width, yerr=spread, color=colour, label=dtype, capsize=2)
         memory.bar(at, group["peak_allocated_gib"].astype(float) * unit, width, color=colour, label=dtype)
         for place, height in zip(at, group["state_predicted_gib"].astype(float) * unit, strict=True):
@@ -298,27 +294,3 @@ def _draw_strategies(canvas: Any, rows: pd.DataFrame, colours: Mapping[str, str]
     speed.set_title(f"{chosen['model'].iloc[0]}, {chosen['world_size'].iloc[0]} ranks", fontsize=8)
     speed.legend(fontsize=7)
     memory.set_title("dashes: predicted parameters, gradients, moments", fontsize=8)
-
-
-def _unit(gib: pd.Series) -> tuple[float, str]:
-    """Factor from GiB, and the unit's name."""
-    return (t.GIB / 1e9, "GB") if gib.astype(float).max() >= 1 else (t.GIB / MB, "MB")
-
-
-def _draw_variants(canvas: Any, rows: pd.DataFrame, colours: Mapping[str, str]) -> None:
-    """Step time and peak on most ranks, a bar a variant in its dtype's colour."""
-    rows = rows[rows["world_size"] == rows["world_size"].max()]
-    panels = canvas.subplots(1, 2, sharey=True)
-    # On two lines, as the longest name would not fit beside both panels on one.
-    names = list(rows["api"] + ", " + rows["wrapping"].str.removeprefix("none: ") + "\n" + rows["prefetch"])
-    unit, unit_name = _unit(rows["peak_allocated_gib"])
-    places, shades = range(len(rows)), [colours[dtype] for dtype in rows["dtype"]]
-    spread = pd.to_numeric(rows["step_ms_iqr"], errors="coerce").fillna(0) / 2
-    panels[0].barh(places, rows["step_ms"].astype(float), xerr=spread, color=shades, capsize=2)
-    panels[1].barh(places, rows["peak_allocated_gib"].astype(float) * unit, color=shades)
-    panels[0].set_yticks(places, names, fontsize=7)
-    panels[0].invert_yaxis()
-    panels[0].set_xlabel("Step (ms)")
-    panels[1].set_xlabel(f"Peak allocated ({unit_name})")
-    for axes in panels:
-        axes.grid(axis="y", visible=False)
