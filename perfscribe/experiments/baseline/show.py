@@ -57,8 +57,8 @@ def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
 
 
 def figures(tables: Mapping[str, t.Table]) -> list[f.Figure]:
-    """Losses and rates over epochs."""
-    return [f.Figure(name, CAPTION, f.of(tables[name].ok, _draw), (7.0, 4.6)) for name in SHOWN.figures]
+    """Losses over epochs."""
+    return [f.Figure(name, CAPTION, f.of(tables[name].ok, _draw)) for name in SHOWN.figures]
 
 
 def _named(record: Record, values: dict[str, Any], **more: Any) -> Record:
@@ -175,18 +175,13 @@ LOSSES = [
     *t.factors(labels="Labels", epoch="Epoch"),
     t.value("step", "Step", exact=True),
     *t.values(train_loss="Training loss", eval_loss="Evaluation loss", eval_runtime_s="Evaluation (s)"),
-    *t.values(trained_per_s="Training samples/s", evaluated_per_s="Evaluation samples/s"),
 ]
 LOSS_NOTES = ("Training loss: mean since the row before, dropout on; evaluation loss: mean over batches.",)
 CAPTION = (
-    "Above: training loss (mean since the evaluation before, dropout on) and evaluation loss, with labels that train "
-    "the answer and with the workshop's. Below: samples per second of the same steps and evaluations."
+    "Training loss (mean since the evaluation before, dropout on) and evaluation loss, with labels that train the "
+    "answer and with the workshop's."
 )
-TRAINING, EVALUATION = ("training", "--"), ("evaluation", "-")
-PANELS = {
-    "Loss": {"train_loss": TRAINING, "eval_loss": EVALUATION},
-    "Samples/s": {"trained_per_s": TRAINING, "evaluated_per_s": EVALUATION},
-}
+DRAWN = {"train_loss": ("training", "--"), "eval_loss": ("evaluation", "-")}
 NAMES = {"answer": "answer", "source": "the workshop's labels"}
 
 
@@ -209,34 +204,23 @@ def _evaluations(record: Record) -> Iterator[tuple[float, dict[str, Any]]]:
                 "train_loss": fmean(losses) if losses else "none logged since the row before",
                 "eval_loss": held["eval_loss"][place],
                 "eval_runtime_s": held["eval_runtime_s"][place],
-                "trained_per_s": _samples_per_s_between(record, before, step),
-                "evaluated_per_s": held["eval_samples_per_s"][place],
             },
         )
         before = step
 
 
-def _samples_per_s_between(record: Record, first: int, last: int) -> float | str:
-    """Rows of the steps first to last (from 0, last left out) over their time; why not where they were not kept."""
-    times = [time for kept in (record.warmup, record.samples) for part in kept["step_s"] for time in part][first:last]
-    return _rows_of_a_step(record) * len(times) / sum(times) if len(times) == last - first else "not each step kept"
-
-
 def _draw(canvas: Any, rows: pd.DataFrame) -> None:
-    """A panel for losses and one for rates: one colour a way to label, dashed for training."""
-    above, below = canvas.subplots(2, 1, sharex=True, height_ratios=(3, 2))
-    below.set_xlabel("Epoch")
-    rows = f.main_device(rows)
-    for axes, (name, lines) in zip((above, below), PANELS.items(), strict=True):
-        axes.set_ylabel(name)
-        for number, (labels, group) in enumerate(rows.groupby("labels", sort=False)):
-            style = {"marker": f.MARKERS[number], "color": f.COLOURS[number], "markersize": 4, "linewidth": 1.2}
-            for column, (kind, dashes) in lines.items():
-                points, label = numbers(group, column), f"{kind}, {NAMES[str(labels)]}"
-                axes.plot(points["epoch"].astype(float), points[column], dashes, label=label, **style)
-    below.set_ylim(bottom=0)
-    below.set_xticks(sorted(set(rows["epoch"].astype(float))))
-    canvas.legend(*above.get_legend_handles_labels(), fontsize=f.LABEL_POINTS, loc="outside upper center", ncols=2)
+    """One colour a way to label, dashed for training."""
+    axes, rows = canvas.subplots(), f.main_device(rows)
+    axes.set_xlabel("Epoch")
+    axes.set_ylabel("Loss")
+    for number, (labels, group) in enumerate(rows.groupby("labels", sort=False)):
+        style = {"marker": f.MARKERS[number], "color": f.COLOURS[number], "markersize": 4, "linewidth": 1.2}
+        for column, (kind, dashes) in DRAWN.items():
+            points, label = numbers(group, column), f"{kind}, {NAMES[str(labels)]}"
+            axes.plot(points["epoch"].astype(float), points[column], dashes, label=label, **style)
+    axes.set_xticks(sorted(set(rows["epoch"].astype(float))))
+    canvas.legend(fontsize=f.LABEL_POINTS, loc="outside upper center", ncols=2)
 
 
 # --- answers ----------------------------------------------------------------------------------------------------
