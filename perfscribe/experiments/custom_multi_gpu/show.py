@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-import pandas as pd
-
 from perfscribe.analytic.workshop_shapes import BLOOM_TOKENIZER_VOCABULARY, SimpleGptShape
 from perfscribe.experiments import training_columns as c
 from perfscribe.experiments.custom_multi_gpu.levels import SHOWN
@@ -22,15 +20,7 @@ LOOPS_NOTES = (
     "Bare loop: fully_shard without Trainer; tuned: bf16, compiled, with a batch that fills the memory.",
     "Efficiency: samples/s of steps alone per rank, over those of the loop's first row.",
 )
-CLOCKS = {
-    "train_samples_per_second": "Trainer's default",
-    "samples_per_s_callback": "callback",
-    "stepping_samples_per_second": "steps alone",
-}
-CAPTION = (
-    "Above: samples per second of the same trainings by Trainer's clock, the workshop's callback and steps alone. "
-    "Below: steps alone by loop; dashed: in proportion to ranks."
-)
+CAPTION = "Samples per second of steps alone by loop; dashed: in proportion to ranks."
 
 
 def _as_scripts_run(record: Record) -> int:
@@ -96,18 +86,6 @@ def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
 
 
 def figures(tables: Mapping[str, t.Table]) -> list[f.Figure]:
-    """Three clocks over ranks; the loops over ranks."""
-    every = tables["fsdp.custom_loops"].ok
-    clocks = f.of(tables["fsdp.custom_multi_gpu"].ok, _draw_clocks, every=every)
-    loops = f.of(every, drawings.samples_per_s, y="stepping_samples_per_second")
-    return [f.Figure(SHOWN.figures[0], CAPTION, f.stacked(clocks, loops), (7.0, 6.6), sample="step_ms")]
-
-
-def _draw_clocks(canvas: Any, rows: pd.DataFrame, every: pd.DataFrame) -> None:
-    """Of the first wrapping, in the colour that it has below; the last clock is the one of there."""
-    axes = canvas.subplots()
-    way, rows = next(iter(drawings.ways(f.main_device(rows)).items()))
-    style = drawings.STYLES[list(drawings.ways(every)).index(way)]
-    styles = [style | {"marker": "s", "fillstyle": "none"}, style | {"marker": "^", "fillstyle": "none"}, style]
-    drawings.over_ranks(axes, ((name, rows, column) for column, name in CLOCKS.items()), styles)
-    drawings.finish(axes, rows, "Samples/s")
+    """The loops over ranks."""
+    loops = f.of(tables["fsdp.custom_loops"].ok, drawings.samples_per_s, y="stepping_samples_per_second")
+    return [f.Figure(SHOWN.figures[0], CAPTION, loops, sample="step_ms")]

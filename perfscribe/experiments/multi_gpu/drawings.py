@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pandas as pd
 
 from perfscribe.show import figures as f
-
-STYLES = [{"color": colour, "marker": "o"} for colour in f.COLOURS]
 
 
 def numbers(rows: pd.DataFrame, column: str) -> pd.DataFrame:
@@ -18,13 +16,11 @@ def numbers(rows: pd.DataFrame, column: str) -> pd.DataFrame:
     return rows[found.notna()].assign(**{column: found.dropna().astype(float)})
 
 
-def over_ranks(
-    axes: Any, lines: Iterable[tuple[str, pd.DataFrame, str]], styles: Iterable[Mapping[str, Any]] = STYLES
-) -> None:
-    """A line each of a name, rows and a column."""
-    for style, (name, rows, y) in zip(styles, lines, strict=False):
+def over_ranks(axes: Any, lines: Iterable[tuple[str, pd.DataFrame]], y: str) -> None:
+    """A line each of a name and rows."""
+    for colour, (name, rows) in zip(f.COLOURS, lines, strict=False):
         rows = numbers(rows, y).sort_values("world_size", kind="stable")
-        axes.plot(rows["world_size"], rows[y], linewidth=1, label=name, **style)
+        axes.plot(rows["world_size"], rows[y], linewidth=1, marker="o", color=colour, label=name)
 
 
 def finish(axes: Any, rows: pd.DataFrame, title: str, more: Sequence[Any] = ()) -> None:
@@ -62,7 +58,7 @@ def samples_per_s(canvas: Any, rows: pd.DataFrame, y: str) -> None:
     axes = canvas.subplots()
     rows = numbers(rows, y)
     groups = ways(rows)
-    over_ranks(axes, ((name, own, y) for name, own in groups.items()))
+    over_ranks(axes, groups.items(), y)
     for colour, own in zip(f.COLOURS, groups.values(), strict=False):
         ranks = own["world_size"].sort_values()
         first = own.loc[ranks.index[0]]

@@ -156,5 +156,5 @@ def _draw(canvas: Any, rows: pd.DataFrame) -> None:
     same = f"same {layers} layer{'s' * (layers > 1)}"
     names = dict(zip(VARIANTS, ("as printed", same, "equal FLOP"), strict=True))
     variants = rows.groupby("variant", sort=False)
-    drawings.over_ranks(axes, ((names[str(variant)], own, "efficiency") for variant, own in variants))
+    drawings.over_ranks(axes, ((names[str(variant)], own) for variant, own in variants), "efficiency")
     drawings.finish(axes, rows, "Efficiency (%)")
