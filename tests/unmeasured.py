@@ -42,7 +42,7 @@ def tables(experiment: str, status: str) -> dict[str, Table]:
 def sources(experiment: str) -> list[str]:
     """The experiments whose records its tables are made of."""
     own = [experiment] if experiment in registry.measured(ROOT) else []
-    return [*own, *registry.shown(experiment, ROOT).reads, *registry.shown(experiment, ROOT).reads_if_measured]
+    return [*own, *registry.shown(experiment, ROOT).reads]
 
 
 def present(experiment: str) -> Any:

@@ -19,20 +19,19 @@ CHAPTERS = ("cs336", "polaris", "fsdp")
 class Shown:
     """Ids of the tables and figures that an experiment makes.
 
-    reads: experiments whose records it is made of, beside its own where it measures. reads_if_measured: the same, of
-    those that a run has. drawn_of: those among both whose cells its figures draw beside its own.
+    reads: experiments whose records it is made of, as far as a run has them, beside its own where it measures.
+    drawn_of: those among them whose cells its figures draw beside its own.
     references: published figures that it shows, by file, beside its own and theirs.
     """
 
     tables: tuple[str, ...]
     figures: tuple[str, ...] = ()
     reads: tuple[str, ...] = ()
-    reads_if_measured: tuple[str, ...] = ()
     drawn_of: tuple[str, ...] = ()
     references: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        unread = sorted(set(self.drawn_of) - {*self.reads, *self.reads_if_measured})
+        unread = sorted(set(self.drawn_of) - set(self.reads))
         if unread or not self.tables:
             raise ValueError(f"drawn_of names {', '.join(unread)}, which it does not read" if unread else "no tables")
         for name in (*self.tables, *self.figures):

@@ -220,10 +220,8 @@ def _data_units(plan: Plan, config: Mapping[str, Any], experiment: str, code: So
         }
 
 
-def _present_unit(plan: Plan, experiment: str, code: Sources, also: tuple[str, ...] = ()) -> None:
-    """also: experiments that it reads beside those that it declares."""
+def _present_unit(plan: Plan, experiment: str, code: Sources) -> None:
     presentation = registry.shown(experiment, code.root)
-    presentation = replace(presentation, reads=(*presentation.reads, *also))
     plan.presentations[experiment] = presentation
     folder = code.root / "references"
     references = [folder / f"{name}.csv" for name in (experiment, *presentation.reads)]
@@ -259,7 +257,7 @@ def _is_shown(experiment: str, chapters: Collection[str], root: Path) -> bool:
 
 
 def _present_what_only_reads(plan: Plan, code: Sources, with_subjects: bool) -> None:
-    """Plan the experiments without a measure.py, where all that they read is measured.
+    """Plan the experiments without a measure.py, where any that they read is measured.
 
     They have no section in the config: what they show goes with the experiments that they read.
     """
@@ -271,18 +269,16 @@ def _present_what_only_reads(plan: Plan, code: Sources, with_subjects: bool) -> 
                 continue
         elif not shown.reads:
             raise ValueError(f"{experiment}: there is no measure.py, and levels.py names no experiment that it reads")
-        if set(shown.reads) <= set(plan.shards) and _is_shown(experiment, plan.chapters, root):
-            also = tuple(name for name in shown.reads_if_measured if name in plan.shards)
-            _present_unit(plan, experiment, code, also)
+        if set(shown.reads) & set(plan.shards) and _is_shown(experiment, plan.chapters, root):
+            _present_unit(plan, experiment, code)
 
 
 def _leave_out_unread(plan: Plan) -> None:
-    """Let experiments that measure read only what is measured, too: show.py gets no records of the others.
+    """Let experiments read only what is measured: show.py gets no records of the others.
 
     A chapter by itself, or a config without some experiments, has the rest all the same.
     """
-    for name in plan.shards:
-        shown = plan.presentations[name]
+    for name, shown in list(plan.presentations.items()):
         reads = tuple(other for other in shown.reads if other in plan.shards)
         if reads != shown.reads:
             drawn = tuple(other for other in shown.drawn_of if other in reads)

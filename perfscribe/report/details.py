@@ -31,7 +31,6 @@ OTHERS: Sequence[tuple[str, str, str, Sequence[str]]] = (
     ),
     ("collectives", "Collectives", "cs336", ("cs336.collectives", "cs336.collectives_fit")),
     ("fsdp_checkpoints", "Checkpoints", "fsdp", ("fsdp.checkpoints",)),
-    ("fsdp_scaling", "Scaling beyond what was measured", "fsdp", ("fsdp.scaling_predicted", "fsdp.scaling")),
 )
 
 

@@ -80,14 +80,7 @@ def test_what_is_left_out_is_not_planned() -> None:
 # --- what experiments declare -----------------------------------------------------------------------------------
 
 
-def test_what_is_read_where_it_is_measured_keeps_no_experiment_away(tiny: plan.Plan) -> None:
-    reading, also = "scaling_model", registry.shown("scaling_model", ROOT).reads_if_measured
-    assert tiny.presentations[reading].reads == ("all_reduce", *also) and "ddp" in also
-    assert tiny.units[f"present-{reading}"]["reads"] == ["all_reduce", *also] == tiny.sources(reading)
-    without = plan.build(own_keys("ddp", enabled=False), "tiny", ROOT)
-    assert without.sources(reading) == ["all_reduce", *(name for name in also if name != "ddp")]
-    assert reading not in plan.build(own_keys("all_reduce", enabled=False), "tiny", ROOT).presentations
-    assert reading not in EXPERIMENTS and not [name for name in tiny.units if name.startswith(f"measure-{reading}")]
+def test_the_references_of_what_an_experiment_reads_are_its_own(tiny: plan.Plan) -> None:
     assert {"mixed_precision.csv", "end_to_end.csv", "flash_benchmarking.csv"} <= set(
         tiny.units["present-end_to_end"]["references"]
     )

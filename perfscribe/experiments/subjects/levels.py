@@ -13,5 +13,5 @@ SHOWN = Shown(
         "cs336.subject_sharding_kinds",
     ),
     figures=("cs336.subject_ddp_timeline",),
-    reads_if_measured=("flash_benchmarking", "ddp", "optimizer_state_sharding"),
+    reads=("flash_benchmarking", "ddp", "optimizer_state_sharding"),
 )

@@ -35,7 +35,7 @@ SUBJECT = t.factor("subject", "Subject")
 def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
     """Who is correct and how fast; every cell of attention, DDP and the sharded optimizer."""
     attention, wrappers, optimizers = (
-        [one for one in records.get(name, []) if "subject" in one.factors] for name in SHOWN.reads_if_measured
+        [one for one in records.get(name, []) if "subject" in one.factors] for name in SHOWN.reads
     )
     grid, board = (
         [_beside(one, one, "ours_", "both_ms") for one in attention if one.factors["workload"] == workload]
