@@ -92,7 +92,7 @@ def _variant(record: Record, variant: dict[str, str]) -> Record:
     if own in record.samples:
         row.samples["step_ms"] = _by_turns(record, own)
     if record.ok:
-        row.values |= _ratio(record, own) | _of_units(record, variant)
+        row.values |= _ratio(record, own)
     return row
 
 
@@ -117,18 +117,6 @@ def _ratio(record: Record, sample: str) -> dict[str, Any]:
         return named | dict.fromkeys(("interval", "ratio_spread"), "too few turns")
     interval = f"{format_figure(found.low)} to {format_figure(found.high)}"
     return named | {"interval": interval, "ratio_spread": found.high - found.low}
-
-
-def _of_units(record: Record, variant: dict[str, str]) -> dict[str, Any]:
-    """Of a whole model its api's wrapping per block against it, over turns: what its further units do to a step."""
-    others = [one for one in from_level(record.factors["variants"]) if one["api"] == variant["api"]]
-    blocks = sorted(
-        (one for one in others if one["wrapping"] == PER_BLOCK), key=lambda one: one["prefetch"] != variant["prefetch"]
-    )
-    samples = [f"{key_of(one)}_step_ms" for one in (variant, *blocks[:1])]
-    if variant["wrapping"] == PER_BLOCK or len(samples) < 2 or not set(samples) <= set(record.samples):
-        return {"units_verdict": "nothing to compare"}
-    return {"units_verdict": ratio(*(t.turns(record, sample) for sample in samples)).verdict}
 
 
 # --- columns ----------------------------------------------------------------------------------------------------
@@ -212,7 +200,6 @@ VARIANTS = [
     *_times("Turns"),
     t.rounded("ratio", "Time over per block, implicit (×)"),
     *t.exact(interval="95 % interval", verdict="It is"),
-    *t.unshown("units_verdict"),
     _measured("peak_allocated", "Peak allocated (GiB)"),
     OTHERS,
     _predicted("largest_unit_gib", "Largest unit, predicted (GiB)", fsdp_memory.largest_unit_bytes),
