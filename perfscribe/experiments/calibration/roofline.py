@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import pandas as pd
@@ -21,7 +20,7 @@ from perfscribe.experiments.flash_benchmarking.show import flop as attention_flo
 from perfscribe.records.records import STATUSES, Record
 from perfscribe.show import figures as f
 from perfscribe.show import tables as t
-from perfscribe.show.ceilings import TERA, Ceiling, Ceilings, sheet_memory, sheet_product
+from perfscribe.show.ceilings import TERA, Ceiling, Ceilings
 
 STEP, EAGER, FUSED = "training step", "attention, N × N stored", "attention, N × N not stored"
 PASSES = ("forward", "backward")
@@ -119,7 +118,7 @@ def _row(cell: Record, work: str, name: str, one: str, sample: str, flop: float,
 
 
 def _with_ceilings(row: Record, known: Ceilings) -> Record:
-    """Ceilings of its device and dtype, as far as they are known; measured_* and sheet_* as the figure draws them."""
+    """Ceilings of its device and dtype, as far as they are known."""
     if not row.samples:
         return row
     device, dtype = row.factors["device"], row.factors["dtype"]
@@ -128,16 +127,7 @@ def _with_ceilings(row: Record, known: Ceilings) -> Record:
         tf32 = known.product(device, "tf32", row.gpu)
         if tf32 is not None:
             peak = Ceiling(tf32.per_s / TF32_PRODUCTS, tf32.by, f"a third of TF32's: {tf32.detail}")
-    values: dict[str, Any] = {
-        **row.values,
-        "peak": peak,
-        "memory": memory,
-        "measured_peak": known.measured_product(device, dtype),
-        "measured_memory": known.measured_memory(device),
-        "sheet_peak": sheet_product(row.gpu, dtype) if device == "cuda" else None,
-        "sheet_memory": sheet_memory(row.gpu) if device == "cuda" else None,
-        "bound": None,
-    }
+    values: dict[str, Any] = {**row.values, "peak": peak, "memory": memory, "bound": None}
     if peak is not None and memory is not None:
         values["bound"] = roofline.bound(row.values["flop"] / row.values["bytes"], peak.per_s, memory.per_s)
     return replace(row, values=values)
@@ -147,7 +137,6 @@ def _with_ceilings(row: Record, known: Ceilings) -> Record:
 
 
 def _columns() -> list[t.Column]:
-    drawn = {"peak": ("tflop_per_s", TERA), "memory": ("gb_per_s", GB)}  # by the figure; in the CSV alone
     return [
         *t.factors(**FACTORS),
         replace(t.median("time_ms", "Time (ms)"), rounds_get=None),
@@ -166,12 +155,6 @@ def _columns() -> list[t.Column]:
         t.derived("peak_by", "Peak taken from", _of("peak", _source), exact=True),
         t.derived("memory_by", "Bandwidth taken from", _of("memory", _source), exact=True),
         t.timer("time_ms"),
-        *(
-            t.Column(f"{who}_{what}_{ending}", f"{who} {what}", _of(f"{who}_{what}", per), kind="unshown")
-            for who in ("measured", "sheet")
-            for what, (ending, unit) in drawn.items()
-            for per in [partial(_per_s, unit=unit)]
-        ),
     ]
 
 
@@ -183,10 +166,6 @@ def _of(name: str, get: Callable[[Record, Any], Any]) -> Callable[[Record], Any]
         return NOT_KNOWN if found is None else get(record, found)
 
     return t.if_timed(figure)
-
-
-def _per_s(_: Record, found: Ceiling, unit: float) -> float:
-    return found.per_s / unit
 
 
 def _source(_: Record, found: Ceiling) -> str:
@@ -245,9 +224,6 @@ def _draw_ceiling(axes: Any, rows: pd.DataFrame, left: float, right: float, colo
 
 
 def _ceiling(rows: pd.DataFrame, column: str) -> float:
-    """As measured, else of the data sheet; infinite where neither is known."""
-    for source in ("measured", "sheet"):
-        numbers = pd.to_numeric(rows[f"{source}_{column}"], errors="coerce").dropna()
-        if len(numbers):
-            return float(numbers.iloc[0])
-    return float("inf")
+    """That of a dtype's first row, whose products are the device's own; infinite where it is not known."""
+    known = pd.to_numeric(rows[column], errors="coerce").dropna()
+    return float(known.iloc[0]) if len(known) else float("inf")
