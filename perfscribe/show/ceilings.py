@@ -91,21 +91,13 @@ class Ceilings:
         if key not in known or known[key].per_s < found.per_s:
             known[key] = found
 
-    def measured_product(self, device: str, dtype: str) -> Ceiling | None:
-        """The highest rate of a product that was measured here."""
-        return self._products.get((device, dtype))
-
-    def measured_memory(self, device: str) -> Ceiling | None:
-        """The bandwidth of the device's memory that was measured here."""
-        return self._memory.get(device)
-
     def product(self, device: str, dtype: str, gpu: str) -> Ceiling | None:
-        """The same, else the data sheet's of the GPU; None where neither is known."""
-        return self.measured_product(device, dtype) or (sheet_product(gpu, dtype) if device == "cuda" else None)
+        """The highest rate of a product measured here, else the data sheet's; None where neither is known."""
+        return self._products.get((device, dtype)) or (sheet_product(gpu, dtype) if device == "cuda" else None)
 
     def memory(self, device: str, gpu: str) -> Ceiling | None:
         """Bandwidth of the device's memory, else the data sheet's of the GPU; None where neither is known."""
-        return self.measured_memory(device) or (sheet_memory(gpu) if device == "cuda" else None)
+        return self._memory.get(device) or (sheet_memory(gpu) if device == "cuda" else None)
 
 
 def largest(records: Iterable[Record]) -> list[Record]:
@@ -128,20 +120,6 @@ def sheet_memory(gpu: str) -> Ceiling | None:
     """Of the data sheet."""
     printed = peak_bandwidth(gpu, MEMORY) if gpu else None
     return None if printed is None else Ceiling(printed.bytes_per_s, DATA_SHEET, printed.source)
-
-
-def share_of_product(records: Mapping[str, Iterable[Record]], flop_per_s: Rate, sample: str) -> t.Column:
-    """A column: the share of the highest rate of a product of the same device and dtype that was measured here.
-
-    flop_per_s: of a record, its rate in FLOP/s by the median of the sample.
-    """
-    known = Ceilings(records)
-
-    def share(record: Record) -> Any:
-        found = known.measured_product(str(record.factors["device"]), str(record.factors["dtype"]))
-        return "no product measured" if found is None else 100 * flop_per_s(record) / found.per_s
-
-    return t.rate("share_of_product_percent", "Of the measured product (%)", share, sample)
 
 
 def of_links(records: Mapping[str, Iterable[Record]], cells: Iterable[Record], gb_per_s: Rate) -> list[t.Column]:

@@ -27,6 +27,5 @@ SHOWN = Shown(
         "cs336.mixed_precision_speedup",
     ),
     figures=("cs336.mixed_precision_speedup",),
-    reads=("calibration", "flash_benchmarking"),
     references=("mixed_precision",),
 )
