@@ -59,12 +59,7 @@ def rows(records: Sequence[Record]) -> list[Record]:
         base = fewest_ranks(one for one in ok if _same_way(record, one))
         found.append(with_figures(record, base))
         if record.ok:
-            bare = [
-                one
-                for one in ok
-                if one.factors["loop"] == "bare loop" and _same_setting(record, one, ("loop", "save_strategy"))
-            ]
-            found[-1].values |= _rates(found[-1], base, bare)
+            found[-1].values["rate_efficiency"] = _rate_efficiency(found[-1], base)
     return found
 
 
@@ -80,16 +75,11 @@ def by_placement(every: Sequence[Record]) -> tuple[list[Record], list[Record]]:
     return one, sorted([*first, *several], key=lambda r: (ways.index(_way(r)), ranks_per_node(r), nodes_of(r)))
 
 
-def _same_setting(record: Record, other: Record, apart: Sequence[str] = SCALED) -> bool:
-    """Whether the two differ in nothing but these factors."""
-    names = set(record.factors) | set(other.factors)
-    return all(record.factors.get(name) == other.factors.get(name) for name in names - set(apart))
-
-
 def _same_way(record: Record, other: Record) -> bool:
-    """Whether the two are also divided alike, or one of them by nothing."""
+    """Whether the two differ in nothing but their ranks, and are divided alike, or one of them by nothing."""
+    names = (set(record.factors) | set(other.factors)) - set(SCALED)
     ways = {one.factors["wrap"] for one in (record, other)} - {"none"}
-    return _same_setting(record, other) and len(ways) < 2
+    return len(ways) < 2 and all(record.factors.get(name) == other.factors.get(name) for name in names)
 
 
 def fewest_ranks(same: Iterable[Record]) -> Record | None:
@@ -132,20 +122,15 @@ def _against(record: Record, base: Record | None) -> dict[str, Any]:
     return values
 
 
-def _rates(record: Record, base: Record | None, bare: Sequence[Record]) -> dict[str, Any]:
-    """Samples/s of a rank, steps alone, over the base's; the step over that of the bare loop on as many ranks."""
-    values: dict[str, Any] = {"rate_efficiency": NO_BASE, "over_bare": "no bare loop beside it"}
-    if base is not None:
-        own, of_base = record.values.get(STEPPING), base.values.get(STEPPING)
-        values["rate_efficiency"] = TWO_STEPS
-        if isinstance(own, float) and isinstance(of_base, float):
-            ranks = record.factors["world_size"] / base.factors["world_size"]
-            values["rate_efficiency"] = 100 * own / of_base / ranks
-    if record.factors["loop"] == TUNED:
-        values["over_bare"] = "another batch"
-    elif bare and (own_ms := step_ms(record)) and (bare_ms := step_ms(bare[0])):
-        values["over_bare"] = own_ms / bare_ms
-    return values
+def _rate_efficiency(record: Record, base: Record | None) -> float | str:
+    """Samples/s of a rank, steps alone, over the base's."""
+    if base is None:
+        return NO_BASE
+    own, of_base = record.values.get(STEPPING), base.values.get(STEPPING)
+    if not isinstance(own, float) or not isinstance(of_base, float):
+        return TWO_STEPS
+    ranks: float = record.factors["world_size"] / base.factors["world_size"]
+    return 100 * own / of_base / ranks
 
 
 def _flop(record: Record) -> float:

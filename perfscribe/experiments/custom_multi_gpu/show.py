@@ -65,7 +65,6 @@ LOOPS = [
     t.value("rate_efficiency", "Efficiency (%)", column="efficiency"),
     c.MFU,
     c.MEMORY_PEAK,
-    t.value("over_bare", "Step over the bare loop's (×)"),
     *c.STEPS,
     *c.WRAPPED,
 ]
