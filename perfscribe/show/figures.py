@@ -81,7 +81,6 @@ def write(figure: Figure, folder: Path, footer: str, kinds: Sequence[str] = tupl
             figure.draw(canvas)
             has_points = any(axes.has_data() for axes in canvas.get_axes())
             shown = textwrap.fill(footer, int(figure.size_in[0] * FOOTER_CHARACTERS_PER_INCH))
-            _plain_powers(canvas)
             canvas.supxlabel(shown, fontsize=6, color="#555555", x=0.01, ha="left")
             _lay_out(canvas)
             for kind in kinds:
@@ -103,31 +102,6 @@ def _lay_out(canvas: Any) -> None:
     canvas.set_dpi(POINTS_PER_INCH)
     canvas.get_layout_engine().execute(canvas)
     canvas.set_layout_engine(None)  # with "none" savefig would draw all in vain still
-
-
-class PlainPowers(ticker.LogFormatterSciNotation):
-    """Powers at a logarithmic axis as 10² in plain text: typesetting them as formulas takes much of a figure's time."""
-
-    def __call__(self, x: float, pos: int | None = None) -> str:
-        """The label of the tick at x; empty where it has none."""
-        formula = super().__call__(x, pos)
-        found = _POWER.fullmatch(formula)
-        return f"{found[1] + ' · ' if found[1] else ''}{found[2]}{found[3].translate(_RAISED)}" if found else formula
-
-
-_POWER = re.compile(r"\$\\mathdefault\{(?:(-?[\d.]+)\\times)?(-?\d+)\^\{(-?\d+)\}\}\$")
-_RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
-
-
-def _plain_powers(canvas: Any) -> None:
-    for axes in canvas.get_axes():
-        for axis in (axes.xaxis, axes.yaxis):
-            for which in ("major", "minor"):
-                made = getattr(axis, f"get_{which}_formatter")()
-                if type(made) is ticker.LogFormatterSciNotation:
-                    base = axis.get_transform().base
-                    plain = PlainPowers(base, made.labelOnlyBase, made.minor_thresholds)
-                    getattr(axis, f"set_{which}_formatter")(plain)
 
 
 # Attributes that hold places and sizes, numbers finer than a hundredth in them, and names of parts, which the library

@@ -210,6 +210,8 @@ def draw(canvas: Any, rows: pd.DataFrame) -> None:
     handles += [Line2D([], [], linestyle="", marker=MARKERS[work], color="#555555", label=work) for work in works]
     axes.set_xlim(left, right)
     axes.set_ylim(bottom=shown["tflop_per_s"].min() / MARGIN)
+    axes.xaxis.set_major_formatter("{x:g}")
+    f.plain_ticks(axes, (1,))
     axes.set_xlabel("FLOP/byte")
     axes.set_ylabel("TFLOP/s")
     axes.legend(handles=handles, fontsize=8, loc="lower right")

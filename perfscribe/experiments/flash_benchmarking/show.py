@@ -239,5 +239,6 @@ def _panel(axes: Any, rows: pd.DataFrame, named: dict[str, Any]) -> None:
         named[name] = axes.errorbar(xs, ys, yerr=bars, linewidth=1.2, **style)
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
+    f.plain_ticks(axes, (1, 2, 5))
     levels = sorted({float(length) for length in rows["seq_len"]})
     f.power_of_two_ticks(axes, levels if len(levels) <= MOST_TICKS else levels[::-2][::-1])
