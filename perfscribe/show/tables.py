@@ -238,28 +238,12 @@ def rate(name: str, title: str, get: Callable[[Record], Any], sample: str) -> Co
     return Column(name, title, get, spread=f"{name}_spread", spread_get=spread)
 
 
-def published(
-    experiment: str, metric: str, source: str, title: str, factors: Sequence[str], column: str = "", **fixed: Any
-) -> Column:
-    """The published figure of a source for the same levels of these factors; `none` where the source has none."""
-    known = [ref for ref in references.load(experiment) if (ref.source, ref.metric) == (source, metric)]
-
-    def get(record: Record) -> Any:
-        wanted = {name: record.factors[name] for name in factors if name in record.factors} | fixed
-        found = references.find(known, metric, **wanted)
-        if not found:
-            return "none"
-        return found[0].shown
-
-    return Column(column or f"{metric}_{source}", title, get, kind="published", exact=True)
-
-
 def quoted(name: str, title: str, get: Callable[[Record], Any]) -> Column:
     """A published figure, or a text that says why there is none."""
     return Column(name, title, get, kind="published", exact=True)
 
 
-def of_source(
+def published(
     experiment: str,
     source: str,
     metric: str,

@@ -48,7 +48,7 @@ def _columns() -> list[t.Column]:
         t.derived("predicted_peak_gib", "Peak, predicted (GiB)", _predicted("peak")),
         t.timer("forward_ms"),
         *(
-            t.published("attention", metric, source, title.format(name), ("seq_len", "head_dim", "dtype", "batch"))
+            t.published("attention", source, metric, title.format(name))
             for metric, title in PUBLISHED.items()
             for source, name in SOURCES.items()
         ),

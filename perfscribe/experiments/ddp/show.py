@@ -229,7 +229,7 @@ def _benchmark() -> list[t.Column]:
         t.value("turns", "Turns", exact=True),
         t.count("step_ms"),
         t.timer("step_ms"),
-        *(t.of_source("ddp", *one) for one in PUBLISHED),
+        *(t.published("ddp", *one) for one in PUBLISHED),
     ]
 
 

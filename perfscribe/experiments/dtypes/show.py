@@ -50,7 +50,7 @@ def _published(metric: str, title: str) -> t.Column:
     def levels(record: Record) -> Mapping[str, Any]:
         return {**record.factors, "seq_len": record.factors["target_length"]} if record.has(**HOMEWORK) else {}
 
-    return t.of_source("dtypes", SEED, metric, title, f"{metric}_published", levels)
+    return t.published("dtypes", SEED, metric, title, f"{metric}_published", levels)
 
 
 def _why_unlike(record: Record) -> str:

@@ -107,15 +107,11 @@ def _time_columns() -> list[t.Column]:
         *t.timed("full_step_ms", "Full step (ms)"),
         t.count("forward_ms"),
         *t.settings("warmup_steps"),
-        _published("forward_ms", "brandon-snider", "Forward, brandon-snider (ms)", "warmup_steps"),
-        _published("backward_ms", "brandon-snider", "Backward, brandon-snider (ms)", "warmup_steps"),
-        _published("forward_no_grad_ms", "damek", "Forward under no_grad, damek (ms)"),
-        _published("forward_backward_ms", "damek", "Forward and backward, damek (ms)"),
+        t.published("end_to_end", "brandon-snider", "forward_ms", "Forward, brandon-snider (ms)"),
+        t.published("end_to_end", "brandon-snider", "backward_ms", "Backward, brandon-snider (ms)"),
+        t.published("end_to_end", "damek", "forward_no_grad_ms", "Forward under no_grad, damek (ms)"),
+        t.published("end_to_end", "damek", "forward_backward_ms", "Forward and backward, damek (ms)"),
     ]
-
-
-def _published(metric: str, source: str, title: str, *more: str) -> t.Column:
-    return t.published("end_to_end", metric, source, title, ("size", "seq_len", "batch", "dtype", *more))
 
 
 # --- rates ----------------------------------------------------------------------------------------------------------

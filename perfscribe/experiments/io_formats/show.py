@@ -108,7 +108,7 @@ def _formats(cells: Sequence[Record]) -> list[t.Column]:
     return [
         *_factors("training_samples"),
         t.derived("training_total_s", "Training time (s)", _total_s),
-        t.published("io_formats", "training_s", SEED, "Training time, write-up 001 (s)", ("format",)),
+        t.published("io_formats", SEED, "training_s", "Training time, write-up 001 (s)"),
         _against(cells, "memory", _total_s, "training_s"),
         t.Column("against_memory_published", "Against memory, write-up 001 (×)", published_ratio, kind="published"),
         *t.timed("training_s", "An epoch (s)", "n"),
@@ -159,7 +159,7 @@ def _parts() -> list[t.Column]:
         t.derived("first_reading_s", "Constructor and first epoch's loader wait (s)", first_reading_s),
         *t.timed("loader_wait_ms", "Loader wait, a step (ms)", "n"),
         t.derived("slowest_loader_wait_ms", "Slowest (ms)", lambda r: t.summary(r, "loader_wait_ms").maximum),
-        t.published("io_formats", "slowest_data_step_ms", SERIES, "Slowest, published (ms)", ("format",)),
+        t.published("io_formats", SERIES, "slowest_data_step_ms", "Slowest, published (ms)"),
     ]
 
 

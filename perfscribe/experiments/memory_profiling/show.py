@@ -197,13 +197,12 @@ def _residual_columns() -> list[t.Column]:
         factors = record.factors
         return memory.residual_stream_bytes(SIZES[factors["size"]], factors["batch"], factors["seq_len"]) / t.MIB
 
-    known = ("size", "seq_len", "dtype")
     return [
         *WITHOUT_MODE,
         t.derived("derivation", "Derivation", _begun(derivation)),
         t.derived("expected_mib", "Derived (MiB)", _begun(expected)),
         t.value("residual_bytes", "Recorded (MiB)", 1 / t.MIB, "recorded_mib", without="no such allocation"),
-        t.published("memory_profiling", "residual_stream_mib", "cs336-writeup-002", "Published (MiB)", known),
+        t.published("memory_profiling", "cs336-writeup-002", "residual_stream_mib", "Published (MiB)"),
     ]
 
 

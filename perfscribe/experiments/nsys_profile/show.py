@@ -173,13 +173,12 @@ def _forward() -> list[t.Column]:
     def launches(record: Record) -> float:
         return _a_pass(sum(kernel.launches for kernel in _of_range(record, "forward")), record)
 
-    known = ("size", "seq_len", "batch", "dtype")
     return [
         *FACTORS,
         # not rounded by its spread, as the parts of the same pass are not, or they might exceed the whole
         t.derived("forward_range_ms", "Forward by its range (ms)", lambda r: t.summary(r, "forward_range_ms").median),
         t.iqr("forward_range_ms", "IQR (ms)"),
-        t.published("nsys_profile", "forward_nsys_ms", "brandon-snider", "brandon-snider (ms)", known),
+        t.published("nsys_profile", "brandon-snider", "forward_nsys_ms", "brandon-snider (ms)"),
         *t.timed("forward_ms", "Host clock, not traced (ms)", "n"),
         t.derived("range_over_traced", "Range / host clock, traced", range_over("forward_traced_ms")),
         t.derived("range_over_host", "Range / host clock, not traced", range_over("forward_ms")),
@@ -218,11 +217,14 @@ def _top_kernels() -> list[t.Column]:
         forward, backward = (_of_range(record, name)[0].name for name in ("forward", "backward"))
         return "yes" if forward == backward else "no"
 
-    known, fixed = ("size", "seq_len", "batch", "dtype"), {"pass": "forward"}
+    def of_forward(record: Record) -> Mapping[str, Any]:
+        return {**record.factors, "pass": "forward"}
+
+    launches = "brandon-snider, launches"
     return [
         *FACTORS,
         *_top("forward", "forward", "Forward"),
-        t.published("nsys_profile", "top_kernel_count", "brandon-snider", "brandon-snider, launches", known, **fixed),
+        t.published("nsys_profile", "brandon-snider", "top_kernel_count", launches, levels=of_forward),
         *_top("backward", "backward", "Backward"),
         t.derived("same_kernel", "The same", agree, exact=True),
         *_top("forward and backward", "both", "Both"),

@@ -143,7 +143,7 @@ def _factors(*more: t.Column) -> list[t.Column]:
 AVERAGING, MOMENT = t.factor("wrapper", "Averaging"), t.named("moment", "When", MOMENT_NAMES)
 
 
-_published = partial(t.of_source, "optimizer_state_sharding", SOURCE)
+_published = partial(t.published, "optimizer_state_sharding", SOURCE)
 
 
 def _memory() -> list[t.Column]:

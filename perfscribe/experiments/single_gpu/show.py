@@ -25,7 +25,8 @@ def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
 
 
 def _columns() -> list[t.Column]:
-    published = t.published("single_gpu", "training_s", SEED, "Training time, write-up 001 (s)", ("epochs",))
+    title = "Training time, write-up 001 (s)"
+    published = t.published("single_gpu", SEED, "training_s", title, levels=lambda r: {**r.factors, "world_size": 1})
     return [
         *FACTORS,
         *t.factors(dtype="Dtype", samples="Samples", epochs="Epochs"),

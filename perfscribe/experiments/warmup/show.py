@@ -44,13 +44,12 @@ def _columns() -> list[t.Column]:
         found = steady_from(_steps_ms(record, "full_step_ms"))
         return "never within 1 %" if found is None else found + 1
 
-    known = ("size", "seq_len", "batch", "dtype", "warmup_steps")
     return [
         *FACTORS,
         t.mean("forward_ms", "Forward, mean (ms)"),
         t.std("forward_ms", "Std (ms)"),
-        t.published("end_to_end", "forward_ms", "brandon-snider", "Forward, brandon-snider (ms)", known),
-        t.published("end_to_end", "forward_std_ms", "brandon-snider", "Std, brandon-snider (ms)", known),
+        t.published("end_to_end", "brandon-snider", "forward_ms", "Forward, brandon-snider (ms)"),
+        t.published("end_to_end", "brandon-snider", "forward_std_ms", "Std, brandon-snider (ms)"),
         t.mean("backward_ms", "Backward, mean (ms)"),
         t.std("backward_ms", "Std (ms)"),
         t.derived("first_step_ms", "First timed step (ms)", first("full_step")),
