@@ -13,7 +13,6 @@ import numpy as np
 import pandas as pd
 
 from perfscribe.distributed.transport import TRANSPORTS
-from perfscribe.experiments import epoch_columns
 from perfscribe.experiments.communication.levels import SHOWN
 from perfscribe.experiments.communication.measure import PLACEMENTS, RANKS, TORCH_PROFILER
 from perfscribe.instruments.statistics import format_figure, ratio
@@ -53,17 +52,11 @@ NONE = "none"
 TRAININGS = {"plain": "no", "first_profiled": "yes, the process's first profile", "profiled": "yes, a later profile"}
 
 CELL = (t.factor("backend", "Backend"), t.factor("implementation", "Averaging"), t.factor("tool", "Tool"))
-SOURCE, OTHER, UPSTREAM = "polaris-homework-000", "polaris-homework-001", "alcf-training-series"
+SOURCE, UPSTREAM = "polaris-homework-000", "alcf-training-series"
 PUBLISHED_METRICS = {
     TOTAL: "total_communication_ms",
     SHARE: "communication_share_percent",
     MEAN: "mean_communication_ms",
-}
-EPOCHS, STEPS_OF_EPOCH = 10, 64  # of its training: 2,048 samples in batches of 32
-HOMEWORK = {
-    "features": epoch_columns.HOMEWORK_WIDTH,
-    **epoch_columns.homework("layers", "d_ff", "source_length", "target_length", "batch"),
-    "dtype": "fp32",
 }
 
 
@@ -283,27 +276,11 @@ def _training(record: Record, name: str) -> Record:
     return row
 
 
-def _homework_epoch(record: Record) -> Any:
-    """An epoch of homework 001's ten, beside ours of the same model and samples alone."""
-    name = record.factors["profiled"]
-    if name == TRAININGS["profiled"]:
-        return NONE
-    steps = record.factors["training_steps"] / record.factors["epochs"]
-    if steps != STEPS_OF_EPOCH or not record.has(**HOMEWORK):
-        return "another workload"
-    if name == TRAININGS["first_profiled"]:
-        return float(format_figure(_published("profiled_training_s", OTHER) / EPOCHS))
-    known = references.find(references.load("single_gpu"), "training_s", world_size=1, epochs=EPOCHS)
-    (plain,) = (one.value for one in known if one.source == OTHER and one.value is not None)
-    return float(format_figure(plain / EPOCHS))
-
-
 TRAINING_COLUMNS = [
     *t.factors(backend="Backend", epochs="Epochs", training_steps="Steps", profiled="Profiled"),
     *t.timed("train_s", "Training (s)"),
     t.rounded("longer_s", "Longer by (s)", without="itself"),
     t.value("epoch_s", "An epoch of it (s)"),
-    t.quoted("published_epoch_s", "homework 001, of ten epochs one (s)", _homework_epoch),
     t.count("train_s"),
     t.timer("train_s"),
 ]
