@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -10,7 +10,6 @@ from typing import Any
 import pandas as pd
 
 from perfscribe.experiments.torch_compile.levels import SHOWN
-from perfscribe.instruments.memory import CUDA_COUNTER
 from perfscribe.instruments.statistics import Ratio, format_figure, ratio
 from perfscribe.records.records import Record
 from perfscribe.show import figures as f
@@ -183,10 +182,6 @@ def _cost_columns() -> list[t.Column]:
         *t.exact(graphs="Graphs", graph_breaks="Graph breaks", recompiles="Recompiles"),
         t.value("peak_eager_bytes", "Peak, eager (GiB)", 1 / t.GIB, "peak_eager_gib"),
         t.derived("peak_compiled_gib", "Peak, compiled (GiB)", _compiled_peak_gib),
-        *(
-            t.derived(f"reserved_{variant}_gib", f"Reserved, {variant} (GiB)", _reserved_gib(variant))
-            for variant in VARIANTS
-        ),
     ]
 
 
@@ -199,17 +194,6 @@ def _compiled_peak_gib(record: Record) -> float | str:
     """Peak of the allocator in a compiled pass; CUDA graphs hold theirs in a pool that a replay does not touch."""
     counted = float(record.values["peak_compiled_bytes"]) / t.GIB
     return "in the graphs' pool" if record.factors["implementation"] == "cuda_graphs" else counted
-
-
-def _reserved_gib(variant: str) -> Callable[[Record], float | str]:
-    """What the caching allocator held of the device."""
-
-    def get(record: Record) -> float | str:
-        if record.values["memory_counter"] != CUDA_COUNTER:
-            return "no caching allocator"
-        return float(record.values[f"peak_{variant}_reserved_bytes"]) / t.GIB
-
-    return get
 
 
 # The figure
