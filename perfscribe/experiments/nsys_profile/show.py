@@ -45,7 +45,6 @@ PASSES = {
     "forward": ("forward",),
     "backward": ("backward",),
     "forward and backward": ("forward", "backward"),
-    "optimizer": ("optimizer",),
     "full step": ("forward", "backward", "optimizer"),
 }
 # Of a cell that does not keep every kernel, so many of each of these ranges stand in the CSV.
@@ -235,19 +234,10 @@ def _matmul_share() -> list[t.Column]:
     def share(name: str) -> Callable[[Record], float]:
         return lambda r: _family_percent(r, GEMM, name)
 
-    def step_busy_ms(record: Record) -> float:
-        return sum(t.summary(record, f"{phase}_busy_ms").median for phase in PASSES["full step"])
-
-    def change(record: Record) -> float:
-        return share("full step")(record) - share("inference")(record)
-
-    wanted = ("inference", "forward", "backward", "optimizer", "full step")
     return [
         *FACTORS,
-        *(t.derived(f"{name.replace(' ', '_')}_percent", f"{name.capitalize()} (%)", share(name)) for name in wanted),
-        t.derived("change_points", "Full step − inference (points)", change),
-        t.median("inference_busy_ms", "Inference, device busy (ms)"),
-        t.derived("step_busy_ms", "Full step, device busy (ms)", step_busy_ms),
+        t.derived("inference_percent", "Inference (%)", share("inference")),
+        t.derived("full_step_percent", "Full step (%)", share("full step")),
     ]
 
 
