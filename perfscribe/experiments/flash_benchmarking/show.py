@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from functools import partial
 from statistics import fmean
 from typing import Any
 
@@ -24,7 +23,6 @@ EXPERIMENT = "flash_benchmarking"
 TABLES, FIGURES = SHOWN.tables, SHOWN.figures
 PASSES = {"forward": "Forward", "backward": "Backward", "both": "End-to-end"}
 SOURCES = {"cs336-writeup-002": "002", "brandon-snider": "brandon-snider", "yyin-dev": "yyin-dev"}
-COMPARED = ("seq_len", "head_dim", "dtype", "batch", "implementation")  # with published figures
 ELSEWHERE = ("compiled", "flex")  # timed on a few problems alone: not drawn
 ENTRY_METRIC = "forward_backward_ms"  # of a published entry of the leaderboard
 BOARD_NOTE = (
@@ -155,25 +153,11 @@ def _cells() -> list[t.Column]:
         _unshown("kernels", "Kernels with most time", "not looked at"),
         _unshown("calls_per_sample", "Calls a sample: forward, backward, both", "1 1 1"),
         _unshown("no_graph", "Why not by graph replay", "none"),
-        *_published(),
-    ]
-
-
-def _published() -> list[t.Column]:
-    """What was published of each pass; found by a dictionary, as there are many cells and many figures."""
-    known = {
-        (one.metric, one.source, *(one.factors.get(name) for name in COMPARED)): one.shown
-        for one in references.load(EXPERIMENT)
-    }
-
-    def lookup(record: Record, metric: str, source: str) -> Any:
-        return known.get((metric, source, *(record.factors[name] for name in COMPARED)), "none")
-
-    return [
-        t.quoted(f"{metric}_{source}", f"{word}, {name} (ms)", get)
-        for metric, word in zip(("forward_ms", "backward_ms", ENTRY_METRIC), PASSES.values(), strict=True)
-        for source, name in SOURCES.items()
-        for get in [partial(lookup, metric=metric, source=source)]
+        *(
+            t.published(EXPERIMENT, source, metric, f"{word}, {name} (ms)")
+            for metric, word in zip(("forward_ms", "backward_ms", ENTRY_METRIC), PASSES.values(), strict=True)
+            for source, name in SOURCES.items()
+        ),
     ]
 
 

@@ -136,20 +136,21 @@ def _time_columns(problem: str) -> list[t.Column]:
 
 def _published(problem: str) -> list[t.Column]:
     """What the sources print of each phase, eager and compiled; none of them has CUDA graphs."""
+
+    def levels(record: Record, variant: str) -> Mapping[str, Any]:
+        is_theirs = record.factors["implementation"] == "compiled"
+        return {**record.factors, "implementation": variant} if is_theirs else {}
+
     known = [one for one in references.load("torch_compile") if ("size" in one.factors) == (problem == "model")]
-
-    def shown(record: Record, phase: str, variant: str, source: str) -> Any:
-        if record.factors["implementation"] != "compiled":
-            return "none"
-        levels = {**record.factors, "implementation": variant}
-        return references.shown(known, source, f"{phase}_ms", levels)
-
     given = {(one.source, one.metric) for one in known}
     return [
-        t.quoted(
-            f"{variant}_{phase}_ms_{source}",
+        t.published(
+            "torch_compile",
+            source,
+            f"{phase}_ms",
             f"{_title(phase).capitalize()}, {variant}, {name} (ms)",
-            partial(shown, phase=phase, variant=variant, source=source),
+            f"{variant}_{phase}_ms_{source}",
+            partial(levels, variant=variant),
         )
         for phase in PUBLISHED[problem]
         for variant in VARIANTS
