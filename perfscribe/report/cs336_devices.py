@@ -136,7 +136,7 @@ class DistributedCommunication(Problem):
         row = self.row(name, most, last)
         share = figure(row, "busbw_gb_per_s").share(figure(row, "link_gb_per_s"))
         if is_nccl:
-            rate = f"{gloo.over(time)} times as fast as Gloo; CUDA events give {share} % of a plain copy's bandwidth"
+            rate = f"{gloo.over(time)} times as fast as Gloo; its bus bandwidth is {share} % of a plain copy's"
             yield Finding(8, "several devices", f"{most} GPUs reduce 1GB by NCCL in {time} ms, {rate}.")
 
     def row(self, backend: str, world: str, message: str) -> Row | None:
