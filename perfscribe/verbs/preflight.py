@@ -2,8 +2,8 @@
 
 Where a launcher started it several times (srun, mpiexec, torchrun), each is a rank of the test, over all nodes; by
 itself it starts its ranks on this machine; with --read it judges what NVIDIA's all_reduce_perf has printed. Exit status
-0: fast enough, 44: no figure, 46: below the threshold; one line names the nodes and the figure. Sizes, threshold and
-algorithm are those of the config, experiments.preflight, where no option gives another.
+0: fast enough, 44: no figure, 46: below the threshold; one line names the nodes and the figure. The backend is nccl
+where there are GPUs, else gloo; sizes, calls and algorithm are those of the config, experiments.preflight.
 """
 
 from __future__ import annotations
@@ -16,10 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from perfscribe import config
-from perfscribe.base import files
 from perfscribe.base.cells import Cell
 from perfscribe.distributed import nccl_tests, ranks, self_test
-from perfscribe.distributed.needs import DEVICES
 from perfscribe.distributed.self_test import NO_FIGURE, PASSED, Outcome, Trial, prefix
 from perfscribe.experiments.preflight import measure
 from perfscribe.records import environment
@@ -32,54 +30,33 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
     add("--ranks", type=int, metavar="N", help="start so many here; by default one for each GPU, without GPUs two")
-    add("--backend", choices=sorted(DEVICES), help="by default nccl where there are GPUs")
-    add("--size-mib", type=float, metavar="MIB", help="of the fp32 array that is reduced")
-    add("--threshold", type=float, metavar="GB/S", help="bus bandwidth below which it fails; 0 accepts any")
-    add("--warmup", type=int, metavar="CALLS")
-    add("--iterations", type=int, metavar="CALLS")
-    add("--algorithm", metavar="NAME", help="NCCL_ALGO during the test")
-    add("--program", choices=("auto", "own"), help=f"auto: {nccl_tests.PROGRAM} where it is on PATH, by itself")
-    add("--log", type=Path, metavar="FILE", help="write the log of the test here")
+    add("--threshold", type=float, metavar="GB/S", help="bus bandwidth below which it fails, for the config's")
     add("--read", type=Path, metavar="FILE", help=f"judge this output of {nccl_tests.PROGRAM}, and start nothing")
     return parser
 
 
 def settings(asked: argparse.Namespace) -> dict[str, Any]:
-    """Factors of the test: the config's, of preset gpu where there are GPUs, with what the options set."""
-    has_gpus = environment.missing(("cuda",)) is None
-    backend = asked.backend or ("nccl" if has_gpus else "gloo")
-    preset = "gpu" if has_gpus else "cpu"
+    """Factors of the test: the config's, of preset gpu where there are GPUs, and the threshold asked for."""
+    preset, backend = ("cpu", "gloo") if environment.missing(("cuda",)) else ("gpu", "nccl")
     section = config.resolve(config.load(ROOT / "config.yaml"), preset)["experiments"]["preflight"]
-    given = {"warmup": asked.warmup, "iterations": asked.iterations, "program": asked.program}
-    section |= {name: value for name, value in given.items() if value is not None}
-    for name, value in (("size_mib", asked.size_mib), ("threshold_gb_per_s", asked.threshold)):
-        section[name] = section[name] | ({backend: value} if value is not None else {})
-    section["algorithm"] = asked.algorithm or section["algorithm"]
-    world_size = asked.ranks or max(2, environment.identity(())["gpu_count"] if backend == "nccl" else 2)
+    world_size = asked.ranks or max(2, environment.identity(())["gpu_count"])
     (cell,) = measure.cells({**section, "backend": [backend], "world_size": [world_size], "nodes": []})
-    return dict(cell.factors)
+    return {**cell.factors, **({} if asked.threshold is None else {"threshold_gb_per_s": asked.threshold})}
 
 
 def trial_of(factors: Mapping[str, Any]) -> Trial:
-    """The test of these factors. ValueError: a size, count or threshold that cannot be."""
-    trial = Trial(
-        round(factors["size_mib"] * self_test.MIB),
-        factors["warmup"],
-        factors["iterations"],
-        factors["threshold_gb_per_s"],
-    )
-    if trial.size_bytes < 1 or trial.warmup < 0 or trial.timed < 1 or not trial.threshold_gb_per_s >= 0:
-        raise ValueError("sizes and iterations are to be above 0, warm-ups and the threshold not below")
-    return trial
+    """The test of these factors."""
+    size_bytes = round(factors["size_mib"] * self_test.MIB)
+    return Trial(size_bytes, factors["warmup"], factors["iterations"], factors["threshold_gb_per_s"])
 
 
-def read_log(path: Path, trial: Trial) -> tuple[Outcome, list[str]]:
+def read_log(path: Path, trial: Trial) -> Outcome:
     """The outcome that a log of NVIDIA's program tells. NoFigure: it tells none."""
     output = nccl_tests.read(path)
     figure = nccl_tests.parse(output)
     size = nccl_tests.largest_size(output) or trial.size_bytes
     read = Trial(size, trial.warmup, trial.timed, trial.threshold_gb_per_s)
-    return Outcome(read, "nccl", figure.ranks, figure.hosts, figure.busbw_gb_per_s), output.splitlines()
+    return Outcome(read, "nccl", figure.ranks, figure.hosts, figure.busbw_gb_per_s)
 
 
 def as_rank(factors: Mapping[str, Any]) -> tuple[Outcome, bool]:
@@ -91,8 +68,6 @@ def as_rank(factors: Mapping[str, Any]) -> tuple[Outcome, bool]:
     algorithm = None if factors["algorithm"] == measure.NCCL_CHOOSES else factors["algorithm"]
     with self_test.algorithm(os.environ, algorithm):
         rank = join()
-        if factors["backend"] != rank.backend:
-            raise ValueError(f"--backend {factors['backend']}: ranks of this launcher use {rank.backend}")
         outcome = self_test.try_out(trial_of(factors), rank)
     dist.barrier()
     dist.destroy_process_group()
@@ -104,21 +79,19 @@ def run(asked: argparse.Namespace) -> int:
     factors = settings(asked)
     trial = trial_of(factors)
     if asked.read is not None:
-        outcome, log = read_log(asked.read, trial)
-        return _tell(outcome.code, outcome.line(), log, asked.log)
+        outcome = read_log(asked.read, trial)
+        return _tell(outcome.code, outcome.line())
     if asked.ranks is None and ranks.find(os.environ).world_size > 1:
         outcome, tells = as_rank(factors)
-        return _tell(outcome.code, outcome.line(), outcome.log(), asked.log) if tells else outcome.code
+        return _tell(outcome.code, outcome.line()) if tells else outcome.code
     if factors["world_size"] == 1:
-        return _tell(PASSED, ALONE, [], None)
-    measured = measure.run(Cell(factors))
-    return _tell(measured.values["exit_code"], measured.values["line"], measured.series["log"], asked.log)
+        return _tell(PASSED, ALONE)
+    values = measure.run(Cell(factors)).values
+    return _tell(values["exit_code"], values["line"])
 
 
-def _tell(code: int, line: str, log: list[str], path: Path | None) -> int:
+def _tell(code: int, line: str) -> int:
     print(line, file=sys.stderr if code else sys.stdout, flush=True)
-    if path is not None:
-        files.write_text(path, "\n".join([*log, line, ""]))
     return code
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -153,14 +154,10 @@ def run(*arguments: str) -> subprocess.CompletedProcess:
     return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120)
 
 
-SMALL = ("--backend", "gloo", "--size-mib", "1", "--warmup", "1", "--iterations", "3")
-
-
-def test_the_program_passes_and_keeps_its_log(tmp_path):
-    done = run("--ranks", "2", *SMALL, "--log", str(tmp_path / "log"))
+def test_the_program_passes():
+    done = run("--ranks", "2", "--threshold", "0")
     assert done.returncode == PASSED, done.stderr
-    assert done.stdout.startswith("preflight 0: all-reduce of 1 MiB among 2 ranks on ") and done.stdout.count("\n") == 1
-    assert "# Avg bus bandwidth" in (tmp_path / "log").read_text()
+    assert re.fullmatch(r"preflight 0: all-reduce of \d+ MiB among 2 ranks on .*\n", done.stdout)
 
 
 def test_the_program_judges_a_log(tmp_path):
