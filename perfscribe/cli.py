@@ -36,7 +36,7 @@ HELP = """\
 ./run compare A B [--experiment NAME ...] [--csv FILE] [--fail-on slower] [--threshold PERCENT]
                               two sites, or commits of site local, figure by figure: faster, slower, cannot tell;
                               or two subjects, by name
-./run launch --scheduler slurm|pbs|local --nodes N --ranks-per-node R [--launcher srun|mpiexec|torchrun]
+./run launch --scheduler slurm|pbs --nodes N --ranks-per-node R [--launcher srun|mpiexec|torchrun]
              [--profile torch|nsys] [-- COMMAND]
                               print a job script that starts ranks there
 ./run fill FILE.md [--site NAME] [--overwrite] [--dry-run]
@@ -283,13 +283,9 @@ def fetch_data(arguments: Sequence[str]) -> int:
 
 def launch(arguments: Sequence[str]) -> int:
     """Print a job script."""
-    from perfscribe.base.cells import Unsupported
     from perfscribe.verbs import launch
 
-    try:
-        return launch.main(ROOT, list(arguments))
-    except Unsupported as error:
-        sys.exit(f"run: launch: {error}")
+    return launch.main(ROOT, list(arguments))
 
 
 def compare(arguments: Sequence[str]) -> int:

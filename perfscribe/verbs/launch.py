@@ -1,4 +1,4 @@
-"""The verb `launch`: a job script that starts ranks on one machine, under Slurm or under PBS, printed and not run."""
+"""The verb `launch`: a job script that starts ranks under Slurm or under PBS, printed and not run."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from typing import Any
 import jinja2
 
 from perfscribe.base.one_line import Parser
-from perfscribe.distributed import binding, launchers
+from perfscribe.distributed import binding
 
 TEMPLATES = Path(__file__).resolve().parent / "job_scripts"
-LAUNCHERS = {"slurm": ("srun", "torchrun"), "pbs": ("mpiexec", "torchrun"), "local": ("torchrun", "mpiexec")}
+LAUNCHERS = {"slurm": ("srun", "torchrun"), "pbs": ("mpiexec", "torchrun")}
 PROFILES = ("torch", "nsys")
 SELF_TEST = "workflow/scripts/preflight.py"
 JOB = "perfscribe.experiments.rank_methods.job"
@@ -60,7 +60,7 @@ def _parser() -> Parser:
     )
     ranks, name = _whole(MOST_RANKS), _like(_NAME, "a name")
     add = parser.add_argument
-    add("--scheduler", required=True, choices=LAUNCHERS, help="local: this machine, without one")
+    add("--scheduler", required=True, choices=LAUNCHERS)
     add("--nodes", required=True, type=_whole(MOST_NODES), help="number of nodes")
     add("--ranks-per-node", required=True, type=ranks, metavar="RANKS", help="ranks of each node")
     add("--launcher", default="", help="; ".join(f"{key}: {' or '.join(names)}" for key, names in LAUNCHERS.items()))
@@ -87,8 +87,6 @@ def read(arguments: Sequence[str]) -> argparse.Namespace:
     if found.launcher not in possible:
         wanted = f"expected {' or '.join(possible)} for --scheduler {found.scheduler}"
         parser.error(f"--launcher: got {found.launcher!r}, {wanted}")
-    if found.scheduler == "local" and found.nodes != 1:
-        parser.error(f"--nodes: got {found.nodes}, expected 1 for --scheduler local")
     if found.cpu_bind and found.launcher == "torchrun":
         parser.error("--cpu-bind: torchrun binds no ranks; expected it with srun or mpiexec")
     if found.cpu_bind and len(found.cpu_bind) < found.ranks_per_node:
@@ -101,10 +99,7 @@ def read(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def script(wanted: argparse.Namespace, folder: Path) -> str:
-    """The job script, which runs in this folder with this Python.
-
-    Unsupported: it is to start mpiexec on this machine, and there is none.
-    """
+    """The job script, which runs in this folder with this Python."""
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(TEMPLATES),
         undefined=jinja2.StrictUndefined,
@@ -117,9 +112,6 @@ def script(wanted: argparse.Namespace, folder: Path) -> str:
     python, command = shlex.quote(sys.executable), shlex.join(wanted.command)
     ours = f"-m {JOB}" + (' --profile "$OUT"' if wanted.profile == "torch" else "")
     ranks, bindings = wanted.nodes * wanted.ranks_per_node, wanted.cpu_bind[: wanted.ranks_per_node]
-    on_mpi = (wanted.scheduler, wanted.launcher) == ("local", "mpiexec")
-    mpiexec = _open_mpi() if on_mpi else "mpiexec"
-    by_rankfile = launchers.by_rankfile(mpiexec, "$RANKFILE") if on_mpi else []
     given = vars(wanted) | {
         "preflight": wanted.preflight and ranks > 1,  # a world of one is not tested
         "ranks": ranks,
@@ -128,22 +120,14 @@ def script(wanted: argparse.Namespace, folder: Path) -> str:
         "folder": folder,
         "torchrun": f"{python} -m torch.distributed.run",
         "nsys": _nsys,
-        "mpiexec": shlex.quote(mpiexec),
         "program": command or f"{python} {ours}",
         "try_links": f"{python} {SELF_TEST}",
         # torchrun takes a script, or a module behind -m, or any program behind --no-python
         "program_of_torchrun": f"--no-python {command}" if command else ours,
         "slurm_binding": f"mask_cpu:{','.join(map(binding.mask, bindings))}" if bindings else "cores",
         "pals_binding": binding.as_list(bindings) if bindings else "",
-        "rankfile": binding.rankfile(bindings).rstrip("\n") if bindings else "",
-        "bound_by_rankfile": " ".join(f'"{one}"' for one in by_rankfile),
     }
     return environment.get_template(f"{wanted.scheduler}.sh.j2").render(given)
-
-
-def _open_mpi() -> str:
-    launchers.require("open_mpi")
-    return launchers.mpiexecs()["open_mpi"]
 
 
 def _nsys(output: str) -> str:
