@@ -75,11 +75,6 @@ def _parsed(source: str, path: Path) -> ast.Module:
     return ast.parse(source, filename=str(path))
 
 
-def forget_trees() -> None:
-    """Let go of the syntax trees: what was found in them is remembered elsewhere."""
-    _parsed.cache_clear()
-
-
 # recall(what, source, find) gives what find() finds in a source text, or found earlier for the same words and text.
 Recall = Callable[[str, str, Callable[[], Any]], Any]
 _FOUND: dict[tuple[str, str], Any] = {}

@@ -143,7 +143,13 @@ def make_plan(root: Path, raw: Mapping[str, Any], executor: str | None = None) -
     executor: Snakemake's, where it submits jobs to a cluster.
     """
     memory = memory_of_code(root)
-    made = plan_with(memory, root, raw, executor)
+    code = fingerprint.Sources(root, memory.recall)
+    site = raw.get("site", LOCAL_SITE)
+    if is_committed(root, site):
+        made = plan.replan_presentation(plan.read_index(root / "results" / site / "plan"), root, code)
+    else:
+        settings = cluster.settings_for(configuration.resolve(raw, "cpu"), executor)  # no preset has its own
+        made = plan.build(raw, resolve_preset(raw.get("preset", "auto"), settings), root, settings, code)
     memory.save()
     return made
 
@@ -151,16 +157,6 @@ def make_plan(root: Path, raw: Mapping[str, Any], executor: str | None = None) -
 def memory_of_code(root: Path) -> Memory:
     """What earlier plans found in the modules."""
     return Memory(root / FOUND_IN_CODE, fingerprint.method())
-
-
-def plan_with(memory: Memory, root: Path, raw: Mapping[str, Any], executor: str | None = None) -> plan.Plan:
-    """make_plan with a memory that the caller keeps."""
-    code = fingerprint.Sources(root, memory.recall)
-    site = raw.get("site", LOCAL_SITE)
-    if is_committed(root, site):
-        return plan.replan_presentation(plan.read_index(root / "results" / site / "plan"), root, code)
-    settings = cluster.settings_for(configuration.resolve(raw, "cpu"), executor)  # no preset has its own
-    return plan.build(raw, resolve_preset(raw.get("preset", "auto"), settings), root, settings, code)
 
 
 def write_plan(root: Path, raw: Mapping[str, Any], made: plan.Plan) -> None:
