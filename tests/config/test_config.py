@@ -13,7 +13,6 @@ from typing import Any
 
 import jsonschema
 import pytest
-import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -42,40 +41,27 @@ def section(name: str, **keys: Any) -> dict[str, Any]:
     return {"experiments": {name: keys}}
 
 
-@pytest.fixture(params=["libyaml", "python"])
-def parser(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Both parsers of PyYAML: wheels have libyaml, a system Python may not."""
-    if request.param == "python":
-        monkeypatch.delattr(yaml, "CSafeLoader", raising=False)
-    return str(request.param)
-
-
 # What no reading can take for a config: (content, parts of the one line).
 UNREADABLE: dict[str, tuple[str | bytes, tuple[str, ...]]] = {
-    "empty": ("", ("empty file", "site: local")),
-    "list at the top": ("- site\n- preset\n", ("line 1", '["site", "preset"]', "site: local")),
-    "not UTF-8": (b"site: local\npreset: \xff\n", ("line 2", "0xff", "UTF-8")),
-    "leading tab": ("experiments:\n\tattention: {}\n", ("line 2", "tab", "spaces")),
-    "open bracket": ("chapters: [cs336,\nseed: 0\n", ("not YAML", "expected key: value")),
-    "too large": ("#" * (reading.MAX_BYTES + 1), ("131072 bytes",)),
-    "deep mapping": ("{a: " * 15_000, ("line 1", "16 levels of nesting")),
+    "empty": ("", ("null", "site: local")),
+    "list at the top": ("- site\n- preset\n", ('["site", "preset"]', "site: local")),
+    "not UTF-8": (b"site: local\npreset: \xff\n", ("UTF-8", "byte 20")),
+    "leading tab": ("experiments:\n\tattention: {}\n", ("line 2", "'\\t'")),
+    "open bracket": ("chapters: [cs336,\nseed: 0\n", ("line 3", "expected ',' or ']'")),
+    "too large": ("#" * (reading.MAX_CHARACTERS + 1), ("131072 characters",)),
+    "deep mapping": ("{a: " * 15_000, ("no config", "recursion")),
     "alias bomb": (
         "a: &a [1,1,1,1,1,1,1,1,1]\n"
         + "".join(f"{n}: &{n} [{','.join([f'*{m}'] * 9)}]\n" for m, n in zip("abcdefgh", "bcdefghi", strict=True)),
-        ("aliases that grow", "20000"),
+        ("line 2", "an alias"),
     ),
     "inner key twice": (
         "experiments:\n  attention:\n    batch: 4\n    batch: 8\n",
-        ("line 4", "experiments.attention.batch", "8", "line 3", "expected it once"),
+        ("line 4", "the key batch twice"),
     ),
-    "python object": ("site: !!python/object/apply:os.getcwd []\n", ("line 1", "site", "python/object")),
-    "merge key": ("experiments:\n  attention: {<<: {batch: 1}}\n", ("line 2", "experiments.attention", "<<", "name")),
-    "octal": ("seed: 010\n", ("line 1", "seed", "010", "plain decimal number")),
-    "date": ("site: 2026-11-20\n", ("line 1", "site", "2026-11-20", "quotes")),
-    "yes": (
-        "experiments:\n  attention:\n    enabled: yes\n",
-        ("line 3", "experiments.attention.enabled", "yes", "true, false"),
-    ),
+    "python object": ("site: !!python/object/apply:os.getcwd []\n", ("line 1", "python/object")),
+    "key that is a number": ("experiments:\n  1: {}\n", ("line 2", "the key 1, which is no text")),
+    "tag that does not fit": ('seed: !!int ""\n', ("no config",)),
 }
 
 # What the schema or a relation refuses: (config, parts of the one line).
@@ -133,7 +119,6 @@ REFUSED: dict[str, tuple[Any, tuple[str, ...]]] = {
 
 
 @pytest.mark.parametrize("name", UNREADABLE)
-@pytest.mark.usefixtures("parser")
 def test_unreadable_file_gives_one_line(name: str, tmp_path: Path) -> None:
     content, parts = UNREADABLE[name]
     path = written(tmp_path, content)
@@ -158,7 +143,7 @@ def test_refused_config_gives_one_line(name: str) -> None:
 
 
 def test_missing_file_folder_and_odd_path(tmp_path: Path) -> None:
-    for path, word in ((tmp_path / "none.yaml", "no such file"), (tmp_path, "cannot be read"), (Path("a\0b"), "null")):
+    for path, word in ((tmp_path / "none.yaml", "No such file"), (tmp_path, "Is a directory"), (Path("a\0b"), "null")):
         with pytest.raises(ConfigError) as caught:
             load(path)
         assert word in assert_one_line(caught.value)
@@ -272,19 +257,23 @@ GOOD = {
     "byte order mark": "\ufeffsite: local\n",
     "Windows line ends": "site: local\r\nseed: 3\r\n",
     "JSON": '{"site": "local", "seed": 3}',
-    "aliases": "experiments: {attention: {seq_len: &s [16, 32]}, end_to_end: {seq_len: *s}}\n",
-    "decimals": "budget_minutes: 1.5e+2\n",
+    "decimals": "budget_minutes: 1.5e2\n",
     "all samples": "experiments: {io_formats: {training_samples: null}}\n",
 }
 
 
 @pytest.mark.parametrize("name", GOOD)
-@pytest.mark.usefixtures("parser")
 def test_good_configs(name: str, tmp_path: Path) -> None:
     raw = load(written(tmp_path, GOOD[name]))
     check(raw)
     for preset in PRESETS:
         resolve(raw, preset)
+
+
+@pytest.mark.parametrize("text", ["010", "1:30", "0x10", "yes", "off", ".inf", "2026-11-20", "1_000"])
+def test_what_yaml_versions_take_differently_is_text(text: str, tmp_path: Path) -> None:
+    assert load(written(tmp_path, f"seed: {text}\n")) == {"seed": text}
+    assert load(CONFIG, {"seed": text})["seed"] == text
 
 
 def test_overrides_are_laid_on_top_key_by_key(tmp_path: Path) -> None:

@@ -176,12 +176,12 @@ def test_a_pipe_is_no_config(project: Path, words: list[str]) -> None:
     os.mkfifo(project / "pipe")
     (project / "ok").write_text("seed: 1\n")
     named = [word.replace("FIFO", str(project / "pipe")).replace("ok", str(project / "ok")) for word in words]
-    assert "pipe: got a file that cannot be read (a pipe)" in message(["report", *named])
+    assert "pipe: a pipe; expected a YAML file" in message(["report", *named])
     (project / "ok").write_text("seed: 1\nseed: 2\n")
-    assert "got 2 for a key of line 1" in message(["report", "--configfile", str(project / "ok")])
+    assert "line 2: got no config (the key seed twice)" in message(["report", "--configfile", str(project / "ok")])
     (project / "config.yaml").unlink()
     os.mkfifo(project / "config.yaml")
-    assert "(a pipe)" in message(["report"])
+    assert "config.yaml: a pipe" in message(["report"])
 
 
 @pytest.mark.parametrize(("word", "verb"), [("plann", "plan"), ("reprot", "report"), ("tests", "test")])
