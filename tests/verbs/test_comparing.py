@@ -100,15 +100,11 @@ def test_what_is_not_alike_is_refused(tmp_path: Path) -> None:
     other_data = compare(*(sides.read(tmp_path, name) for name in "ab"))
     other_timer = pair(tmp_path / "1", timed(1), timed(1, timer="CUDA events"))
     other_work = pair(tmp_path / "2", *(timed(1, values={"parameters": count}) for count in (10, 12)))
-    counted = [
-        Measured({"n": 1}, values={"peak_allocated_bytes": 5, "memory_counter": counter}) for counter in ("CUDA", "CPU")
-    ]
-    told = [only(found).reason for found in (other_data, other_timer, other_work, pair(tmp_path / "3", *counted))]
+    told = [only(found).reason for found in (other_data, other_timer, other_work)]
     assert told == [
         "another data set: the digests differ",
         "another timer: host clock against CUDA events",
         "other work: parameters 10 against 12",
-        "counted in another way: CUDA against CPU",
     ]
 
 
@@ -136,19 +132,12 @@ def test_cells_that_ended_otherwise_or_stand_alone(tmp_path: Path) -> None:
 # --- where sides are read from -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("machine", "verdict", "said"),
-    [
-        ({"gpu_model": "GPU Two"}, "refused", "machine and code changed together"),
-        ({"driver_version": "2.0"}, "faster", "another machine or software (driver_version)"),
-    ],
-)
-def test_a_commit_on_another_machine(tmp_path: Path, machine: dict[str, str], verdict: str, said: str) -> None:
+def test_a_commit_on_another_machine_is_marked(tmp_path: Path) -> None:
     write_site(tmp_path, "a", [timed(2.0)])
-    write_site(tmp_path, "b", [timed(1.0, code=made.OTHER_CODE)], machine=identity(**machine))
+    write_site(tmp_path, "b", [timed(1.0, code=made.OTHER_CODE)], machine=identity(driver_version="2.0"))
     a, b = (sides.read(tmp_path, name) for name in "ab")
-    row = only(compare(a, replace(b, site=a.site)))
-    assert row.verdict == verdict and said in " ".join((row.reason, *row.marks))
+    marks = only(compare(a, replace(b, site=a.site))).marks
+    assert marks == ("code differs", "another machine or software (driver_version)")
 
 
 def test_commits_of_site_local(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 
 from perfscribe.instruments.statistics import ROUNDS_FOR_INTERVAL, Rounds, median_interval, summarise
 from perfscribe.records.disturbances import DISTURBED
-from perfscribe.verbs.compare.sides import Cell, Side, key_of
+from perfscribe.verbs.compare.sides import Cell, Side
 
 # What a figure is, by patterns of its name; the first that matches counts. Others are not compared.
 KINDS = (
@@ -36,17 +36,8 @@ KINDS = (
 SPEED, HIGHER_IS_BETTER = ("time", "rate"), ("rate", "score")
 # Ended on a machine that could run them. Other cells count as not measured there.
 MEASURED = ("ok", "oom", "timeout", "failed")
-# Factors that say how often a thing was measured, not what was.
-REPETITIONS = frozenset(
-    {"samples", "limit_s", "warmup_passes", "passes", "turns", "timed_steps", "traced_steps", "optimizer_steps"}
-)
-# What makes a machine another one. What else an identity holds is software: driver, CUDA, Python, libraries.
-HARDWARE = frozenset(
-    {"gpu_model", "gpu_count", "gpu_memory_bytes", "gpu_power_limit_w", "cpu_model", "cpu_cores", "platform"}
-)
-# Values that say what work was done, and those that say how.
+# Values that say what work was done.
 DECISIVE = ("parameters", "message_bytes", "gradient_bytes", "steps_per_epoch", "batch_found")
-TELLING = ("calls_per_sample", "sdpa_backend", "algorithm", "protocol", "links", "wrapped_by", "weights", "tokenizer")
 # What two runs of the same code on one machine may differ by, so that a ratio of single runs within it tells nothing.
 # By the host clock: an H200 site timed the same passes in several processes, and in one the host launched 2.14 times
 # as fast as in another (docs/compare.md). By a timer that launches do not reach: a choice of ours.
@@ -114,23 +105,10 @@ def compare(a: Side, b: Side, only: Collection[str] = ()) -> Comparison:
 
 
 def _pairs(a: dict[str, Cell], b: dict[str, Cell]) -> Iterator[tuple[Cell | None, Cell | None]]:
-    """Measured cells of the same factors; then of the same but for repetitions, where only one of each has them."""
+    """Measured cells of the same factors, and those that one side alone has."""
     left, right = ({key: cell for key, cell in side.items() if cell.record.status in MEASURED} for side in (a, b))
-    yield from [(left.pop(key), right.pop(key)) for key in [*left] if key in right]
-    ones, others = (_loosely(side) for side in (left, right))
-    for key in ones.keys() & others.keys():
-        if len(ones[key]) == len(others[key]) == 1:
-            yield left.pop(key_of(ones[key][0].factors)), right.pop(key_of(others[key][0].factors))
-    yield from ((cell, None) for cell in left.values())
-    yield from ((None, cell) for cell in right.values())
-
-
-def _loosely(cells: dict[str, Cell]) -> dict[str, list[Cell]]:
-    found: dict[str, list[Cell]] = {}
-    for cell in cells.values():
-        kept = {name: level for name, level in cell.factors.items() if name not in REPETITIONS}
-        found.setdefault(key_of(kept), []).append(cell)
-    return found
+    for key in dict.fromkeys((*left, *right)):
+        yield left.get(key), right.get(key)
 
 
 def _figures(a: Side, b: Side, one: Cell | None, other: Cell | None) -> list[Figure]:
@@ -148,7 +126,7 @@ def _figures(a: Side, b: Side, one: Cell | None, other: Cell | None) -> list[Fig
         return [replace(row, verdict=GAINED, reason=one.record.reason)] if other.record.ok else []
     if one.field("id") & other.field("id"):
         return [replace(row, verdict=SAME_RECORD, reason="measured once and held by both")]
-    if reason := _refused(a, b, one, other):
+    if reason := _refused(one, other):
         return [replace(row, verdict=REFUSED, reason=reason)]
     row = replace(row, marks=tuple(_marks(a, b, one, other)))
     return [_figure(row, name, one, other) for name in one.names if name in other.names and kind_of(name)]
@@ -157,13 +135,12 @@ def _figures(a: Side, b: Side, one: Cell | None, other: Cell | None) -> list[Fig
 def _figure(row: Figure, name: str, one: Cell, other: Cell) -> Figure:
     """What is found of one figure of two cells."""
     kind, a, b = kind_of(name), one.samples(name), other.samples(name)
-    timers, versions = ([_timers(cell, name, full) for cell in (one, other)] for full in (False, True))
-    counters = [cell.values("memory_counter") for cell in (one, other)]
+    timers = [_timers(cell, name) for cell in (one, other)]
     row = replace(
         row,
         name=name,
         kind=kind,
-        timer=" + ".join(sorted(versions[0])),
+        timer=" + ".join(sorted(timers[0])),
         iqr_a=_iqr(a),
         iqr_b=_iqr(b),
         n_a=sum(map(len, a)),
@@ -173,12 +150,8 @@ def _figure(row: Figure, name: str, one: Cell, other: Cell) -> Figure:
     )
     if timers[0] != timers[1]:
         return replace(row, verdict=REFUSED, reason=f"another timer: {_against(*timers)}")
-    if kind == "memory" and counters[0] != counters[1]:
-        return replace(row, verdict=REFUSED, reason=f"counted in another way: {_against(*counters)}")
     if kind in ("loss", "score") and (one.seed is None or one.seed != other.seed):
         return replace(row, verdict=REFUSED, reason=f"another seed: {_against({one.seed}, {other.seed})}")
-    if versions[0] != versions[1]:
-        row = replace(row, marks=(*row.marks, f"timer {_against(*versions)}"))
     row = judge(row, a, b)
     disturbed = [mark for mark in row.marks if mark.startswith(tuple(f"{s}: {d}" for s in "AB" for d in DISTURBED))]
     if kind in SPEED and disturbed and row.verdict in DECIDED:
@@ -225,13 +198,10 @@ def judge(row: Figure, a: Rounds, b: Rounds) -> Figure:
     return replace(row, verdict=good if gained else bad, reason="the interval excludes 1")
 
 
-def _refused(a: Side, b: Side, one: Cell, other: Cell) -> str:
+def _refused(one: Cell, other: Cell) -> str:
     """Why no figure of these cells is compared; empty where they are."""
     if one.field("data_digest") != other.field("data_digest"):
         return "another data set: the digests differ"
-    hardware = [key for key in _differ(a, b, one, other) if key in HARDWARE]
-    if a.site == b.site and hardware and one.field("fingerprint") != other.field("fingerprint"):
-        return f"machine and code changed together: not attributable ({', '.join(hardware)})"
     for name in DECISIVE:
         if one.values(name) and other.values(name) and one.values(name) != other.values(name):
             return f"other work: {name} {_against(one.values(name), other.values(name))}"
@@ -240,35 +210,22 @@ def _refused(a: Side, b: Side, one: Cell, other: Cell) -> str:
 
 def _marks(a: Side, b: Side, one: Cell, other: Cell) -> list[str]:
     """What a reader must keep in mind with every figure of these cells."""
-    found = [
-        f"{name} {_against({level}, {other.factors.get(name)})}"
-        for name, level in one.factors.items()
-        if level != other.factors.get(name)
-    ]
-    if one.field("fingerprint") != other.field("fingerprint"):
-        found.append("code differs")
-    if a.site == b.site and (changed := _differ(a, b, one, other)):
+    found = ["code differs"] if one.field("fingerprint") != other.field("fingerprint") else []
+    left, right = a.identity(one), b.identity(other)
+    changed = [key for key in dict.fromkeys((*left, *right)) if left.get(key) != right.get(key)]
+    if a.site == b.site and changed:
         found.append(f"another machine or software ({', '.join(changed)})")
     if one.seed is None or one.seed != other.seed:
         found.append("another seed" if None not in (one.seed, other.seed) else "seed not known")
     if len(one.good) != len(other.good):
         found.append(f"rounds {len(one.good)} against {len(other.good)}")
-    for name in TELLING:
-        if one.values(name) and other.values(name) and one.values(name) != other.values(name):
-            found.append(f"{name} {_against(one.values(name), other.values(name))}")
     return [*found, *(f"{side}: {flag}" for side, cell in (("A", one), ("B", other)) for flag in cell.record.flags)]
 
 
-def _differ(a: Side, b: Side, one: Cell, other: Cell) -> list[str]:
-    """The keys of the identities in which the cells' machines differ."""
-    left, right = a.identity(one), b.identity(other)
-    return [key for key in dict.fromkeys((*left, *right)) if left.get(key) != right.get(key)]
-
-
-def _timers(cell: Cell, name: str, versions: bool) -> set[str]:
-    """The timers that read a sample, in all rounds; without their versions where these do not matter."""
+def _timers(cell: Cell, name: str) -> set[str]:
+    """The timers that read a sample, in all rounds, without their versions."""
     found = {str(row["timers"][name]) for row in cell.good if name in row["timers"]}
-    return found if versions else {" ".join(word for word in one.split() if not word[0].isdigit()) for one in found}
+    return {" ".join(word for word in one.split() if not word[0].isdigit()) for one in found}
 
 
 def _against(left: set[Any], right: set[Any]) -> str:

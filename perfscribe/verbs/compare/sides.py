@@ -98,8 +98,9 @@ class Side:
             identity = self.identities.get(name, {})
             told = {key: "none" if value is None else str(value) for key, value in identity.items()}
             told |= {key: str(version or "not installed") for key, version in identity.get("libraries", {}).items()}
-            for key in told.keys() - {"libraries"}:
-                found.setdefault(key, set()).add(told[key])
+            for key, text in told.items():
+                if key != "libraries":
+                    found.setdefault(key, set()).add(text)
         return found
 
     def _used(self) -> list[str]:
