@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
+from perfscribe.base import files
 from perfscribe.verbs.fill.document import Row
 
 
@@ -37,22 +35,8 @@ def _padded(text: str, room: str, side: str) -> str:
 
 
 def replace_content(path: Path, content: bytes) -> None:
-    """Replace a file's content in one step; its mode stays, and a link goes on leading to it.
-
-    files.write_bytes gives a file the mode of what runs write; this one is a person's.
-    """
+    """Replace a file's content in one step; its mode stays, and a link goes on leading to it."""
     target = path.resolve(strict=True)
-    old = target.stat()
-    handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
-    try:
-        with os.fdopen(handle, "wb") as stream:
-            stream.write(content)
-            stream.flush()
-            os.fsync(stream.fileno())
-        with contextlib.suppress(PermissionError):
-            os.chown(temporary, old.st_uid, old.st_gid)
-        os.chmod(temporary, old.st_mode & 0o7777)
-        os.replace(temporary, target)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+    mode = target.stat().st_mode & 0o7777
+    files.write_bytes(target, content)
+    target.chmod(mode)
