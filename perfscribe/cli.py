@@ -34,8 +34,7 @@ HELP = """\
                               discard finished cells, so that the next report measures them again
 ./run fetch-data squad        fetch SQuAD v1.1 for the FSDP workshop's experiments, into downloads/squad
 ./run compare A B [--experiment NAME ...] [--csv FILE] [--fail-on slower] [--threshold PERCENT]
-                              two sites, or commits of site local, figure by figure: faster, slower, cannot tell;
-                              or two subjects, by name
+                              two sites, or commits of site local, figure by figure: faster, slower, cannot tell
 ./run launch --scheduler slurm|pbs --nodes N --ranks-per-node R [--launcher srun|mpiexec|torchrun]
              [--profile torch|nsys] [-- COMMAND]
                               print a job script that starts ranks there
@@ -289,13 +288,9 @@ def launch(arguments: Sequence[str]) -> int:
 
 
 def compare(arguments: Sequence[str]) -> int:
-    """Compare two sites or commits, or two subjects."""
-    from perfscribe.verbs.compare import subjects, verb
+    """Compare two sites or commits."""
+    from perfscribe.verbs.compare import verb
 
-    site = str(read_config().get("site", session.LOCAL_SITE))
-    if text := subjects.compare(ROOT / "results" / site / "tables", arguments):
-        print(text)
-        return 0
     return verb.main(ROOT, list(arguments))
 
 
