@@ -6,18 +6,16 @@ gpu; a preset that such a mapping leaves out has the default. The schema describ
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from perfscribe.config import reading, schema
-from perfscribe.config.errors import ConfigError, dotted, fault, nearest, shown
+from perfscribe.config.errors import ConfigError, dotted, fault, nearest
 from perfscribe.config.keys import PRESETS
 
 __all__ = ["PRESETS", "ConfigError", "check", "load", "resolve"]
-
-# Above every bound of the schema. Python refuses to print whole numbers of thousands of digits, so they stop here.
-LARGEST_NUMBER = 1e18
 
 # Folders of report/ that are the project's own.
 NO_SITES = ("notes",)
@@ -108,27 +106,13 @@ def _relation_fault(config: Mapping[str, Any]) -> str | None:
 
 
 def _plain(raw: Any) -> dict[str, Any]:
-    """A deep copy in dict, list, str, int, float, bool and None; ConfigError for anything else in it."""
+    """A deep copy as JSON has it, where keys and dates are text."""
     if not isinstance(raw, Mapping):
         raise ConfigError(fault("config", raw, "keys such as site: local"))
-    return dict(_copied(raw, ()))
-
-
-def _copied(value: Any, path: tuple[str | int, ...]) -> Any:
-    if isinstance(value, Mapping):
-        for key in value:
-            if type(key) is not str:
-                got = f"got the key {shown(key)} ({type(key).__name__})"
-                raise ConfigError(f"{dotted(path)}: {got}, expected text as key")
-        return {key: _copied(inner, (*path, key)) for key, inner in value.items()}
-    if isinstance(value, list):
-        return [_copied(item, (*path, index)) for index, item in enumerate(value)]
-    if isinstance(value, (int, float)) and not abs(value) < LARGEST_NUMBER:  # NaN is never below
-        raise ConfigError(fault(dotted(path), value, f"a finite number below {LARGEST_NUMBER:.0e}"))
-    if value is None or type(value) in (str, int, float, bool):
-        return value
-    kind = type(value).__name__
-    raise ConfigError(f"{dotted(path)}: got {shown(value)} ({kind}), expected text, a number, true, false or null")
+    try:
+        return dict(json.loads(json.dumps(raw, default=str)))
+    except (ValueError, RecursionError) as error:  # numbers of thousands of digits, what holds itself
+        raise ConfigError(f"config: {error}; expected plain values") from None
 
 
 def _reread(value: Any) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -142,6 +143,11 @@ def _validator() -> Any:
             yield jsonschema.ValidationError("no match")
 
     base = jsonschema.Draft202012Validator
-    # JSON schema takes 4.0 for a whole number; range(4.0) does not.
-    checker = base.TYPE_CHECKER.redefine("integer", lambda _, value: type(value) is int)
+    # JSON schema takes 4.0 for a whole number; range(4.0) does not. NaN is within any bounds.
+    checker = base.TYPE_CHECKER.redefine_many(
+        {
+            "integer": lambda _, value: type(value) is int,
+            "number": lambda _, value: type(value) is int or (type(value) is float and math.isfinite(value)),
+        }
+    )
     return jsonschema.validators.extend(base, {"pattern": pattern}, type_checker=checker)(schema())

@@ -79,7 +79,7 @@ REFUSED: dict[str, tuple[Any, tuple[str, ...]]] = {
     "chapter is a word": ({"chapters": "cs336"}, ("chapters", '"cs336"', "a list")),
     "true seed": ({"seed": True}, ("seed", "true", "whole number")),
     "no budget": ({"budget_minutes": 0}, ("budget_minutes", "got 0", "above 0", "or null")),
-    "NaN": ({"budget_minutes": float("nan")}, ("budget_minutes", "NaN", "finite number")),
+    "NaN": ({"budget_minutes": float("nan")}, ("budget_minutes", "got NaN", "a number above 0")),
     "unknown experiment": ({"experiments": {"atention": {}}}, ("experiments.atention", "{}", f"nearest is {A}")),
     "unknown key of a section": (
         section("attention", seq_length=[16]),
@@ -112,8 +112,11 @@ REFUSED: dict[str, tuple[Any, tuple[str, ...]]] = {
         section("io_formats", samples={"cpu": 16}, training_samples=None, read_samples=8),
         (f"{IO}.batch", "32", f"at most 16, the value of {IO}.samples", "(preset cpu)"),
     ),
-    "date": ({"site": datetime.date(2026, 11, 20)}, ("site", "2026-11-20", "date", "expected text")),
-    "key is a number": ({"experiments": {1: {}}}, ("experiments", "key 1", "text")),
+    "infinity": ({"seed": float("inf")}, ("seed", "got Infinity", "a whole number")),
+    "digits": ({"seed": 10**5000}, ("config", "digits", "plain values")),
+    "large": ({"seed": 10**40}, ("seed", "1000000", "from 0 to")),
+    "date": ({"seed": datetime.date(2026, 11, 20)}, ("seed", "2026-11-20", "a whole number")),
+    "key is a number": ({"experiments": {1: {}}}, ("experiments.1", "unknown key")),
     "escapes in a value": ({"preset": "\x1b[31m\u2028"}, ("preset", "u001b", "auto, tiny")),
 }
 
