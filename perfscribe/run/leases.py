@@ -161,18 +161,6 @@ def try_lock(path: Path) -> int | None:
     return None
 
 
-def leased(gpus: Iterable[Gpu]) -> list[Gpu]:
-    """Those that jobs of this machine have leased at the moment."""
-    taken = []
-    for gpu in gpus:
-        descriptor = try_lock(lock_file(gpu.uuid))
-        if descriptor is None:
-            taken.append(gpu)
-        else:
-            os.close(descriptor)
-    return taken
-
-
 # --- a job's lease ----------------------------------------------------------------------------------------------
 
 

@@ -15,7 +15,6 @@ from perfscribe.base.cells import Cell
 from perfscribe.instruments import tools
 from perfscribe.plan import subjects
 from perfscribe.records import environment
-from perfscribe.run import leases
 
 LIBRARIES = (
     "torch",
@@ -78,19 +77,9 @@ def _machine() -> list[tuple[str, str]]:
         rows += [
             ("GPU memory", _gib(memory) if memory else "not told"),
             ("power limit", f"{watts} W" if watts else "not told"),
-            ("leased", _leased()),
             ("driver", f"{found['driver_version'] or 'not told'}, CUDA {found['cuda_driver_version'] or 'not told'}"),
         ]
     return [*rows, ("platform", f"{found['platform']}, {platform.release()}")]
-
-
-def _leased() -> str:
-    """Which GPUs jobs of perfscribe measure on at the moment, these or other users'."""
-    try:
-        taken = leases.leased(leases.visible())
-    except leases.LeaseError as error:
-        return str(error)
-    return ", ".join(f"GPU {gpu.position}" for gpu in taken) or "none"
 
 
 def _gib(amount_bytes: int) -> str:

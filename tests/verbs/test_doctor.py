@@ -51,7 +51,6 @@ def test_recorded_h200(monkeypatch):
     pairs = {name.strip(): value.strip() for name, value in pairs.items()}
     assert pairs["GPU"] == "1 × NVIDIA H200" and pairs["GPU memory"] == "140.4 GiB"  # 143771 MiB
     assert pairs["power limit"] == "700 W" and pairs["driver"] == "580.159.04, CUDA 13.0"
-    assert pairs["leased"] == "none"
     assert rows(text, "Other processes on the GPU")[-1].split() == ["0", str(2**22 + 1), "python", "3.0", "GiB"]
     assert [line.split() for line in rows(text, "What this machine leaves unsupported")[2:]] == [
         ["attention", "4", "0"],
