@@ -52,9 +52,10 @@ def main(root: Path, arguments: list[str]) -> int:
             f"publish: {' and '.join(taken)}: there already; take another name or publish --replace {name}"
         )
     _read_notes(root, session.LOCAL_SITE)  # asked first: they may be no text
-    origin = _origin(root, name)  # asked first: the new site would count as an uncommitted change
+    made_by = environment.provenance(root)
     with made_whole(root, name, taken):
         copy_measured(root, source, target, plan.read_index(source / "plan").shards)
+        origin = {"version": __version__, "commit": made_by["commit"], "dirty": made_by["dirty"]}
         files.write_json(target / "published.json", origin)
         # A process of its own: it takes the run lock, as any run does.
         draw = [sys.executable, "-m", "perfscribe.cli", "report", "--config", f"site={name}"]
@@ -159,18 +160,6 @@ def number_nodes(records: Iterable[dict[str, Any]]) -> None:
     for job in jobs:
         job[NODE_NUMBER] = numbers[job["node"]]
         job["slurm_job_id"] = None
-
-
-def _origin(root: Path, name: str) -> dict[str, Any]:
-    """Version and commit that the site is made by, and whether the tree differs from it in more than this very site."""
-    provenance = environment.provenance(root)
-    dirty = provenance.get("dirty")
-    if dirty is not None:  # of the code; what is shown is made of more
-        # A site that is published again was removed before.
-        others = [f":(exclude){parent}/{name}" for parent in ("results", "report")]
-        command = ["git", "--no-optional-locks", "-C", str(root), "status", "--porcelain", "--", ".", *others]
-        dirty = bool(subprocess.run(command, capture_output=True, check=True).stdout)
-    return {"version": __version__, "commit": provenance.get("commit"), "dirty": dirty}
 
 
 def committed_mib(folders: Iterable[Path]) -> float:
