@@ -43,9 +43,13 @@ TRAINED_BY = ("train_loss", "eval_loss")  # what has one of these series is a tr
 
 
 def summary_of(values: Mapping[str, Any]) -> dict[str, Any]:
-    """A record's single values, under the workshop's keys where it has some, else under their own names."""
-    known = {name: SUMMARY.get(name, (name, 1)) for name, value in values.items() if value is not None}
-    return {key: values[name] if unit == 1 else values[name] / unit for name, (key, unit) in known.items()}
+    """A record's single values, under the workshop's keys where it has some; texts under their own names."""
+    found = {}
+    for name, value in values.items():
+        key, unit = SUMMARY.get(name, (name, 1)) if is_number(value) else (name, 1)
+        if value is not None:
+            found[key] = value if unit == 1 else value / unit
+    return found
 
 
 @dataclass(frozen=True)

@@ -31,6 +31,7 @@ def training(model: str = "bloom", world_size: int = 2, **more) -> dict:
                 "gpu_utilisation_percent": 91.5,
                 "at_rest_bytes": 2 * 2**20,
                 "train/samples_per_second_mean": 12.5,
+                "gpu_used_bytes": "no GPU: training ran on the CPU",
                 "weights": "random",
             },
             "series": {
@@ -62,6 +63,7 @@ ROWS = [training(), training("simple_gpt"), cell(128), cell(256), cell(512, stat
 def test_a_training_is_a_run_with_the_workshops_keys():
     run = runs.of_records([training()])[0]
     assert run.summary["avg_gpu_util_%"] == 91.5 and run.summary["avg_mem_alloc_MB"] == 2.0
+    assert run.summary["gpu_used_bytes"].startswith("no GPU") and "avg_mem_total_MB" not in run.summary
     assert run.summary["train/samples_per_second_mean"] == 12.5 and run.summary["train/train_loss"] == 0.7039
     assert (run.summary["train/loss"], run.summary["eval/loss"]) == (1.0, 1.581)
     by_step = {point.step: dict(point.figures) for point in run.points}
