@@ -39,7 +39,9 @@ def settings(asked: argparse.Namespace) -> dict[str, Any]:
     """Factors of the test: the config's, of preset gpu where there are GPUs, and the threshold asked for."""
     preset, backend = ("cpu", "gloo") if environment.missing(("cuda",)) else ("gpu", "nccl")
     section = config.resolve(config.load(ROOT / "config.yaml"), preset)["experiments"]["preflight"]
-    world_size = asked.ranks or max(2, environment.identity(())["gpu_count"])
+    world_size = max(2, environment.identity(())["gpu_count"]) if asked.ranks is None else asked.ranks
+    if world_size < 1:
+        raise ValueError(f"--ranks {world_size}: at least one is needed")
     (cell,) = measure.cells({**section, "backend": [backend], "world_size": [world_size], "nodes": []})
     return {**cell.factors, **({} if asked.threshold is None else {"threshold_gb_per_s": asked.threshold})}
 

@@ -18,7 +18,7 @@ from perfscribe.base.cells import Cell
 from perfscribe.distributed import nccl_tests, self_test
 from perfscribe.distributed.launch import launch
 from perfscribe.distributed.nccl_tests import NoFigure
-from perfscribe.distributed.self_test import MIB, PASSED, TOO_SLOW
+from perfscribe.distributed.self_test import MIB, NO_FIGURE, PASSED, TOO_SLOW
 from perfscribe.experiments.preflight import measure
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -166,3 +166,10 @@ def test_the_program_judges_a_log(tmp_path):
     done = run("--read", str(log), "--threshold", "5")
     assert done.returncode == TOO_SLOW and done.stderr.startswith("preflight 46: ") and done.stderr.count("\n") == 1
     assert "4096 MiB among 2 ranks on node-a, node-b" in done.stderr
+
+
+def test_the_program_wants_a_rank():
+    done = run("--ranks", "-1")
+    assert (
+        done.returncode == NO_FIGURE and done.stderr == "preflight 44: no figure: --ranks -1: at least one is needed\n"
+    )
