@@ -201,3 +201,11 @@ def test_a_figure_of_several_rounds_has_their_range_and_their_number(tmp_path: P
             assert (first["per_ms"], first["per_ms_spread"], first["rounds"]) == ("18.0", "6.1000000000000005", "3")
             assert [line["per_ms_spread"] for line in lines[1:]] == ["one round", "oom"]
         assert ("rounds" in first, "loss_spread" in first) == (found[0] is several, False)
+
+
+def test_settings_stand_in_the_csv_of_every_cell_and_on_no_page(tmp_path: Path) -> None:
+    both = [record(), record("oom")]
+    table = t.make("a.b", "Title", both, [t.factor("seq_len", "Length"), *t.settings("dtype")])
+    assert "dtype" not in markdown(tmp_path, table)
+    with open(tmp_path / "a.b.csv", newline="", encoding="utf-8") as stream:
+        assert [row["dtype"] for row in csv.DictReader(stream)] == ["fp32", "fp32"]
