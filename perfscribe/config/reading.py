@@ -33,7 +33,9 @@ def _loader() -> Any:
     class Loader(yaml.SafeLoader):
         def compose_node(self, parent: Any, index: Any) -> Any:
             if self.check_event(yaml.AliasEvent):  # a few lines of them grow to gigabytes
-                raise yaml.MarkedYAMLError(problem="an alias", problem_mark=self.peek_event().start_mark)
+                raise yaml.MarkedYAMLError(
+                    problem="an alias in place of a value", problem_mark=self.peek_event().start_mark
+                )
             return super().compose_node(parent, index)
 
         def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
