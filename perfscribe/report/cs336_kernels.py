@@ -71,9 +71,9 @@ class NsysProfile(Problem):
         time = "kernel time" if by == "nsys" else "the time of operators, which stand for kernels"
         yield Table(
             "(a), (d), (e) Forward pass, matmul share, one layer's attention.",
-            f"FP32, batch 4, {self.site.one_device}; forward by {by}, median ± half IQR of {self.times}traced "
-            f"passes, and by timeit, the host clock of the same passes; matmul share of {time}; the two attention "
-            "matmuls and the softmax of one layer.",
+            f"FP32, batch {batch_of(self.site, self.figure, '4')}, {self.site.one_device}; forward by {by}, median ± "
+            f"half IQR of {self.times}traced passes, and by timeit, the host clock of the same passes; matmul share of "
+            f"{time}; the two attention matmuls and the softmax of one layer.",
             [
                 *("model_size", "context_len", "nsys forward (ms)", "timeit forward (ms)", "matmul, inference (%)"),
                 *("matmul, full step (%)", "attn matmuls (μs)", "softmax (μs)"),
@@ -201,7 +201,8 @@ class NsysProfile(Problem):
         return Table(
             f"(b), (c) {'Kernels' if by == 'nsys' else 'Operators'} with most time in forward and backward, "
             f"{size}{mark}.",
-            f"By {by}, mean of {self.times}passes; FP32, batch 4{'; ' if mark else ', '}{at}.",
+            f"By {by}, mean of {self.times}passes; FP32, batch {batch_of(self.site, self.figure, '4')}"
+            f"{'; ' if mark else ', '}{at}.",
             ["NVTX Range", "Kern Inst", "Total Time", "Avg", "Med", "Min", "Max", "StdDev", "Kernel Name"],
             [self.kernel(one, row) for one, rows in most.items() for row in rows],
             "Published: 002 (size and context not stated): top kernel 47.2 %, elementwise over 15 %, matmuls 66.3 "

@@ -64,8 +64,8 @@ class SingleGpu(Problem):
             "Training on one device.",
             f"nn.Transformer{size} in {entry(any_row, 'dtype', 'fp32').upper()}, "
             f"{entry(any_row, 'samples', SAMPLES)} samples, {entry(any_row, 'epochs', '10')} epochs"
-            f"{', batch 32' if gpu else ''}, {site.one_device}, "
-            "one run each; time by the homework's clock, which stops when the last step is queued; later epochs: "
+            f", batch {entry(any_row, 'batch', '32')}, {site.one_device}, one run each; "
+            "time by the homework's clock, which stops when the last step is queued; later epochs: "
             "median ± half IQR; peak of allocated memory.",
             ["Batches", "Time (s)", "First epoch (s)", "Later epochs (s)", "Peak memory (GB)", "001 (s)"],
             [self.line(n, *way) for n in self.layers() for way in self.BATCHES[: None if gpu else 2]],

@@ -20,7 +20,7 @@ from perfscribe.records.records import Record
 from perfscribe.show import figures as f
 from perfscribe.show import tables as t
 
-FACTORS = t.factors(size="Size", seq_len="Context", dtype="Dtype", device="Device")
+FACTORS = [*t.factors(size="Size", seq_len="Context", dtype="Dtype", device="Device"), *t.settings("batch")]
 TABLES, FIGURES = SHOWN.tables, SHOWN.figures
 FORWARD_NOTE = (
     "Forward of a training step, to the loss; busy, idle and ends are those of the traced pass of median length. "

@@ -38,4 +38,5 @@ def _columns() -> list[t.Column]:
         *columns.later_epochs(),
         columns.peak_gib(),
         t.timer("epoch_s"),
+        *t.settings("batch"),
     ]
