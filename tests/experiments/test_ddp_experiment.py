@@ -18,7 +18,7 @@ from measured_cells import as_record, with_tokens
 from ranks import run_ranks
 
 from perfscribe.base.cells import Cell
-from perfscribe.experiments.ddp import levels, measure, program, tracing, variants
+from perfscribe.experiments.ddp import levels, measure, program, show, tracing, variants
 from perfscribe.experiments.ddp.program import Wrapped
 from perfscribe.experiments.ddp.variants import Variant
 from perfscribe.instruments.profiling.trace import Kernel, Range, Trace, thread_key
@@ -61,6 +61,16 @@ def test_the_real_trace_shows_communication(real: Record) -> None:
         assert values["both"] <= min(values["communication"], values["compute"])
         assert {"compute", "communication", "phase forward", "phase optimizer"} <= set(real.series[f"{key}_lane"])
     assert real.values["naive_traced_both_ms"] < 0.2 * real.values["naive_traced_communication_ms"]
+
+
+def test_one_slow_turn_of_six_widens_the_interval_of_exposed_time_alone(real: Record) -> None:
+    with_less_without = [11.0, 11.2, 140.0, 11.1, 10.9, 11.3]
+    samples = {"naive_step_ms": [[400.0 + one for one in with_less_without]], "naive_off_ms": [[400.0] * 6]}
+    alone = {"variants": variants.as_level(variants.variants(["naive"], [])), "turns": 6}
+    (naive,) = show.by_variant(replace(real, factors={**real.factors, **alone}, samples={**real.samples, **samples}))
+    assert naive.values["exposed_ms"] == pytest.approx(11.15)
+    assert naive.values["exposed_spread"] == pytest.approx(0.25)
+    assert naive.values["exposed_interval"] == "10.9 to 140 (96.9 %)"
 
 
 def _checked(number: int, fault: str) -> None:

@@ -12,7 +12,7 @@ from perfscribe.analytic.bucket_model import BYTES_PER_MB, OverheadFit, best_buc
 from perfscribe.experiments.ddp import drawings
 from perfscribe.experiments.ddp import variants as v
 from perfscribe.experiments.ddp.levels import SHOWN
-from perfscribe.instruments.statistics import format_figure, median_interval
+from perfscribe.instruments.statistics import format_figure, median_interval, summarise
 from perfscribe.records.records import Record
 from perfscribe.show import figures as f
 from perfscribe.show import tables as t
@@ -20,6 +20,7 @@ from perfscribe.show import tables as t
 TABLES, FIGURES = SHOWN.tables, SHOWN.figures
 NO_BUCKETS = "none"
 TOO_FEW_TURNS = "too few turns"
+INTERVAL = ("exposed_low_ms", "exposed_high_ms", "exposed_interval")
 NO_FIT = "too few numbers of buckets"
 NOT_TOLD = "no fit: exposed time within noise"
 NO_MODEL = "no fit: residuals above half of the exposed times"
@@ -44,7 +45,7 @@ CHECK_NOTE = (
 )
 STEP_NOTE = (
     "Implementations were interleaved around the same parameters; a step is the slowest rank's by the host clock. "
-    "Exposed: a step less one without communication, median over turns, which noise may make negative."
+    "Exposed: a step less one without communication, median and IQR over turns, which noise may make negative."
 )
 PHASES_NOTE = "Medians of steps that wait for the device after each phase."
 TIMELINE_NOTE = (
@@ -118,15 +119,20 @@ def _exposed(row: Record) -> dict[str, Any]:
     """Exposed communication: a turn's median with communication less that without, over turns; and its interval."""
     pairs = zip(_by_turn(row, "step_ms"), _by_turn(row, "off_ms"), strict=True)
     differences = [on - off for on, off in pairs]
-    found: dict[str, Any] = {"exposed_ms": median(differences), "turns": len(differences)}
-    least = min(differences)  # the interval is of positive values, and moves along with them
-    interval = median_interval([one - least for one in differences])
-    names = [f"exposed_{part}" for part in ("low_ms", "high_ms", "spread", "interval")]
+    least = min(differences)  # both summaries are of values from 0 on, and move along with them
+    above = [one - least for one in differences]
+    turns = len(differences)
+    found: dict[str, Any] = {
+        "exposed_ms": median(differences),
+        "exposed_spread": summarise([above]).iqr if turns > 1 else t.ONE_SAMPLE,
+        "turns": turns,
+    }
+    interval = median_interval(above)
     if interval is None:
-        return found | dict.fromkeys(names, TOO_FEW_TURNS)
+        return found | dict.fromkeys(INTERVAL, TOO_FEW_TURNS)
     low, high = interval[0] + least, interval[1] + least
     said = f"{format_figure(low)} to {format_figure(high)} ({100 * interval[2]:.1f} %)"
-    return found | dict(zip(names, (low, high, (high - low) / 2, said), strict=True))
+    return found | dict(zip(INTERVAL, (low, high, said), strict=True))
 
 
 def _spent(row: Record) -> dict[str, Any]:
