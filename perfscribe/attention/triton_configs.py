@@ -166,7 +166,7 @@ def multiprocessors(device: torch.device) -> int:
 
 
 # The tiles below for Hopper, and the choice between one pass and two, are the fastest, or within a few per cent of it,
-# of those that bench/flash.py --tune tries, on one H200 with Triton 3.6, lengths 1024 to 65536.
+# of those that a search tried on one H200 with Triton 3.6, lengths 1024 to 65536 (bench/flash_tune.py of b5a959f7).
 TMA_FROM = 4096  # queries or keys; below, pointers are as fast on the device, and descriptors cost the host time
 LONG = 8192  # queries or keys from which "long" tiles are taken
 FLOAT32_LONG_FROM = 4096  # the same for those of FLOAT32_LONG

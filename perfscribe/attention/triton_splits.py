@@ -16,8 +16,8 @@ from itertools import accumulate, repeat
 SHORTEST_SPLIT = 64  # streamed rows
 MOST_SPLITS = 16
 ENOUGH = 4  # programs a slot from which on the last ones matter little
-# Fitted to timings of all kernels of this package on one H200, by bench/flash.py --tune: what a program's start, and
-# what putting one more split together, cost in rows of a walk.
+# Fitted to timings of all kernels of this package on one H200, of the search for tiles (triton_configs.py): what a
+# program's start, and what putting one more split together, cost in rows of a walk.
 START_ROWS = 48.0
 MERGE_ROWS = 8.0
 START_OF_MERGE_ROWS = 128.0  # of one more kernel; from one H100
