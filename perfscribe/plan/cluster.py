@@ -10,8 +10,6 @@ import io
 import os
 import re
 import shlex
-import shutil
-import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -37,7 +35,6 @@ NOT_RECORDED = ("account", "nodes")
 # Resources by the names that Snakemake's Slurm executor has for them.
 SMALL_JOB = ("slurm_account", "slurm_partition", "runtime", "constraint", "qos", "mem_mb", "nodes")
 MEASURING_JOB = (*SMALL_JOB, "slurm_extra", "tasks", "gpu", "gres", "cpus_per_task")
-SINFO_S = 20.0
 
 
 class Need(NamedTuple):
@@ -85,17 +82,10 @@ def nodes_of_partition(partition: str | None) -> int:
 
     For a job over nodes that are drained or down Slurm would wait, and the report with it.
     """
-    if shutil.which("sinfo") is None:
-        return 1
-    try:
-        done = subprocess.run(
-            ["sinfo", "--noheader", "--format=%P %F"], capture_output=True, text=True, timeout=SINFO_S, check=True
-        )
-    except (OSError, subprocess.SubprocessError):
-        return 1
+    said = environment.output("sinfo", "--noheader", "--format=%P %F") or ""
     counts: dict[str, int] = {}
     # nodes allocated/idle/other/total
-    for name, busy, idle in re.findall(r"^(\S+) (\d+)/(\d+)/\d+/\d+$", done.stdout, re.MULTILINE):
+    for name, busy, idle in re.findall(r"^(\S+) (\d+)/(\d+)/\d+/\d+$", said, re.MULTILINE):
         is_meant = name.endswith("*") if partition is None else name.rstrip("*") == partition
         counts[name] = counts.get(name, 0) + (int(busy) + int(idle) if is_meant else 0)
     return max([1, *counts.values()])

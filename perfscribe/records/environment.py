@@ -170,7 +170,7 @@ def cpu_model() -> str:
     cpuinfo = Path("/proc/cpuinfo")
     text = cpuinfo.read_text(errors="replace") if cpuinfo.exists() else ""
     if "model name" not in text:  # Arm: the kernel gives numbers only, lscpu knows the names
-        text = _output("lscpu") or f"Model name: {_output('sysctl', '-n', 'machdep.cpu.brand_string') or ''}"
+        text = output("lscpu") or f"Model name: {output('sysctl', '-n', 'machdep.cpu.brand_string') or ''}"
     found = re.search(r"^model name\s*:[ \t]*(\S.*)$", text, re.IGNORECASE | re.MULTILINE)
     return " ".join(found[1].split()) if found else platform.processor() or platform.machine()
 
@@ -227,11 +227,11 @@ CODE = ("Snakefile", "perfscribe", "rules", "workflow")
 def _commit(root: Path) -> tuple[str | None, bool | None]:
     """Commit and whether the code differs from it; a copy without .git says so by PERFSCRIBE_COMMIT or .commit."""
     if (root / ".git").exists():  # asked first: git would else answer for a repository further up
-        head = _output("git", "-C", str(root), "rev-parse", "--verify", "HEAD")
+        head = output("git", "-C", str(root), "rev-parse", "--verify", "HEAD")
         if head:
             # without optional locks, so that `status` never stands in the way of the user's own git
             status = ("git", "--no-optional-locks", "-C", str(root), "status", "--porcelain", "--")
-            changes = _output(*status, *CODE)
+            changes = output(*status, *CODE)
             return head, None if changes is None else bool(changes)
     told = os.environ.get("PERFSCRIBE_COMMIT", "").strip()
     if not told and (root / ".commit").is_file():
@@ -239,10 +239,10 @@ def _commit(root: Path) -> tuple[str | None, bool | None]:
     return told or None, None
 
 
-def _output(*command: str) -> str | None:
+def output(*command: str, timeout_s: float = 20.0) -> str | None:
     """Standard output of a command without surrounding blanks; None when it is missing, fails or hangs."""
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=True)
     except (OSError, subprocess.SubprocessError, UnicodeDecodeError):
         return None
     return done.stdout.strip()

@@ -7,10 +7,11 @@ for ever what a partition never serves.
 
 from __future__ import annotations
 
-import subprocess
 import sys
 import threading
 from pathlib import Path
+
+from perfscribe.records import environment
 
 LOOK_EVERY_S = 20.0
 ANSWER_S = 60.0
@@ -23,18 +24,12 @@ def jobs_in(states: str, root: Path) -> dict[str, str] | None:
     """This user's jobs that were submitted from here and are in these states, each with why it waits; None if Slurm is
     mute.
     """
-    said = _ask("squeue", "--noheader", "--me", f"--states={states}", "--format=%i|%r|%Z")
+    asked = ("squeue", "--noheader", "--me", f"--states={states}", "--format=%i|%r|%Z")
+    said = environment.output(*asked, timeout_s=ANSWER_S)
     if said is None:
         return None
     rows = [line.split("|", 2) for line in said.splitlines() if line.count("|") > 1]
     return {number: reason for number, reason, folder in rows if folder == str(root)}
-
-
-def _ask(*command: str) -> str | None:
-    try:
-        return subprocess.run(command, capture_output=True, text=True, timeout=ANSWER_S, check=True).stdout
-    except (OSError, subprocess.SubprocessError):
-        return None
 
 
 class Keeper:
@@ -60,12 +55,12 @@ class Keeper:
     def cancel(self) -> list[str]:
         """Cancel this run's jobs, and give the numbers of those that Slurm has taken the order for."""
         left = list(self._own(ALIVE))
-        return left if left and _ask("scancel", *left) is not None else []
+        return left if left and environment.output("scancel", *left, timeout_s=ANSWER_S) is not None else []
 
     def look(self) -> None:
         """Queue again what was preempted; say what waits for more than its turn."""
         for number in self._own(PREEMPTED):
-            _ask("scontrol", "requeue", number)
+            environment.output("scontrol", "requeue", number, timeout_s=ANSWER_S)
         by_reason: dict[str, list[str]] = {}
         for number, reason in self._own(PENDING).items():
             if reason not in ORDINARY and number not in self.told:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -13,7 +12,7 @@ from typing import Any
 from perfscribe.base import files
 from perfscribe.config.errors import hint
 from perfscribe.plan.plan_cells import cell_key
-from perfscribe.records import journal
+from perfscribe.records import environment, journal
 from perfscribe.records.records import Record, is_number, merge_rounds
 from perfscribe.run import session
 from perfscribe.run.shard import Shard
@@ -196,18 +195,9 @@ def _seed(plans: Sequence[Path], experiment: str, rows: Sequence[Row]) -> int | 
     return seed if all(made) else None
 
 
-def _git(root: Path, *words: str) -> bytes | None:
-    """What git prints; None where it fails or is not there, or would answer for a repository further up."""
-    if not (root / ".git").exists():
+def _resolved(root: Path, revision: str) -> str | None:
+    """The commit that git knows by this name, if it knows one."""
+    if not (root / ".git").exists():  # git would answer for a repository further up
         return None
-    try:
-        done = subprocess.run(["git", "-C", str(root), *words], capture_output=True, check=True, timeout=120)
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return done.stdout
-
-
-def _resolved(root: Path, revision: str) -> str:
-    """The commit that git knows by this name; empty where it knows none."""
-    found = _git(root, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}")
-    return (found or b"").decode().strip()
+    asked = ("rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}")
+    return environment.output("git", "-C", str(root), *asked)
