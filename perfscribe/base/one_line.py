@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import NoReturn
 
 
@@ -15,6 +16,17 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """SystemExit with the line."""
         sys.exit(f"run: {self.prog.removeprefix('./run ')}: {message} ({self.prog} --help)")
+
+
+def paths(program: str | None, *options: str) -> argparse.Namespace:
+    """What a script is called with: a path for each of these options, files of records for --records.
+
+    program: what it does, for --help.
+    """
+    parser = argparse.ArgumentParser(description=program, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for option in options:
+        parser.add_argument(option, type=Path, required=True, nargs="*" if option == "--records" else None)
+    return parser.parse_args()
 
 
 @contextlib.contextmanager

@@ -3,24 +3,20 @@
 Writes its formats into results/SITE/data/NAME and, last, NAME.digest beside that folder.
 """
 
-import argparse
 import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from perfscribe.base.files import read_json
-from perfscribe.base.one_line import in_one_line
+from perfscribe.base.one_line import in_one_line, paths
 from perfscribe.data.generate import generate
 from perfscribe.records import checksums
 
 
 def main() -> None:
     """Read the arguments and do the work."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--plan", type=Path, required=True, help="plan file of the data set")
-
-    arguments = parser.parse_args()
+    arguments = paths(__doc__, "--plan")
     plan = read_json(arguments.plan)
     if missing := [key for key in ("dataset", "parameters", "formats") if key not in plan]:
         raise ValueError(f"{arguments.plan}: no plan of a data set: {', '.join(missing)} missing")

@@ -1,22 +1,18 @@
 """Export a report of Nsight Systems to SQLite: nsys_export.py --report NAME.nsys-rep --out NAME.sqlite"""
 
-import argparse
 import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from perfscribe.base.one_line import in_one_line  # noqa: E402 (the package lies beside this folder)
+from perfscribe.base.one_line import in_one_line, paths  # noqa: E402 (the package lies beside this folder)
 from perfscribe.instruments.profiling import nsys  # noqa: E402
 
 
 def main() -> None:
     """Read the arguments and do the work."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--report", type=Path, required=True)
-    parser.add_argument("--out", type=Path, required=True)
-    args = parser.parse_args()
+    args = paths(__doc__, "--report", "--out")
     found = nsys.find()
     if found is None:
         sys.exit("nsys_export: no nsys found; put it on PATH or name it in the config, as tools.nsys")

@@ -1,6 +1,5 @@
 """Summarise kernels by NVTX range, as `nsys stats -r nvtx_kern_sum` does: nsys_kernels.py --export SQLITE --out CSV"""
 
-import argparse
 import sys
 from pathlib import Path
 
@@ -8,17 +7,14 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
 from perfscribe.base import files  # noqa: E402 (the package lies beside this folder)
-from perfscribe.base.one_line import in_one_line  # noqa: E402
+from perfscribe.base.one_line import in_one_line, paths  # noqa: E402
 from perfscribe.instruments.profiling.nsys_export import read_sqlite  # noqa: E402
 from perfscribe.instruments.profiling.nvtx_kernels import nvtx_kernel_summary  # noqa: E402
 
 
 def main() -> None:
     """Read the arguments and do the work."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--export", type=Path, required=True)
-    parser.add_argument("--out", type=Path, required=True)
-    args = parser.parse_args()
+    args = paths(__doc__, "--export", "--out")
     trace = read_sqlite(args.export)
     rows = nvtx_kernel_summary(trace)
     files.write_text(args.out, rows.to_csv(index=False, lineterminator="\n"))

@@ -4,7 +4,6 @@ report.py --plan results/SITE/plan/report.json --records FILE [FILE ...] --out r
           --summary results/SITE/summary.json
 """
 
-import argparse
 import gc
 import sys
 from pathlib import Path
@@ -14,19 +13,14 @@ sys.path.insert(0, str(ROOT))
 gc.set_threshold(200_000, 20, 100)  # most of what is made stays to the end
 
 from perfscribe.base import files  # noqa: E402
-from perfscribe.base.one_line import in_one_line  # noqa: E402
+from perfscribe.base.one_line import in_one_line, paths  # noqa: E402
 from perfscribe.records import checksums, records  # noqa: E402
 from perfscribe.report import report  # noqa: E402
 
 
 def main() -> None:
     """Read the arguments and do the work."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--plan", type=Path, required=True)
-    parser.add_argument("--records", type=Path, nargs="*", default=[])
-    parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--summary", type=Path, required=True)
-    args = parser.parse_args()
+    args = paths(__doc__, "--plan", "--records", "--out", "--summary")
     plan = files.read_json(args.plan)
     sources = report.Sources(ROOT, args.plan.parents[1].name, plan, records.load_by_experiment(args.records))
     if lost := report.missing(sources):

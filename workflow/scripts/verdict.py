@@ -4,7 +4,6 @@ a self-test before trainings did.
 verdict.py --report REPORT --out FILE --records FILE [FILE ...]
 """
 
-import argparse
 import sys
 from pathlib import Path
 
@@ -12,7 +11,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
 from perfscribe.base import files  # noqa: E402
-from perfscribe.base.one_line import in_one_line  # noqa: E402
+from perfscribe.base.one_line import in_one_line, paths  # noqa: E402
 from perfscribe.records import records  # noqa: E402
 from perfscribe.run import gate  # noqa: E402
 
@@ -32,11 +31,7 @@ def broken(rows: list[dict]) -> str:
 
 def main() -> None:
     """Read the arguments and do the work."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--report", type=Path, required=True, help="the report, written before this is judged")
-    parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--records", type=Path, nargs="*", default=[])
-    args = parser.parse_args()
+    args = paths(__doc__, "--report", "--records", "--out")
     by_experiment: dict[str, list[dict]] = {}
     refused: dict[str, None] = {}
     for path in args.records:

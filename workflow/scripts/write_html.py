@@ -3,7 +3,6 @@
 write_html.py --plan results/SITE/plan/page.json --report report/SITE/report.md --out report/SITE/report.html
 """
 
-import argparse
 import sys
 from pathlib import Path
 
@@ -11,26 +10,18 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
 from perfscribe.base import files  # noqa: E402
-from perfscribe.base.one_line import in_one_line  # noqa: E402
+from perfscribe.base.one_line import in_one_line, paths  # noqa: E402
 from perfscribe.records import checksums  # noqa: E402
 from perfscribe.report import html  # noqa: E402
 
 
 def main() -> None:
     """Read the arguments and do the work."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--plan", type=Path, required=True)
-    parser.add_argument("--report", type=Path, required=True)
-    parser.add_argument("--out", type=Path, required=True)
-    args = parser.parse_args()
-    try:
-        text = html.write(args.report.parent)
-    except ValueError as error:
-        sys.exit(str(error))
-    files.write_text(args.out, text)
+    args = paths(__doc__, "--plan", "--report", "--out")
+    files.write_text(args.out, html.write(args.report.parent))
     checksums.keep(args.plan.parents[1], "page", [args.out])
 
 
 if __name__ == "__main__":
-    with in_one_line("write_html"):
+    with in_one_line("write_html", ValueError):
         main()
