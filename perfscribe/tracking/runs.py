@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
@@ -13,10 +13,9 @@ from perfscribe.base import files
 from perfscribe.records.records import is_number
 
 ID_DIGITS = 12
-# The keys under which the FSDP workshop's runs are found in a tracker, and the names that records have for them.
 MIB = 2**20
-
-# A record's value → the key of Trainer's or the callbacks' figure in W&B, and what it is divided by.
+# A record's value → the key of Trainer's or the callbacks' figure in W&B, where the FSDP workshop's runs have it, and
+# what it is divided by.
 SUMMARY: dict[str, tuple[str, float]] = {
     "mean_train_loss": ("train/train_loss", 1),
     "train_runtime_s": ("train/train_runtime", 1),
@@ -34,7 +33,6 @@ SUMMARY: dict[str, tuple[str, float]] = {
 # A record's series → the key of its curve, and the series that holds its steps.
 CURVES: dict[str, tuple[str, str]] = {
     "train_loss": ("train/loss", "train_loss_step"),
-    "train_samples_per_s": ("train/samples_per_second", "train_samples_per_s_step"),
     "eval_loss": ("eval/loss", "eval_step"),
     "eval_runtime_s": ("eval/runtime", "eval_step"),
     "eval_samples_per_s": ("eval/samples_per_second", "eval_step"),
@@ -53,19 +51,11 @@ def summary_of(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class Point:
-    """Figures of one step, by key."""
-
-    step: int
-    figures: Mapping[str, float]
-
-
-@dataclass(frozen=True)
 class Run:
     """What a tracker gets.
 
     id: the same for the same records. group: the experiment. config: what was asked. summary: single figures and texts.
-    time: when it was measured, in s since the epoch.
+    points: figures by step and key. time: when it was measured, in s since the epoch.
     """
 
     id: str
@@ -73,8 +63,8 @@ class Run:
     group: str
     config: Mapping[str, Any]
     summary: Mapping[str, Any]
-    points: Sequence[Point] = field(default_factory=tuple)
-    time: float = 0.0
+    points: Mapping[int, Mapping[str, float]]
+    time: float
 
 
 def of_records(rows: Iterable[Mapping[str, Any]]) -> list[Run]:
@@ -97,8 +87,8 @@ def _of_experiment(experiment: str, rows: Sequence[Mapping[str, Any]]) -> Iterat
 
 
 def _varying(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The factors that tell the rows apart, of those that all of them have."""
-    names = [name for name in (rows[0]["factors"] if rows else ()) if all(name in row["factors"] for row in rows)]
+    """The factors that tell the rows apart."""
+    names = dict.fromkeys(name for row in rows for name in row["factors"])
     return [name for name in names if len({str(row["factors"].get(name)) for row in rows}) > 1]
 
 
@@ -131,7 +121,7 @@ def _curves(row: Mapping[str, Any]) -> Iterator[tuple[str, Sequence[int], Sequen
             yield key, at if len(at) == len(figures) else _places(series, name, len(figures)), figures
     rows_a_step = _rows_a_step(row["factors"])
     step_s = [*row["warmup"].get("step_s", []), *row["samples"].get("step_s", [])]
-    if rows_a_step and step_s and not series.get("train_samples_per_s"):
+    if rows_a_step and step_s:
         yield "train/samples_per_second", range(1, len(step_s) + 1), [rows_a_step / one for one in step_s if one > 0]
 
 
@@ -149,13 +139,13 @@ def _rows_a_step(factors: Mapping[str, Any]) -> int:
     return batch * accumulated * int(factors.get("world_size", 1)) if batch and accumulated else 0
 
 
-def _points(row: Mapping[str, Any]) -> tuple[Point, ...]:
+def _points(row: Mapping[str, Any]) -> dict[int, dict[str, float]]:
     by_step: dict[int, dict[str, float]] = {}
     for key, steps, figures in _curves(row):
         for step, figure in zip(steps, figures, strict=False):
             if is_number(figure):
                 by_step.setdefault(int(step), {})[key] = float(figure)
-    return tuple(Point(step, by_step[step]) for step in sorted(by_step))
+    return {step: by_step[step] for step in sorted(by_step)}
 
 
 def _last(row: Mapping[str, Any]) -> dict[str, float]:
@@ -166,7 +156,7 @@ def _last(row: Mapping[str, Any]) -> dict[str, float]:
 def _cells(experiment: str, rows: Sequence[Mapping[str, Any]]) -> Run:
     """All cells of an experiment: step n has the n-th one's figures and levels."""
     digest = hashlib.sha256(files.canonical([row["id"] for row in rows]).encode()).hexdigest()[:ID_DIGITS]
-    points = tuple(Point(number, _figures(row)) for number, row in enumerate(rows, start=1))
+    points = {number: _figures(row) for number, row in enumerate(rows, start=1)}
     varying = _varying(rows)
     fixed = {name: level for name, level in rows[0]["factors"].items() if name not in varying}
     shown = {str(number): " ".join(f"{k}={v}" for k, v in row["factors"].items()) for number, row in enumerate(rows, 1)}
@@ -182,7 +172,4 @@ def _figures(row: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _seconds(row: Mapping[str, Any]) -> float:
-    try:
-        return datetime.datetime.fromisoformat(str(row["provenance"].get("time"))).timestamp()
-    except ValueError:
-        return 0.0
+    return datetime.datetime.fromisoformat(row["provenance"]["time"]).timestamp()

@@ -66,8 +66,8 @@ def write_wandb(run: Run, folder: Path, site: str) -> None:
         reinit="finish_previous",
     )
     try:
-        for point in run.points:
-            started.log(dict(point.figures), step=point.step)
+        for step, figures in run.points.items():
+            started.log(dict(figures), step=step)
         started.summary.update(dict(run.summary))
     finally:
         started.finish()
@@ -87,10 +87,10 @@ def write_mlflow(run: Run, folder: Path, site: str) -> None:
     time_ms = round(run.time * 1000)
     tags = {"group": run.group, "record": run.id}
     made = client.create_run(experiment_id, start_time=time_ms, tags=tags, run_name=run.name)
-    names = mlflow_names([*run.summary, *(key for point in run.points for key in point.figures)])
-    last = max((point.step for point in run.points), default=0)
-    curves = [(key, value, point.step) for point in run.points for key, value in point.figures.items()]
+    curves = [(key, value, step) for step, figures in run.points.items() for key, value in figures.items()]
     drawn = {key for key, _, _ in curves}
+    names = mlflow_names([*run.summary, *drawn])
+    last = max(run.points, default=0)
     single = [(key, value, last) for key, value in run.summary.items() if is_number(value) and key not in drawn]
     metrics = [Metric(names[key], float(value), time_ms, step) for key, value, step in [*curves, *single]]
     texts = [RunTag(names[key], str(value)) for key, value in run.summary.items() if not is_number(value)]

@@ -66,7 +66,7 @@ def test_a_training_is_a_run_with_the_workshops_keys():
     assert run.summary["gpu_used_bytes"].startswith("no GPU") and "avg_mem_total_MB" not in run.summary
     assert run.summary["train/samples_per_second_mean"] == 12.5 and run.summary["train/train_loss"] == 0.7039
     assert (run.summary["train/loss"], run.summary["eval/loss"]) == (1.0, 1.581)
-    by_step = {point.step: dict(point.figures) for point in run.points}
+    by_step = run.points
     assert by_step[10]["train/loss"] == 3.0 and by_step[15]["eval/loss"] == 1.2965
     assert by_step[30] == {"train/loss": 1.0, "eval/loss": 1.581, "eval/samples_per_second": 39.4}
     # rows of both ranks over the time of each step, warm-up included
