@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import json
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,8 +15,6 @@ from perfscribe.config.errors import dotted, fault, nearest, shown
 from perfscribe.config.keys import PRESETS
 
 Schema = Mapping[str, Any]
-# What first_fault has said, by the config: a run checks the same one several times, tens of milliseconds each.
-_SAID: dict[str, str | None] = {}
 
 
 @functools.cache
@@ -91,17 +90,14 @@ def first_fault(config: Any) -> str | None:
 
     Unknown keys come first: a misspelt key explains what else is amiss.
     """
-    text = repr(config)  # unlike JSON's text it tells 1 from True and from 1.0, and keys in another order
-    if text not in _SAID:
-        _SAID[text] = _first_fault(config)
-        if len(_SAID) > 2 * len(PRESETS):
-            del _SAID[next(iter(_SAID))]
-    return _SAID[text]
+    return _first_fault(json.dumps(config))
 
 
-def _first_fault(config: Any) -> str | None:
+# A run checks the same config several times, tens of milliseconds each.
+@functools.lru_cache(maxsize=2 * len(PRESETS))
+def _first_fault(text: str) -> str | None:
     errors = sorted(
-        _validator().iter_errors(config),
+        _validator().iter_errors(json.loads(text)),
         key=lambda e: (e.validator != "additionalProperties", [str(step) for step in e.absolute_path]),
     )
     if not errors:
