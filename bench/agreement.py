@@ -1,6 +1,6 @@
 """Whether our measurements agree with the field's own tools.
 
-bench/agreement.py [--trials N] [--out FILE]
+bench/agreement.py [--trials N]
 
 timers: our CUDA events and graph replays against triton.testing.do_bench, on ten kernels from some µs to 50 ms;
 medians of interleaved turns. verdicts: of trials of one work against itself how many end as "cannot tell", and of
@@ -17,7 +17,6 @@ import contextlib
 import csv
 import functools
 import io
-import json
 import subprocess
 import sys
 import tempfile
@@ -241,7 +240,6 @@ def main() -> int:
     """Print all tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--trials", type=int, default=100)
-    parser.add_argument("--out", type=Path, default=None, help="a JSON file for all figures")
     parser.add_argument("--traced", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.traced:
@@ -263,10 +261,6 @@ def main() -> int:
     print(tabulate(reduced, headers="keys", tablefmt="github", floatfmt=".4g") or "all-reduce: one GPU", flush=True)
     found = verdicts(args.trials)
     print(*(f"{name}: {count} of {args.trials}" for name, count in found.items()), sep="\n")
-    if args.out is not None:
-        kept = {"timers": rows, "medians": medians, "flop": [ours, theirs], "memory": memory, "nsys": compared}
-        kept |= {"all_reduce": reduced, **found}
-        args.out.write_text(json.dumps(kept, indent=1))
     holds = all(abs(row["predicted / allocated"] - 1) <= MEMORY_WITHIN for row in memory)
     holds &= all(abs(row["ours / bare"] - 1) <= WITHIN for row in reduced)
     holds &= compared is None or compared[0] == compared[1] > 0

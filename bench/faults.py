@@ -1,6 +1,6 @@
 """Seeded faults: what a report meets, and what the next `./run report` makes of it.
 
-bench/faults.py [--trials 300] [--seed 0] [--kind NAME ...] [--only N ...] [--light] [--out FILE.md]
+bench/faults.py [--trials 300] [--seed 0] [--kind NAME ...] [--only N ...] [--light]
 
 Each trial begins with a finished tiny report in a scratch copy of this checkout, meets one fault, and lets the next run
 finish. It holds where
@@ -422,7 +422,6 @@ def main() -> int:
     parser.add_argument("--kind", nargs="+", choices=["file", *KINDS])
     parser.add_argument("--only", type=int, nargs="+", metavar="N")
     parser.add_argument("--light", action="store_true")
-    parser.add_argument("--out", type=Path)
     args = parser.parse_args()
     signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in a shell's background, and by what it starts
     kinds = args.kind or [kind for other in KINDS for kind in ("file", other)]
@@ -448,10 +447,7 @@ def main() -> int:
     heads = ["survived", "did not hold", "missed", "not here"]
     ends["all"] = sum(ends.values(), Counter())
     rows = [[kind, *(of[head] for head in heads)] for kind, of in ends.items()]
-    text = tabulate(rows, ["kind", *heads], tablefmt="pipe")
-    print(text)
-    if args.out:
-        args.out.write_text(text + "\n", encoding="utf-8")
+    print(tabulate(rows, ["kind", *heads], tablefmt="pipe"))
     return int(any(of["did not hold"] for of in ends.values()))
 
 

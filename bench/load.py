@@ -1,6 +1,6 @@
 """What a large site costs: 5,000 cells in 20 rounds read, drawn and reported; a dry run of 2,000 jobs.
 
-bench/load.py [--cells 5000] [--rounds 20] [--jobs 2000] [--out FILE.md]
+bench/load.py [--cells 5000] [--rounds 20] [--jobs 2000]
 
 Works in a scratch copy of this checkout, whose journal gets a record for each planned cell and round; the scripts then
 run one after the other, as the workflow starts them, at a quarter, a half and all of the cells. Exit status 1: one took
@@ -141,7 +141,6 @@ def main() -> int:
     parser.add_argument("--cells", type=int, default=5000, help=f"a multiple of {4 * HEAD_DIMS}, from which it is cut")
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--jobs", type=int, default=2000)
-    parser.add_argument("--out", type=Path)
     args = parser.parse_args()
     rows, beyond = [], []
     found: dict[int, dict[str, Spent]] = {}
@@ -165,10 +164,7 @@ def main() -> int:
         if got > limit:
             beyond.append(f"{got:.1f} {what}, expected {limit:g} at most")
     heads = ["step", "records", "s", "processor s", "peak MB"]
-    text = "\n".join([tabulate(rows, heads, tablefmt="github", floatfmt=".1f"), *beyond])
-    print(text)
-    if args.out:
-        args.out.write_text(text + "\n", encoding="utf-8")
+    print(tabulate(rows, heads, tablefmt="github", floatfmt=".1f"), *beyond, sep="\n")
     return 1 if beyond else 0
 
 
