@@ -245,10 +245,8 @@ def remeasure(arguments: Sequence[str]) -> int:
 
 def fill(arguments: Sequence[str]) -> int:
     """Fill the tables of a Markdown file."""
-    try:
-        from perfscribe.verbs.fill import verb
-    except ModuleNotFoundError as error:
-        sys.exit(f"run: fill: the Python package {(error.name or '').replace('_', '-')} is missing")
+    from perfscribe.verbs.fill import verb
+
     return verb.main(ROOT, str(read_config().get("site", session.LOCAL_SITE)), list(arguments))
 
 
