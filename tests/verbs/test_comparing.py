@@ -13,12 +13,12 @@ import pytest
 from compared_sites import Measured, identity, steady, write_site
 
 from perfscribe.verbs.compare import sides, verb
-from perfscribe.verbs.compare.compared import Comparison, Figure, compare
+from perfscribe.verbs.compare.compared import Figure, compare
 
 DEVICE = {"timer": "CUDA graph replay"}
 
 
-def pair(tmp_path: Path, one: Measured, other: Measured) -> Comparison:
+def pair(tmp_path: Path, one: Measured, other: Measured) -> list[Figure]:
     """Two sites of one cell each, compared."""
     write_site(tmp_path, "a", [one])
     write_site(tmp_path, "b", [other])
@@ -29,8 +29,8 @@ def timed(time_ms: float, rounds: int = 6, **fields: Any) -> Measured:
     return Measured({"device": "cuda", "n": 1}, steady(time_ms, rounds), **fields)
 
 
-def only(found: Comparison) -> Figure:
-    (row,) = found.figures
+def only(found: list[Figure]) -> Figure:
+    (row,) = found
     return row
 
 
@@ -121,12 +121,12 @@ def test_cells_that_ended_otherwise_or_stand_alone(tmp_path: Path) -> None:
     ok, oom = timed(1), Measured({"device": "cuda", "n": 1}, status="oom")
     lost, gained = only(pair(tmp_path / "1", ok, oom)), only(pair(tmp_path / "2", oom, ok))
     assert (lost.verdict, lost.status_b, gained.verdict) == ("lost", "oom", "gained")
-    assert not pair(tmp_path / "3", oom, oom).figures
+    assert not pair(tmp_path / "3", oom, oom)
     unsupported = Measured({"device": "cuda", "n": 1}, status="unsupported")
     assert only(pair(tmp_path / "4", ok, unsupported)).verdict == "on one side"
     found = pair(tmp_path / "5", ok, Measured({"device": "cuda", "n": 2}, steady(1)))
-    assert [row.verdict for row in found.figures] == ["on one side"] * 2
-    assert "No cell that is compared was measured at both sides" in verb.page(found)
+    assert [row.verdict for row in found] == ["on one side"] * 2
+    assert "No cell that is compared was measured at both sides" in verb._says(found)
 
 
 # --- where sides are read from -----------------------------------------------------------------------------------

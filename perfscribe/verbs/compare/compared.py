@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -80,28 +80,19 @@ class Figure:
     marks: tuple[str, ...] = ()
 
 
-@dataclass
-class Comparison:
-    """B against A."""
-
-    a: Side
-    b: Side
-    figures: list[Figure] = field(default_factory=list)
-
-
 def kind_of(name: str) -> str:
     """time, rate, memory, loss or score; empty for what says nothing of how well a machine or code does."""
     return next((kind for kind, patterns in KINDS if any(fnmatchcase(name, one) for one in patterns.split())), "")
 
 
-def compare(a: Side, b: Side, only: Collection[str] = ()) -> Comparison:
+def compare(a: Side, b: Side, only: Collection[str] = ()) -> list[Figure]:
     """Compare every experiment of either side, or those named."""
-    made = Comparison(a, b)
+    found = []
     for name in sorted(set(a.cells) | set(b.cells)):
         if not only or name in only:
             for one, other in _pairs(a.cells.get(name, {}), b.cells.get(name, {})):
-                made.figures += _figures(a, b, one, other)
-    return made
+                found += _figures(a, b, one, other)
+    return found
 
 
 def _pairs(a: dict[str, Cell], b: dict[str, Cell]) -> Iterator[tuple[Cell | None, Cell | None]]:

@@ -29,7 +29,6 @@ from perfscribe.verbs.compare.compared import (
     ONE_SIDED,
     REFUSED,
     SAME_RECORD,
-    Comparison,
     Figure,
     compare,
 )
@@ -82,29 +81,29 @@ def main(root: Path, arguments: Sequence[str]) -> int:
     made = compare(a, b, asked.experiment)
     if asked.csv:
         write_csv(made, asked.csv)
-    print(page(made), end="")
+    print(page(a, b, made), end="")
     return _status(made, asked.fail_on, asked.threshold) if asked.fail_on else 0
 
 
-def write_csv(made: Comparison, path: Path) -> None:
+def write_csv(rows: Sequence[Figure], path: Path) -> None:
     """Every figure with every column; what a figure has not is `none`. ValueError where it cannot be written."""
     try:
         with open(path, "w", encoding="utf-8", newline="") as stream:
             writer = csv.writer(stream, lineterminator="\n")
             writer.writerow(COLUMNS)
-            for one in made.figures:
+            for one in rows:
                 told = vars(one) | {"factors": _cell(one), "marks": "; ".join(one.marks)}
                 writer.writerow("none" if told[name] in (None, "") else told[name] for name in COLUMNS)
     except OSError as error:
         raise ValueError(f"compare: {path} cannot be written ({error.strerror})") from error
 
 
-def _status(made: Comparison, fail_on: str, threshold: float) -> int:
+def _status(rows: Sequence[Figure], fail_on: str, threshold: float) -> int:
     """1 where B fails, or where nothing could be compared: a gate that saw nothing must not open."""
-    if all(one.verdict in (ONE_SIDED, REFUSED, SAME_RECORD) for one in made.figures):
+    if all(one.verdict in (ONE_SIDED, REFUSED, SAME_RECORD) for one in rows):
         print("compare: nothing was compared, so that --fail-on cannot tell", file=sys.stderr)
         return 1
-    failed = [one for one in made.figures if one.verdict in FAIL_ON[fail_on] and _beyond(one, threshold)]
+    failed = [one for one in rows if one.verdict in FAIL_ON[fail_on] and _beyond(one, threshold)]
     if failed:
         first = f"{failed[0].experiment} {_cell(failed[0])} {failed[0].name or failed[0].reason}"
         print(f"compare: {len(failed)} of B's figures {fail_on} or lost, the first: {first}", file=sys.stderr)
@@ -116,9 +115,8 @@ def _beyond(one: Figure, threshold: float) -> bool:
     return not one.ratio or 100 * (max(one.ratio, 1 / one.ratio) - 1) > threshold
 
 
-def page(made: Comparison) -> str:
+def page(a: Side, b: Side, rows: Sequence[Figure]) -> str:
     """The comparison as Markdown."""
-    a, b, rows = made.a, made.b, made.figures
     machines = [[f"{letter}: {side.name}", side.machines, side.commits] for letter, side in (("A", a), ("B", b))]
     changed = sorted((one for one in rows if one.verdict in DECIDED and one.ratio), key=_change)[:MOST_CHANGES]
     ended = [one for one in rows if one.verdict in (LOST, GAINED)]
