@@ -87,16 +87,6 @@ class Private:
         )
 
 
-@dataclass(frozen=True)
-class Finding:
-    """A private fact left in a file. file: relative to the folder searched; line: from 1, 0 for the file's name."""
-
-    file: str
-    line: int
-    kind: str
-    text: str
-
-
 def private_here(root: Path) -> Private:
     """What is private about this machine and this user; `root` is the checkout."""
     variables = [os.environ.get(name, "") for name in ("HOSTNAME", "SLURMD_NODENAME")]
@@ -345,11 +335,12 @@ def _texts_under(obj: Any, keys: frozenset[str]) -> Iterator[str]:
 # --- files ------------------------------------------------------------------------------------------------------
 
 
-def find_private(root: Path, private: Private) -> list[Finding]:
+def find_private(root: Path, private: Private) -> list[str]:
     """Everything that scrubbing would still change in the text files below `root` and in their names.
 
-    Paths under common roots and texts under keys such as "node" are found wherever they came from. Binary
-    files (with a zero byte) and .git are passed over, .gz is unpacked.
+    Each as file, line (from 1, 0 for the file's name), kind and text. Paths under common roots and texts under keys
+    such as "node" are found wherever they came from. Binary files (with a zero byte) and .git are passed over, .gz is
+    unpacked.
     """
     rules = _rules(private)
     findings = []
@@ -357,7 +348,7 @@ def find_private(root: Path, private: Private) -> list[Finding]:
         if not file.is_file() or ".git" in file.relative_to(root).parts:
             continue
         name = file.relative_to(root).as_posix()
-        findings += [Finding(name, 0, kind, old) for _, kind, old, _ in rules.changes(name)]
+        findings += [f"{name}:0: {kind}: {old}" for _, kind, old, _ in rules.changes(name)]
         content = file.read_bytes()
         if file.suffix == ".gz":
             content = gzip.decompress(content)
@@ -366,6 +357,7 @@ def find_private(root: Path, private: Private) -> list[Finding]:
     return findings
 
 
-def _findings(name: str, text: str, rules: _Rules) -> Iterator[Finding]:
+def _findings(name: str, text: str, rules: _Rules) -> Iterator[str]:
     for start, kind, old, _ in rules.changes(text):
-        yield Finding(name, text.count("\n", 0, start) + 1, kind, old)
+        line = text.count("\n", 0, start) + 1
+        yield f"{name}:{line}: {kind}: {old}"

@@ -175,7 +175,7 @@ def _check(root: Path, name: str) -> int:
     folders = [root / "results" / name, root / "report" / name, *notes]
     found = [finding for folder in folders for finding in scrub.find_private(folder, scrub.private_here(root))]
     for finding in found[:20]:
-        print(f"publish: {finding.file}:{finding.line}: {finding.kind}: {finding.text}", file=sys.stderr)
+        print(f"publish: {finding}", file=sys.stderr)
     size_mib = committed_mib(folders)
     if size_mib > LARGEST_MIB:
         print(f"publish: {size_mib:.1f} MiB, allowed are {LARGEST_MIB}", file=sys.stderr)
