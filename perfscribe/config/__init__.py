@@ -49,12 +49,7 @@ def resolve(raw: Mapping[str, Any], preset: str) -> dict[str, Any]:
 
     ConfigError where that config is not valid.
     """
-    if preset not in PRESETS:
-        raise ConfigError(fault("preset", preset, f"one of {', '.join(PRESETS)}"))
-    try:
-        return _resolved(_plain(raw), preset)
-    except ConfigError as error:
-        raise ConfigError(f"{error} (preset {preset})") from None
+    return _resolved(_plain(raw), preset)
 
 
 def _resolved(tree: Mapping[str, Any], preset: str) -> dict[str, Any]:
@@ -105,10 +100,8 @@ def _relation_fault(config: Mapping[str, Any]) -> str | None:
     return None
 
 
-def _plain(raw: Any) -> dict[str, Any]:
+def _plain(raw: Mapping[str, Any] | None) -> dict[str, Any]:
     """A deep copy as JSON has it, where keys and dates are text."""
-    if not isinstance(raw, Mapping):
-        raise ConfigError(fault("config", raw, "keys such as site: local"))
     try:
         return dict(json.loads(json.dumps(raw, default=str)))
     except (ValueError, RecursionError) as error:  # numbers of thousands of digits, what holds itself

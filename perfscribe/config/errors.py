@@ -24,10 +24,7 @@ def _printable(text: str) -> str:
 
 def shown(value: Any) -> str:
     """The value as a config file would write it (JSON), cut where it is long."""
-    try:
-        text = json.dumps(value, ensure_ascii=False, default=str)
-    except (TypeError, ValueError, RecursionError):  # odd keys, cycles, whole numbers of thousands of digits
-        text = f"a value of type {type(value).__name__}"
+    text = json.dumps(value, ensure_ascii=False, default=str)
     return text if len(text) <= LONGEST_VALUE else text[:LONGEST_VALUE] + " …"
 
 

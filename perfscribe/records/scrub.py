@@ -285,7 +285,7 @@ def scrub_json(obj: Any, private: Private) -> Any:
     if isinstance(obj, str):
         return scrub_text(obj, private)
     if isinstance(obj, Mapping):
-        result: dict[Any, Any] = {}
+        result: dict[str, Any] = {}
         for key, value in obj.items():
             result[_free_key(key, result, private)] = _scrub_under(key, value, private)
         return result
@@ -294,9 +294,7 @@ def scrub_json(obj: Any, private: Private) -> Any:
     return obj
 
 
-def _free_key(key: Any, taken: Mapping[Any, Any], private: Private) -> Any:
-    if not isinstance(key, str):
-        return key
+def _free_key(key: str, taken: Mapping[str, Any], private: Private) -> str:
     new = base = scrub_text(key, private)
     count = 1
     while new in taken:
