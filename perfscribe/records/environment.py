@@ -313,13 +313,9 @@ def foreign(processes: Iterable[GpuProcess], own: Iterable[int]) -> list[GpuProc
     return [one for one in processes if one.pid not in own and (one.known or not comparable)]
 
 
-def process_tree(pid: int | None = None) -> set[int]:
-    """Numbers of a process (default: this one) and all its descendants; empty when it has ended."""
-    try:
-        parent = psutil.Process(pid)
-        return {parent.pid, *(child.pid for child in parent.children(recursive=True))}
-    except psutil.Error:
-        return set()
+def process_tree() -> set[int]:
+    """Numbers of this process and all its descendants."""
+    return {os.getpid(), *(child.pid for child in psutil.Process().children(recursive=True))}
 
 
 def memory_limit_bytes(root: Path = Path("/")) -> int:

@@ -12,7 +12,6 @@ import threading
 import time
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from types import TracebackType
 from typing import Any
 
 import psutil
@@ -40,36 +39,25 @@ _ANY_THROTTLE = sum(THROTTLE_BITS)
 class Watch:
     """Context that samples the first `gpus` of the job's GPUs at 12.5 Hz and counts the host's CPU time.
 
-    pid: root of the process tree that measures; its load and its GPU contexts are not foreign. The default, this
-        process, also stays right when a measuring child dies.
+    What this process and those below it load is not foreign.
+
     gpus: how many GPUs the cell uses; 0 watches the host alone, without a thread.
-    nvml: a module with pynvml's functions; by default the one at hand.
     handles: NVML's handles of the GPUs that the job has leased; by default all visible ones.
     cores: those that the job keeps to; by default all that are granted.
 
     A query that the driver refuses leaves its figure None; the watch itself never fails a cell.
     """
 
-    def __init__(
-        self,
-        pid: int | None = None,
-        gpus: int = 1,
-        nvml: Any = None,
-        interval_s: float = INTERVAL_S,
-        handles: Sequence[Any] = (),
-        cores: Sequence[int] = (),
-    ) -> None:
-        self._pid = pid
-        self._nvml = nvml if nvml is not None else environment.open_nvml() if gpus else None
+    def __init__(self, gpus: int = 1, handles: Sequence[Any] = (), cores: Sequence[int] = ()) -> None:
+        self._nvml = environment.open_nvml() if gpus else None
         self._gpus = list(handles or environment.visible_gpus(self._nvml))[:gpus]
         self._cores = tuple(cores) or environment.granted_cores()
-        self._interval_s = interval_s
         self._samples: list[dict[str, list[float]]] = [defaultdict(list) for _ in self._gpus]
         self._foreign: dict[int, str] = {}
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
-        self._begin: dict[str, Any] = {}
-        self._end: dict[str, Any] | None = None
+        self._begin: dict[str, float] = {}
+        self._end: dict[str, float] = {}
 
     def __enter__(self) -> Watch:
         self._begin = self._counters()
@@ -77,19 +65,17 @@ class Watch:
             self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._stop.set()
         if self._thread.is_alive():
             self._thread.join()
         self._end = self._counters()
 
-    def _counters(self) -> dict[str, Any]:
+    def _counters(self) -> dict[str, float]:
         return {
             "time_s": time.monotonic(),
             "busy_s": _busy_cores_s(self._cores),
-            "own_s": _tree_cpu_s(self._pid),
+            "own_s": _own_cpu_s(),
         }
 
     def _ask(self, function: str, *arguments: Any) -> Any | None:
@@ -103,7 +89,7 @@ class Watch:
             if time.monotonic() >= next_look:
                 self._look_for_foreign()
                 next_look = time.monotonic() + PROCESS_INTERVAL_S
-            due = max(due + self._interval_s, time.monotonic())  # a late sample does not pull the next ones together
+            due = max(due + INTERVAL_S, time.monotonic())  # a late sample does not pull the next ones together
             if self._stop.wait(due - time.monotonic()):
                 return
 
@@ -121,39 +107,37 @@ class Watch:
 
     def _look_for_foreign(self) -> None:
         listed = environment.gpu_processes(self._nvml, self._gpus)
-        for process in environment.foreign(listed, environment.process_tree(self._pid)):
+        for process in environment.foreign(listed, environment.process_tree()):
             if process.known:  # a number from outside this container may be our own
                 self._foreign[process.pid] = process.name
 
     def summary(self) -> dict[str, Any]:
-        """Figures of the window so far, or of all of it once the context is left.
+        """Figures of the window, once the context is left.
 
         median_sm_clock_mhz: of the slowest GPU, since it sets the pace. throttled_fraction: share of samples with a
         bit of THROTTLE_BITS, of the GPU that has most; throttle_reasons: the share of each. foreign_gpu_processes: base
         names, one for each process. host_load_other: CPU time on the cores that the job has, spent outside our process
         tree (also by other virtual machines, as far as it is told), as a share of these cores; None for windows below
-        0.5 s or when the process of `pid` has ended. samples: of the GPU with fewest.
+        0.5 s. samples: of the GPU with fewest.
         """
-        end = self._end or self._counters()
-        window_s = end["time_s"] - self._begin["time_s"]
+        spent = {name: self._end[name] - begun for name, begun in self._begin.items()}
         throttled = [_throttle_shares(samples["reasons"]) for samples in self._samples if samples["reasons"]]
         worst = max(throttled, key=lambda shares: shares["any"], default=None)
         clocks = [statistics.median(samples["sm_clock_mhz"]) for samples in self._samples if samples["sm_clock_mhz"]]
         return {
-            "window_s": round(window_s, 3),
+            "window_s": round(spent["time_s"], 3),
             "samples": min((max(map(len, samples.values()), default=0) for samples in self._samples), default=0),
             "median_sm_clock_mhz": min(clocks, default=None),
             "throttled_fraction": worst["any"] if worst else None,
             "throttle_reasons": {name: share for name, share in (worst or {}).items() if name != "any" and share},
             "foreign_gpu_processes": sorted(self._foreign.values()),
-            "host_load_other": self._host_load_other(end, window_s),
+            "host_load_other": self._host_load_other(spent),
         }
 
-    def _host_load_other(self, end: Mapping[str, Any], window_s: float) -> float | None:
-        if window_s < HOST_WINDOW_S or self._begin["own_s"] is None or end["own_s"] is None:
+    def _host_load_other(self, spent: Mapping[str, float]) -> float | None:
+        if spent["time_s"] < HOST_WINDOW_S:
             return None
-        other_s = (end["busy_s"] - self._begin["busy_s"]) - (end["own_s"] - self._begin["own_s"])
-        share: float = other_s / (window_s * len(self._cores))
+        share = (spent["busy_s"] - spent["own_s"]) / (spent["time_s"] * len(self._cores))
         return round(min(max(share, 0.0), 1.0), 3)
 
 
@@ -174,17 +158,13 @@ def _busy_cores_s(of: Sequence[int]) -> float:
     return sum(getattr(cores[core], kind, 0.0) for core in granted for kind in spent)
 
 
-def _tree_cpu_s(pid: int | None) -> float | None:
-    """CPU seconds of a process and its descendants, those that have ended and been waited for included.
-
-    None when the process itself has ended: what it used can no longer be told from what others used.
-    """
-    tree = environment.process_tree(pid)
-    total_s = 0.0 if tree else None
-    for one in tree:
+def _own_cpu_s() -> float:
+    """CPU seconds of this process and its descendants, those that have ended and been waited for included."""
+    total_s = 0.0
+    for one in environment.process_tree():
         try:
             times = psutil.Process(one).cpu_times()
         except psutil.Error:
             continue
-        total_s = (total_s or 0.0) + times.user + times.system + times.children_user + times.children_system
+        total_s += times.user + times.system + times.children_user + times.children_system
     return total_s

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import time
+from unittest.mock import patch
 
 import pynvml
 import pytest
@@ -18,8 +19,10 @@ from perfscribe.run.monitor import Watch
 
 
 def watched(nvml, seconds=0.2, **settings):
-    with Watch(nvml=nvml, interval_s=0.01, **settings) as one:
-        time.sleep(seconds)
+    with patch.object(monitor, "INTERVAL_S", 0.01), patch.object(monitor.environment, "open_nvml", lambda: nvml):
+        one = Watch(**settings)
+        with one:
+            time.sleep(seconds)
     return one.summary()
 
 
@@ -75,7 +78,7 @@ def asleep(code="import time; time.sleep(60)", **settings):
     return subprocess.Popen([sys.executable, "-uc", code], **settings)
 
 
-def test_foreign_process_is_named_and_own_tree_is_not():
+def test_foreign_process_is_named_and_own_tree_is_not(monkeypatch):
     """In a container NVML may tell the host's numbers: one of nobody, or of a thread here, is not foreign."""
     threaded = (
         "import threading, time; t = threading.Thread(target=time.sleep, args=(60,)); t.start(); print(t.native_id)"
@@ -85,11 +88,12 @@ def test_foreign_process_is_named_and_own_tree_is_not():
         nvml = FakeNvml()
         nvml.gpus[0].processes = [process(child.pid), process(other.pid), process(2**22 + 1)]
         assert watched(nvml, 0.1)["foreign_gpu_processes"] == []  # both are ours, the third cannot be told
-        summary = watched(nvml, 0.1, pid=child.pid)
+        monkeypatch.setattr(monitor.environment, "process_tree", lambda: {child.pid})
+        summary = watched(nvml, 0.1)
         assert len(summary["foreign_gpu_processes"]) == 1
         assert "foreign process on the GPU (python" in flags(summary)[-1]
         nvml.gpus[0].processes = [process(int(other.stdout.readline()))]
-        assert watched(nvml, 0.1, pid=child.pid)["foreign_gpu_processes"] == []
+        assert watched(nvml, 0.1)["foreign_gpu_processes"] == []
     finally:
         for one in (other, child):
             one.kill()
@@ -110,18 +114,15 @@ def test_refusals_leave_none_and_the_old_name_works():
     assert watched(old, 0.1)["throttle_reasons"] == {"power brake": 1.0}
 
 
-def test_host_load_tells_own_from_foreign():
-    """One process burns CPU time; only the pid tree given decides whose it is, also after it has ended."""
+def test_host_load_tells_own_from_foreign(monkeypatch):
+    """A process below this one burns CPU time, which is its own also after it has ended."""
     burn = "import time; end = time.process_time() + 0.9\nwhile time.process_time() < end: pass"
-    idle = asleep()
-    try:
-        with Watch(gpus=0) as ours, Watch(pid=idle.pid, gpus=0) as theirs:
+    with Watch(gpus=0) as ours, monkeypatch.context() as replaced:
+        replaced.setattr(monitor, "_own_cpu_s", lambda: 0.0)  # of a watch that nothing belongs to
+        with Watch(gpus=0) as theirs:
             asleep(burn).wait()
-        own, other = ours.summary(), theirs.summary()
-        difference = other["host_load_other"] - own["host_load_other"]
-        # at least the time burned; 0.8 for ticks of 10 ms and since another's load may fill the cores (capped at 1)
-        burned = 0.9 / (other["window_s"] * len(os.sched_getaffinity(0)))
-        assert other["host_load_other"] == 1.0 or difference >= 0.8 * burned
-    finally:
-        idle.kill()
-        idle.wait()
+    own, other = ours.summary(), theirs.summary()
+    difference = other["host_load_other"] - own["host_load_other"]
+    # at least the time burned; 0.8 for ticks of 10 ms and since another's load may fill the cores (capped at 1)
+    burned = 0.9 / (other["window_s"] * len(os.sched_getaffinity(0)))
+    assert other["host_load_other"] == 1.0 or difference >= 0.8 * burned
