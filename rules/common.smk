@@ -37,6 +37,9 @@ wildcard_constraints:
     experiment="[a-z0-9_]+",
     shard="[0-9]+",
     dataset="[a-z0-9_]+",
+    site="[a-z0-9][a-z0-9_-]*",
+    name="[A-Za-z0-9][A-Za-z0-9._=-]*",
+    tracker="wandb|mlflow",
 
 
 localrules:

@@ -6,9 +6,6 @@ rule nsys_export:
         "results/{site}/nsys/{name}.sqlite",
     log:
         "logs/{site}/nsys_export_{name}.log",
-    wildcard_constraints:
-        site="[a-z0-9][a-z0-9_-]*",
-        name="[A-Za-z0-9][A-Za-z0-9._=-]*",
     conda:
         "../workflow/envs/perfscribe.yaml"
     resources:
@@ -24,9 +21,6 @@ rule nsys_kernels:
         "results/{site}/nsys/{name}.kernels.csv",
     log:
         "logs/{site}/nsys_kernels_{name}.log",
-    wildcard_constraints:
-        site="[a-z0-9][a-z0-9_-]*",
-        name="[A-Za-z0-9][A-Za-z0-9._=-]*",
     conda:
         "../workflow/envs/perfscribe.yaml"
     resources:

@@ -7,8 +7,6 @@ rule track:
         f"{RESULTS}/tracking/{{tracker}}.json",
     log:
         f"logs/{SITE}/track_{{tracker}}.log",
-    wildcard_constraints:
-        tracker="wandb|mlflow",
     retries: 0
     conda:
         "../workflow/envs/perfscribe.yaml"
