@@ -69,16 +69,16 @@ class Plan:
         own = [experiment] if experiment in self.shards else []
         return [*own, *self.presentations[experiment].reads]
 
-    def write(self, folder: Path) -> list[str]:
-        """Write what changed, delete what is no longer planned; returns the names of the units written."""
+    def write(self, folder: Path) -> None:
+        """Write what changed, delete what is no longer planned."""
         wanted = {**self.units, "index": self.index}
         if self.cluster is not None:
             wanted[Path(cluster.FILE).stem] = self.cluster.as_json()
-        written = [name for name, unit in wanted.items() if files.write_json_if_changed(folder / f"{name}.json", unit)]
+        for name, unit in wanted.items():
+            files.write_json_if_changed(folder / f"{name}.json", unit)
         for path in folder.glob("*.json"):
             if path.stem not in wanted and path.stem != "options":
                 path.unlink()
-        return written
 
 
 def read_index(folder: Path) -> Plan:
