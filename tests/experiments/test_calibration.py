@@ -14,10 +14,8 @@ from measured_cells import as_record
 from perfscribe.analytic import peaks
 from perfscribe.analytic.peaks import peak_bandwidth
 from perfscribe.base.cells import Cell, Unsupported
-from perfscribe.experiments.calibration import measure, show
+from perfscribe.experiments.calibration import measure
 from perfscribe.plan import plan
-from perfscribe.records.records import Record
-from perfscribe.run import child
 from perfscribe.show import ceilings
 
 H200 = "NVIDIA H200"
@@ -41,24 +39,17 @@ def test_bandwidths_of_data_sheets() -> None:
 # --- cells ------------------------------------------------------------------------------------------------------
 
 
-def test_the_tiny_preset_fills_every_table() -> None:
-    records = []
+def test_rates_are_of_all_bytes_that_move_and_of_right_products() -> None:
     for cell in cells("tiny"):
-        factors = dict(cell.factors)
-        if cell.skip or cell.requires:
-            records.append(Record("calibration", factors, "unsupported", "no CUDA device", "measured"))
-            continue
-        found = measure.run(cell)
-        child.check(found)
-        made = as_record("calibration", cell, found)
-        records.append(made)
-        if cell["workload"] == "product":
-            assert found.values["relative_error"] < 2e-2 and ceilings.product_flop_per_s(made) > 1e6
-        if cell["workload"] == "memory":
-            accesses = {"copy": 2, "triad": 3}[cell["operation"]]
-            assert found.values["bytes"] == accesses * cell["size_mib"] * 2**20 and ceilings.bytes_per_s(made) > 1e6
-    for table in show.tables({"calibration": records})[:2]:
-        assert len(table.ok) >= 3, table.id
+        if cell["workload"] in ("product", "memory") and not cell.skip and not cell.requires:
+            found = measure.run(cell)
+            made = as_record("calibration", cell, found)
+            if cell["workload"] == "product":
+                assert found.values["relative_error"] < 2e-2 and ceilings.product_flop_per_s(made) > 1e6
+            else:
+                accesses = {"copy": 2, "triad": 3}[cell["operation"]]
+                assert found.values["bytes"] == accesses * cell["size_mib"] * 2**20
+                assert ceilings.bytes_per_s(made) > 1e6
 
 
 def test_a_wrong_triad_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:

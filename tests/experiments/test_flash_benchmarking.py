@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from perfscribe.attention.eager import scaled_dot_product_attention
-from perfscribe.base.cells import Cell, Unsupported
+from perfscribe.base.cells import Cell
 from perfscribe.experiments.flash_benchmarking import correctness, measure, show, subject
 from perfscribe.records.records import Record
 
@@ -42,11 +42,6 @@ def test_a_product_is_measured_and_checked(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setitem(correctness.TOLERANCE, "bf16", 1e-9)
     with pytest.raises(ValueError, match=r"product is off by .* against float64, allowed 1e-09"):
         measure.run(cell)
-
-
-def test_ours_on_a_cpu_is_unsupported() -> None:
-    with pytest.raises(Unsupported, match="not on cpu"):
-        measure.run(Cell({**PROBLEM, "implementation": "triton"}))
 
 
 @pytest.mark.parametrize("mistake", ["none", "last keys left out", "dk of the first key", "nan"])

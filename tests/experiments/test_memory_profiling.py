@@ -83,6 +83,7 @@ def test_a_cell_on_the_cpu(data_folder, process, mode, dtype):
     assert [mark["name"] for mark in history["marks"]] == list(measure.PHASES[mode])
     frames = {frame for origin in history["origins"] for frame in origin["frames"]}
     assert frames and not any(frame.startswith("/") for frame in frames)
+    assert any(origin["operator"].startswith("aten::") for origin in history["origins"])
 
 
 @pytest.mark.parametrize("warmed", [True, False])
