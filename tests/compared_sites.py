@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import gzip
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from planned_site import journal_file, planned, record
+
 from perfscribe.base import files
-from perfscribe.plan import plan
-from perfscribe.plan.plan_cells import cell_key
-from perfscribe.records import journal, records
+from perfscribe.base.cells import Cell
+from perfscribe.records import journal
 
 CODE, OTHER_CODE = "a" * 16, "b" * 16
 FIRST, SECOND = "1" * 40, "2" * 40
@@ -44,19 +45,9 @@ def steady(time_ms: float, rounds: int = 6, samples: int = 5) -> list[list[float
 
 def identity(**parts: Any) -> dict[str, Any]:
     """A machine with one GPU."""
-    return {
-        "gpu_model": "GPU One",
-        "gpu_count": 1,
-        "gpu_memory_bytes": 2**33,
-        "gpu_power_limit_w": 300,
-        "driver_version": "1.0",
-        "cpu_model": "CPU One",
-        "cpu_cores": 4,
-        "python": "3.12",
-        "platform": "Linux x86_64",
-        "libraries": {"torch": "2.9.0"},
-        **parts,
-    }
+    gpu = {"gpu_model": "GPU One", "gpu_count": 1, "gpu_memory_bytes": 2**33, "gpu_power_limit_w": 300}
+    machine = {"driver_version": "1.0", "cpu_model": "CPU One", "cpu_cores": 4, "python": "3.12"}
+    return {**gpu, **machine, "platform": "Linux x86_64", "libraries": {"torch": "2.9.0"}, **parts}
 
 
 def write_site(
@@ -72,68 +63,27 @@ def write_site(
 
     data: digest of the data set that every cell reads. extra: records in the journal that the plan does not ask for.
     """
-    folder = root / "results" / site
-    rounds = max((len(cell.rounds) for cell in cells), default=1) or 1
-    unit = {
-        "unit": "measure",
-        "experiment": "probe",
-        "shard": 0,
-        "fingerprint": cells[0].code if cells else CODE,
-        "rounds": rounds,
-        "seed": 0,
-        "on_identity_change": "keep",
-        "datasets": [SET] if data else [],
-        "cells": [
-            {
-                "position": place,
-                "factors": cell.factors,
-                "requires": [],
-                "cost": 1,
-                "data": [SET] * bool(data),
-                "skip": "",
-            }
-            for place, cell in enumerate(cells)
-        ],
-    }
-    made = plan.Plan(site, "tiny", ("cs336",), shards={"probe": 1})
-    made.units["measure-probe-0"] = unit
-    made.write(folder / "plan")
-    name = f"{site}-machine"
+    folder, name = root / "results" / site, f"{site}-machine"
+    reads = (SET,) if data else ()
+    unit = {"fingerprint": cells[0].code, "rounds": max(1, *(len(cell.rounds) for cell in cells)), "datasets": reads}
+    planned(root, [Cell(cell.factors, data=reads) for cell in cells], site, **unit)
     files.write_json(folder / "environments" / f"{name}.json", machine or identity())
     if data:
         files.write_json(folder / "data" / f"{SET}.digest", {"arrays": data})
-    lines = [line for cell in (*extra, *cells) for line in _lines(cell, name, data)]
+    lines = [line for cell in (*extra, *cells) for line in _lines(cell, environment=name, data_digest=data)]
     text = b"".join(map(journal.as_line, lines))
     if site == "local":
-        files.write_bytes(folder / "journal" / "probe" / "0.jsonl", text)
+        files.write_bytes(journal_file(root), text)
     else:
         files.write_bytes(folder / "journal" / "probe" / "0.jsonl.gz", gzip.compress(text, mtime=0))
         files.write_json(folder / "published.json", {"version": "0", "commit": FIRST, "dirty": False})
 
 
-def _lines(cell: Measured, environment: str, data: str) -> list[dict[str, Any]]:
+def _lines(cell: Measured, **fields: Any) -> Iterator[dict[str, Any]]:
     """A record a round."""
-    return [
-        {
-            "event": "record",
-            **records.make(
-                {
-                    "experiment": "probe",
-                    "key": cell_key("probe", cell.factors, cell.code, data, 0),
-                    "round": number,
-                    "factors": cell.factors,
-                    "status": cell.status,
-                    "reason": "" if cell.status == "ok" else "of the test",
-                    "samples": {cell.sample: list(samples)} if samples else {},
-                    "timers": {cell.sample: cell.timer} if samples else {},
-                    "values": cell.values,
-                    "flags": list(cell.flags),
-                    "environment": environment,
-                    "provenance": {"commit": cell.commit, "dirty": cell.dirty, "time": f"2026-01-0{number}"},
-                    "fingerprint": cell.code,
-                    "data_digest": data,
-                }
-            ),
-        }
-        for number, samples in enumerate(cell.rounds or [[]], start=1)
-    ]
+    fields |= {"factors": cell.factors, "values": cell.values, "flags": cell.flags, "fingerprint": cell.code}
+    for number, samples in enumerate(cell.rounds or [[]], start=1):
+        timed = {"samples": {cell.sample: list(samples)}, "timers": {cell.sample: cell.timer}} if samples else {}
+        told = {"commit": cell.commit, "dirty": cell.dirty, "time": f"2026-01-0{number}"}
+        one = record(status=cell.status, **{"samples": {}, **timed}, round=number, provenance=told, **fields)
+        yield {"event": "record", **one}
