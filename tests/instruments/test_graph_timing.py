@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from fake_cuda import FakeCuda
 
 from perfscribe.instruments import graph_timing as g
 from perfscribe.instruments.timing import CUDA_EVENTS, Timing
@@ -66,32 +67,19 @@ def test_a_short_call_is_captured_several_times_and_samples_are_of_one() -> None
 # --- CudaGraphs over a stand-in of torch.cuda -------------------------------------------------------------------
 
 
-class FakeEvent:
-    def __init__(self, log: list[str], enable_timing: bool = False) -> None:
-        assert enable_timing
-        self.record = partial(log.append, "event")
-
-    def elapsed_time(self, end: Any) -> float:
-        return 1.5
-
-
-class FakeCuda:
-    """torch.cuda as far as CudaGraphs uses it; log is what was asked of the device, in order."""
+class GraphCuda(FakeCuda):
+    """With streams, and graphs whose replay takes 1.5 ms."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.log: list[str] = []
+        super().__init__(monkeypatch)
         self.failure: Exception | type[Exception] | None = None
         self.failure_at_end: Exception | type[Exception] | None = None
         say = self.log.append
-        replayed = SimpleNamespace(replay=partial(say, "replay"), reset=partial(say, "reset"))
-        monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-        monkeypatch.setattr(torch.cuda, "synchronize", lambda: say("synchronize"))
+        replayed = SimpleNamespace(replay=lambda: self.work("replay", 1.5), reset=partial(say, "reset"))
         monkeypatch.setattr(torch.cuda, "Stream", lambda: SimpleNamespace(synchronize=lambda: say("wait")))
-        monkeypatch.setattr(torch.cuda, "Event", partial(FakeEvent, self.log))
         monkeypatch.setattr(torch.cuda, "CUDAGraph", lambda: replayed)
         monkeypatch.setattr(torch.cuda, "stream", lambda _: self._within("stream", "end of stream"))
         monkeypatch.setattr(torch.cuda, "graph", lambda _, stream: self._capture())
-        monkeypatch.setattr(torch, "empty", lambda *_, **__: SimpleNamespace(zero_=lambda: say("flush")))
 
     @contextmanager
     def _within(self, begin: str, end: str) -> Iterator[None]:
@@ -113,8 +101,8 @@ class FakeCuda:
 
 
 @pytest.fixture
-def cuda(monkeypatch: pytest.MonkeyPatch) -> FakeCuda:
-    return FakeCuda(monkeypatch)
+def cuda(monkeypatch: pytest.MonkeyPatch) -> GraphCuda:
+    return GraphCuda(monkeypatch)
 
 
 def making(log: list[str]) -> g.Make:
@@ -125,21 +113,21 @@ def making(log: list[str]) -> g.Make:
     return make
 
 
-def test_calls_are_made_and_run_on_the_stream_before_they_are_captured(cuda: FakeCuda) -> None:
+def test_calls_are_made_and_run_on_the_stream_before_they_are_captured(cuda: GraphCuda) -> None:
     with g.CudaGraphs().capture(making(cuda.log), 2) as graph:
         before = list(cuda.log)
         assert graph.replay_ms(2) == [1.5, 1.5]
         during = cuda.log[len(before) :]
     assert before == [
-        *("synchronize", "stream", "make", "make", "call", "call", "end of stream"),
+        *("synchronise", "stream", "make", "make", "call", "call", "end of stream"),
         *("begin capture", "call", "call", "end capture"),
     ]
     one = ["flush", "event", "replay", "event"]  # the flush is outside the events
     assert during == ["stream", *one, *one, "end of stream", "wait"]
-    assert cuda.log[-2:] == ["synchronize", "reset"]
+    assert cuda.log[-2:] == ["synchronise", "reset"]
 
 
-def test_what_cannot_be_captured_is_timed_by_events(monkeypatch: pytest.MonkeyPatch, cuda: FakeCuda) -> None:
+def test_what_cannot_be_captured_is_timed_by_events(monkeypatch: pytest.MonkeyPatch, cuda: GraphCuda) -> None:
     def time_device(call: Callable[[], object], **counts: int) -> Timing:
         return Timing([2.0] * counts["timed"], [], CUDA_EVENTS, 0.1, 0.2)
 
@@ -150,7 +138,7 @@ def test_what_cannot_be_captured_is_timed_by_events(monkeypatch: pytest.MonkeyPa
     assert (found.timing.timer, found.calls_per_sample, len(found.timing.samples_ms)) == (CUDA_EVENTS, 1, 10)
 
 
-def test_out_of_memory_while_capturing_stays_what_it_is(cuda: FakeCuda) -> None:
+def test_out_of_memory_while_capturing_stays_what_it_is(cuda: GraphCuda) -> None:
     cuda.failure = RuntimeError("CUDA out of memory. Tried to allocate 16.00 GiB")
     cuda.failure_at_end = RuntimeError("CUDA error: capture was invalidated")
     with pytest.raises(RuntimeError, match=r"^CUDA out of memory"):

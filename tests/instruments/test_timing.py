@@ -5,43 +5,9 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import pytest
-import torch
+from fake_cuda import FakeCuda
 
 from perfscribe.instruments import timing
-
-
-class FakeCuda:
-    """Stands in for torch.cuda: a stream that takes 1 ms for each piece of work and notes the order of everything."""
-
-    def __init__(self, monkeypatch):
-        self.log = []
-        self.clock_ms = 0.0
-        monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-        monkeypatch.setattr(torch.cuda, "synchronize", lambda device=None: self.log.append("synchronise"))
-        monkeypatch.setattr(torch.cuda, "Event", lambda enable_timing: FakeEvent(self, enable_timing))
-        monkeypatch.setattr(torch, "empty", self.empty)
-
-    def empty(self, size, dtype, device):
-        assert (size, dtype, device) == (256 * 2**20, torch.uint8, "cuda")
-        return SimpleNamespace(zero_=lambda: self.work("flush"))
-
-    def work(self, name, ms=1.0):
-        self.log.append(name)
-        self.clock_ms += ms
-
-
-class FakeEvent:
-    def __init__(self, cuda, enable_timing):
-        assert enable_timing
-        self.cuda = cuda
-
-    def record(self):
-        self.cuda.log.append("event")
-        self.at_ms = self.cuda.clock_ms
-
-    def elapsed_time(self, end):
-        assert self.cuda.log[-1] == "synchronise", "events are read before the device has finished"
-        return end.at_ms - self.at_ms
 
 
 class Clock:
