@@ -16,8 +16,8 @@ from perfscribe.config import resolve
 from perfscribe.experiments.custom_multi_gpu import show
 from perfscribe.experiments.custom_multi_gpu.measure import cells
 from perfscribe.records.records import Record
-from perfscribe.report import cs336_devices, fsdp, handin, polaris
-from perfscribe.report.site import Row, Site
+from perfscribe.report import fsdp, handin
+from perfscribe.report.site import Site
 from perfscribe.show.rounding import Figure
 from perfscribe.verbs.fill import verb
 
@@ -74,11 +74,6 @@ def test_what_is_computed_is_no_finer_than_its_parts() -> None:
     assert Figure(1.0, mark="‡").share(Figure(4.0)).mark == "‡"
 
 
-def test_what_shows_nothing_is_not_said() -> None:
-    assert fsdp.unless(100, Figure(99.97), "seen") == "" and fsdp.unless(100, Figure(99.9), "seen") == "seen"
-    assert polaris.varies(Figure(116.0, 9.7), Figure(16.5, 27.7)) and not polaris.varies(Figure(7.0, 2.0))
-
-
 def test_nodes_of_one_machine_are_marked() -> None:
     """However they are called: what tells them apart is the kernel, which name spaces share."""
     made = Site("made", Path("nowhere"), "cpu")
@@ -90,16 +85,6 @@ def test_nodes_of_one_machine_are_marked() -> None:
     summary = {"nodes": 2, "emulated": True}
     assert handin.nodes(summary) == "2 nodes of a cluster emulated on this machine"
     assert handin.nodes(summary | {"emulated": False}) == "2 nodes of a cluster"
-
-
-def test_strategies_compare_within_one_dtype() -> None:
-    """The one that most rows have, so that the workshop's own settings are among them."""
-    problem = fsdp.Strategies(Site("h200x4", ROOT / "results" / "h200x4" / "tables", "cuda"))
-    rows = {row[0].text: row[3].text for row in problem.made[0].rows}
-    assert rows[problem.GIVEN] == "56.6 ± 0.9" and problem.mark == problem.made[0].mark == "‡"
-    assert all(
-        "FULL_SHARD (one unit) is fastest, 56.6" in part for part in (problem.shown_title, problem.findings[0].text)
-    )
 
 
 @pytest.mark.parametrize("site", SITES)
@@ -141,13 +126,6 @@ def test_a_figure_is_written_as_the_specification_says(site: str) -> None:
             assert not [text for text in texts if re.search(r"\b(nan|inf|None|skipped|unsupported|not_run)\b", text)]
 
 
-def test_a_caption_says_of_how_many_rounds_its_rows_are() -> None:
-    once, thrice = ({"status": "ok", "rounds": count} for count in ("1", "3"))
-    assert fsdp.rounds(thrice, once) == "median ± half the range of 1 to 3 rounds"
-    assert fsdp.rounds(thrice, {"status": "not_run"}) == "median ± half the range of 3 rounds"
-    assert fsdp.rounds(once) == fsdp.rounds() == "one run each"
-
-
 def figures_of(text: str, levels: set[str]) -> list[str]:
     """The figures that an answer quotes: no levels, counts, formulas or names."""
     text = re.sub(r"`[^`]*`|\]\([^)]*\)|\S+(?: · \S+)+|\S+ ?= ?\S+|arXiv:\S+|\b\d-\d\b|\b00\d:", " ", text)
@@ -179,62 +157,6 @@ def test_the_first_page_is_short(site: str) -> None:
     for line in re.findall(r"(?m)^\d\. (.*)$", first):
         sentence = line.split(" [")[0]
         assert len(sentence.split()) <= 25, sentence
-
-
-@pytest.mark.parametrize("site", SITES)
-def test_it_is_short(site: str) -> None:
-    text = text_of(site)
-    assert len(text.splitlines()) <= MOST_LINES and len(text.encode()) <= MOST_BYTES
-
-
-def test_answers_speak_of_what_was_measured() -> None:
-    """Gloo alone where a GPU has no other, and what is pen and paper where nothing was measured."""
-    gloo = {"backend": "gloo", "device": "cpu", "status": "ok", "time_ms_n": "20"}
-    rows: list[Row] = [
-        {**gloo, "world_size": str(world), "message": message, "host_ms": str(ms * world)}
-        for world in (2, 4)
-        for message, ms in (("1 MB", 1), ("100 MB", 100), ("1 GB", 1000))
-    ]
-    site = Site("demo", Path("nowhere"), "cuda", {"cs336.all_reduce": rows})
-    problem = cs336_devices.DistributedCommunication(site)
-    assert problem.answered[0].text() == (
-        "On 4 processes Gloo takes 4000 ms for 1GB. From 100MB to 1GB Gloo's time grows 10.0 times. "
-        "For 1GB Gloo takes 100 % longer on 4 processes than on 2."
-    )
-    assert problem.shown_title == "Gloo takes 1000 times as long for 1GB as for 1MB (4 processes)"
-    assert not problem.findings
-    text = cs336_devices.BucketedBenchmarking(site).markdown(())
-    assert "\n(a): [not measured here](#not-measured-here)\n\n**(b)** overhead = s/(n_b·w)" in text
-
-
-def test_the_workshop_speaks_of_the_ranks_epochs_and_dtypes_that_were_trained() -> None:
-    own = {"device": "cpu", "status": "ok", "reason": "none", "world_size": "2", "wrapped_by": "FSDP1", "nodes": "1"}
-    train = {"model_name": "bloom-tiny", "dtype": "bf16", "batch_size": "1", "grad_acc": "1", "loop": "bare loop"}
-    train |= {"num_epochs": "2", "train_size": "6", "max_length": "48", "labels": "source", "hidden_size": "24"}
-    step = {"model": "bloom-tiny", "strategy": "FULL_SHARD", "api": "FSDP2", "offload": "no", "checkpointing": "no"}
-    tables: dict[str, list[Row]] = {
-        "fsdp.multi_gpu": [{**own, **train, "train_samples_per_second": "20", "samples_scale": "1"}],
-        "fsdp.preflight": [
-            {**own, "world_size": "5", "on_nodes": "1", "backend": "gloo", "size_mib": "1", "busbw_gb_per_s": "3"}
-        ],
-        "fsdp.strategies": [{**own, **step, "dtype": "bf16", "batch": "2", "seq_len": "40", "samples_per_s": "7"}],
-        "fsdp.weak_setup": [{**own, "variant": "source", "num_layers": "1", "batch_size": "4", "ran_parameters": "64"}],
-        "fsdp.weak_scaling": [{**own, **train, "variant": "source", "step_ms": "9", "total_params": "64"}],
-        "fsdp.baseline_losses": [{**own, "labels": "source", "epoch": "1.0"}],
-    }
-    made = Site("made", Path("nowhere"), "cpu", tables)
-    tables["fsdp.multi_node"] = [{**tables["fsdp.multi_gpu"][0], "nodes": "3", "world_size": "3"}]
-    asked = (fsdp.MultiNode, fsdp.MultiGpu, fsdp.LinkTest, fsdp.Strategies, fsdp.WeakScaling, fsdp.Baseline)
-    said = {one: one(made).made[0].markdown() for one in asked}
-    bloom = said[fsdp.MultiGpu]
-    assert "| 2 processes | 2 | 20.0 |" in bloom and "the first measured" in bloom
-    assert "bloom-tiny, BF16, batch 1, accumulation 1, 48 tokens, 6 rows, the scripts' labels" in bloom
-    assert "| 5 | 1 | 3.00 |" in said[fsdp.LinkTest] and "| 3 Node | 3 | 20.0 |" in said[fsdp.MultiNode]
-    of_six: dict[str, list[Row]] = {"fsdp.multi_gpu": [{**own, "device": "cuda", "world_size": "6"}]}
-    assert fsdp.counts(Site("made", Path("nowhere"), "cuda", of_six), "fsdp.multi_gpu") == [1, 2, 4, 6, 8]
-    assert "bloom-tiny, BF16, batch 2 per rank, 40 tokens" in said[fsdp.Strategies]
-    assert "| FULL_SHARD | no | no | 7.00 |" in said[fsdp.Strategies]
-    assert "d 24, BF16, 48 tokens, 2 epochs" in said[fsdp.WeakScaling] and "1 epoch, " in said[fsdp.Baseline]
 
 
 def test_the_custom_models_tables_are_of_the_first_loop() -> None:

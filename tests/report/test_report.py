@@ -1,4 +1,4 @@
-"""The report: its appendix, people's notes, pages of details, and what the workflow does with them."""
+"""The report: its machines, people's notes, pages of details, and what the workflow does with them."""
 
 from __future__ import annotations
 
@@ -7,31 +7,23 @@ import shutil
 from pathlib import Path
 
 import pytest
-from workspace import Workspace
+from workspace import CHEAP, Workspace
 
 from perfscribe.base import files, registry
 from perfscribe.records import records
 from perfscribe.report import handin, report
-from perfscribe.show import tables
-from perfscribe.show.provenance import figure_footer
 
 FIXTURE = Path(__file__).parents[1] / "fixtures" / "report"
 
 
 @pytest.fixture
 def sources(tmp_path: Path) -> report.Sources:
-    """The fixture as a project's tree, with tables made of its records."""
+    """The fixture as a project's tree."""
     results = tmp_path / "results" / "demo"
     shutil.copytree(FIXTURE / "environments", results / "environments")
     (tmp_path / "report" / "notes" / "demo").mkdir(parents=True)
     (tmp_path / "report" / "method.md").write_text("## Method\n")
     made = records.load_by_experiment(sorted((FIXTURE / "records").glob("*/*.jsonl")))
-    times = [
-        tables.factor("seq_len", "Sequence length"),
-        tables.factor("dtype", "Dtype"),
-        tables.median("forward_ms", "Forward (ms)"),
-    ]
-    tables.write(tables.make("cs336.times", "Times of a probe", made["probe"], times), results / "tables")
     for name in made:
         files.write_json(results / "tables" / f"{name}.figures.json", {})
     return report.Sources(tmp_path, "demo", files.read_json(FIXTURE / "plan.json"), made)
@@ -40,23 +32,6 @@ def sources(tmp_path: Path) -> report.Sources:
 def section(sources: report.Sources, title: str) -> str:
     """The appendix's text below a heading."""
     return report.appendix(sources).split(f"\n## {title}\n")[1].split("\n## ")[0]
-
-
-def test_cells_that_are_not_ok_are_grouped_by_reason(sources: report.Sources) -> None:
-    rows = [line for line in section(sources, "Cells that are not ok").splitlines() if "`" in line]
-    assert [[cell.strip() for cell in re.split(r"(?<!\\)\|", row)[1:-1]] for row in rows] == [
-        ["`dtypes`", "timeout", "longer than 600 s", "2", "part b; mean 0.5; dtype fp16"],
-        ["`probe`", "failed", r"TypeError: unsupported operand int \| &lt;NoneType>", "1", "seq_len 4096; dtype fp32"],
-        ["`probe`", "oom", "asked for 64.0 GiB, 11.5 GiB free", "1", "seq_len 16384; dtype fp32"],
-        ["`probe`", "unsupported", "no CUDA device", "1", "seq_len 4096; dtype tf32"],
-        ["`probe`", "skipped", "preset cpu", "3", "seq_len 256, 1024, 4096; dtype bf16"],
-    ]
-
-
-def test_a_machine_that_is_too_small_is_no_requirement(sources: report.Sources) -> None:
-    record = next(record for record in sources.records["probe"] if record.status == "skipped")
-    record.reason = "4 GPUs"
-    assert "| 4 GPUs here, fewer than asked for " in section(sources, "Cells that are not ok")
 
 
 def test_a_machine_is_described_once(sources: report.Sources) -> None:
@@ -72,39 +47,6 @@ def test_a_machine_is_described_once(sources: report.Sources) -> None:
     assert re.search(rf"\| `{second}` \| `.*` \| h5py 3 \|", said) and f"| `{first}` |" in said
     (folder / f"{second}.json").unlink()
     assert "| lost " in section(sources, "Environment")
-
-
-def test_a_figures_title_is_its_caption() -> None:
-    figures = "![One](figures/a.b.svg)\n![Two: 1 × 2](figures/c.svg)"
-    captioned = "![One](figures/a.b.svg)  \n*One*\n\n![Two: 1 × 2](figures/c.svg)  \n*Two: 1 × 2*"
-    assert report.captioned(f"{figures}\n\nText ![x](figures/y.svg)\n") == (
-        f"{captioned}\n\nText ![x](figures/y.svg)\n"
-    )
-
-
-def test_nodes_of_a_cluster_are_named_with_what_they_measured(sources: report.Sources) -> None:
-    assert "jobs:" not in report.appendix(sources)
-    for place, record in enumerate(sources.records["probe"]):
-        if record.provenance:
-            record.provenance |= {"node": f"n{place % 2 + 1}", "cluster": {"executor": "slurm"}}
-    measured = [place for place, record in enumerate(sources.records["probe"]) if record.provenance]
-    said = section(sources, "Environment")
-    assert "Measured by Slurm jobs:" in said
-    for number in (1, 2):
-        cells = [sources.records["probe"][place] for place in measured if place % 2 == number - 1]
-        good = sum(record.ok for record in cells)
-        assert re.search(rf"\| n{number} +\| {len(cells)} +\| {good} +\| `probe` +\|", said)
-
-
-def test_the_foot_of_a_figure_says_who_measured(sources: report.Sources) -> None:
-    folder = sources.results / "environments"
-    foot = figure_footer(sources.records["probe"], "demo", folder, "forward_ms")
-    assert foot == (
-        "site demo: 1 × NVIDIA H200; AMD EPYC, 2 cores, no GPU · n = 3 to 6 a cell · "
-        f"environment {'a' * 12}, {'b' * 12} · commit 0123456789, fedcba9876+"
-    )
-    assert "n =" not in figure_footer(sources.records["probe"], "demo", folder, "")
-    assert figure_footer([], "demo", folder, "forward_ms") == "site demo: no cell was measured"
 
 
 # --- notes and details ----------------------------------------------------------------------------------------------
@@ -128,18 +70,6 @@ def test_notes_stand_under_their_problem_as_they_are(sources: report.Sources) ->
         report.notes(sources, "cs336")
 
 
-def test_a_table_and_a_figure_of_one_name_are_both_on_a_page(sources: report.Sources) -> None:
-    from perfscribe.report import details
-
-    page = details.pages([], ["cs336"], sources.results / "tables", {"cs336.roofline": "Rates."})["ceilings"]
-    assert page.endswith("![](../figures/cs336.roofline.svg)\n\n*Rates.*\n") and "##" not in page[2:]
-    table = sources.results / "tables" / "cs336.times"
-    for kind in (".csv", ".json"):
-        shutil.copy(f"{table}{kind}", table.with_name(f"cs336.roofline{kind}"))
-    page = details.pages([], ["cs336"], sources.results / "tables", {"cs336.roofline": "Rates."})["ceilings"]
-    assert "## Times of a probe" in page and page.endswith("*Rates.*\n")
-
-
 def test_every_kept_table_and_figure_is_on_a_page() -> None:
     """Of all experiments; a page names nothing that none makes."""
     from perfscribe.report import details
@@ -158,24 +88,12 @@ def report_root() -> Path:
 
 # --- in the workflow --------------------------------------------------------------------------------------------
 
-MEASURE = '''"""Cells that cost nothing."""
-from perfscribe.base.cells import Cell, Measurement
-
-
-def cells(config):
-    return [Cell({"n": n}) for n in config["n"]]
-
-
-def run(cell):
-    return Measurement(samples={"time_ms": [1.0, 2.0]}, timers={"time_ms": "host clock"})
-'''
-
 
 def test_notes_survive_and_pages_of_what_is_gone_go(tmp_path: Path) -> None:
     space = Workspace(tmp_path)
     space.only()
-    space.add_experiment("one", MEASURE, n=[1, 2, 3])
-    space.add_experiment("two", MEASURE, n=[1])
+    space.add_experiment("one", CHEAP, n=[1, 2, 3])
+    space.add_experiment("two", CHEAP, n=[1])
     note = space.root / "report" / "notes" / "local" / "cs336.md"
     files.write_text(note, "Written by hand: {{ 1 }}.\n")
     done = space.run("report")

@@ -7,7 +7,7 @@ import socket
 from pathlib import Path
 
 import pytest
-from workspace import Workspace
+from workspace import CHEAP, Workspace
 
 from perfscribe.records import records
 from perfscribe.run import session
@@ -125,24 +125,11 @@ def test_a_missing_package_is_told_in_one_line(monkeypatch, capsys):
     assert capsys.readouterr().err == ""
 
 
-MEASURE = '''"""One cell."""
-from perfscribe.base.cells import Cell, Measurement
-
-
-def cells(config):
-    return [Cell({"n": 1})]
-
-
-def run(cell):
-    return Measurement(samples={"time_ms": [1.0, 2.0, 3.0]}, series={"train_loss": [3.0, 2.0]})
-'''
-
-
 def test_a_run_reports_to_the_tracker_once(tmp_path):
     pytest.importorskip("mlflow")
     space = Workspace(tmp_path)
     space.only()
-    space.add_experiment("trained", MEASURE)
+    space.add_experiment("trained", CHEAP, n=[1])
     space.set_config("preset: tiny\nchapters: [cs336]\ntracker: mlflow\n")
     done = space.run("report")
     assert done.returncode == 0, done.stdout
