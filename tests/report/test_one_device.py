@@ -1,17 +1,19 @@
-"""Answers about one device hold for what was measured; all others' words are those of the committed sites."""
+"""Answers about one device hold for what was measured: noise, cells out of memory, sizes that were not timed."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
 
-from perfscribe.report.cs336 import PytorchAttention, TorchCompile
+import pytest
+
+from perfscribe.report.cs336 import BenchmarkingMixedPrecision, BenchmarkingScript, PytorchAttention, TorchCompile
 from perfscribe.report.cs336_kernels import FlashBenchmarking
+from perfscribe.report.polaris import DataTypes, Formats, RankMethods, SingleGpu
 from perfscribe.report.site import Row, Site
-from perfscribe.show.rounding import Figure
 
 OK = {"status": "ok", "reason": "none", "device": "cuda", "dtype": "fp32", "batch": "4"}
-OK |= {"n": "10", "compiled_forward_ms_n": "16"}
+OK |= {"n": "10", "forward_range_ms_n": "3", "compiled_forward_ms_n": "16"}
 
 
 def site(**tables: Sequence[Row]) -> Site:
@@ -33,16 +35,156 @@ def test_on_a_cpu_the_rows_are_what_ran_whatever_came_of_it() -> None:
     assert f"{code}\n\n[Details]" in PytorchAttention(found).markdown({}, has_details=True, notes=code)
 
 
+def test_captions_have_the_batch_and_the_epochs_that_were_measured() -> None:
+    cells = [
+        {**OK, "head_dim": "64", "seq_len": n, "batch": "2", "forward_ms": "1", "forward_ms_n": "5"}
+        for n in ("256", "512")
+    ]
+    page = PytorchAttention(site(pytorch_attention=cells)).markdown({})
+    assert "FP32, batch 2, " in page and "batch 8" not in page
+    made = Site("made", Path("nowhere"), "cuda")
+    made._read |= {"polaris.single_gpu": [{**OK, "batches": "per_batch", "samples": "64", "epochs": "3"}]}
+    assert "64 samples, 3 epochs" in SingleGpu(made).made[0].markdown()
+
+
+def test_polaris_speaks_of_the_ranks_lengths_and_widths_that_ran() -> None:
+    made = Site("made", Path("nowhere"), "cpu")
+    rank = {
+        **OK,
+        "device": "cpu",
+        "method": "torchrun",
+        "launcher": "torchrun",
+        "used_device": "cpu",
+        "training_s": "2",
+        "epochs": "1",
+        "samples": "8",
+        "batch": "4",
+    }
+    made._read |= {"polaris.rank_methods": [{**rank, "rank": n, "local_rank": n} for n in ("0", "1", "2")]}
+    page = RankMethods(made).markdown({})
+    assert (
+        "DDP in FP32, 3 ranks, 1 epoch of 8 samples, batch 4 per rank;" in page
+        and "1 method gives ranks 0-2 and local ranks 0-2." in page
+    )
+    cells = [
+        {**OK, "device": "cpu", "d_model": "8", "target_length": "4", "dtype": dtype, "training_s": "2"}
+        for dtype in ("fp32", "bf16")
+    ]
+    ratio = {**cells[1], "time_ratio": "0.5", "memory_ratio": "0.9", "epochs_apart": "apart"}
+    made._read |= {"polaris.dtypes": cells, "polaris.dtypes_against_fp32": [ratio]}
+    page = DataTypes(made).markdown({})
+    assert "| Baseline | BF16 | 2.00 |" in page and "Large_Seq_4" not in page and "Large_Feature_8" not in page
+    assert "later epochs of Baseline take 0.500 times as long as in FP32. Its peak is 0.900 of FP32's." in page
+
+
+def flash(length: int, width: int, plain: float, ours: float, spread: float = 0.1) -> list[Row]:
+    cell = {**OK, "dtype": "bf16", "seq_len": str(length), "head_dim": str(width), "both_launched_ms_n": "5"}
+    return [
+        {**cell, "implementation": name, "both_launched_ms": str(ms), "both_launched_ms_iqr": str(2 * spread)}
+        for name, ms in (("eager", plain), ("triton", ours))
+    ]
+
+
+@pytest.mark.parametrize(
+    ("times", "where"),
+    [
+        ([(2, 1), (2, 1.9), (4, 1)], "except at 256 (within noise)"),
+        ([(1, 2), (1, 1.1), (4, 1)], "from 512 tokens on"),
+        ([(4, 1), (1, 2), (4, 1)], "except at 256"),
+        ([(4, 1), (4, 1), (4, 1)], "at every length"),
+        ([(1, 2), (1, 2), (1, 2)], "at no length"),
+    ],
+)
+def test_where_flash_is_faster_and_how_much_slower_elsewhere(times: list[tuple[float, float]], where: str) -> None:
+    cells = [*flash(128, 16, 1, 3), *(row for n, pair in enumerate(times) for row in flash(128 << n, 64, *pair))]
+    problem = FlashBenchmarking(site(flash_cells=cells))
+    plain, ours = times[-1]
+    start = f"End to end with launches (bf16, d 64) ours is faster {where}: {ours:.2f} against {plain:.2f} ms at 512."
+    said = problem.answered[0].text()
+    assert said.startswith(start) and "of 4 cells ours is slower, up to 3.00x (128 × 16, bf16)." in said
+    assert [one.text for one in problem.findings if where in one.text and where != "at no length"] or "no" in where
+
+
+def test_a_cell_out_of_memory_takes_no_answer_away() -> None:
+    times = {"small": (10, 12, 24, 48), "2.7B": (20, 40, 80)}
+    script = [
+        {**OK, "size": size, "seq_len": str(128 << n), "warmup_steps": "5", "forward_ms_n": "10"}
+        | {f"{one}_ms_{what}": str(ms * share) for one in ("forward", "backward") for what, share in parts.items()}
+        for size, of in times.items()
+        for n, ms in enumerate(of)
+        for parts in [{"mean": 1, "std": 0.02 if ms > 10 else 0.5}]
+    ]
+    script.append({**OK, "size": "2.7B", "seq_len": "1024", "status": "oom"})
+    text = BenchmarkingScript(site(benchmarking_script=script)).answered[1].text()
+    assert text.startswith("From small to 2.7B forward takes 24.0 to 80.0 ms")
+    assert text.endswith("at most 2.00 % where time nearly doubles with the context, elsewhere 50 %.")
+    levels = {**OK, "seq_len": "512", "implementation": "compiled", "backend": "inductor"}
+    gains = [
+        {**levels, "size": size, "forward_speedup": "1.3", "full_step_speedup": "1.2"} for size in ("small", "large")
+    ]
+    problem = TorchCompile(site(compiled_models_speedup=gains, compiled_models=gains))
+    assert problem.answered[-1].text().startswith("The forward pass is 1.30x as fast at small and 1.30x at large")
+
+
+def test_a_loss_that_the_passes_timed_apart_lack_is_called_noise() -> None:
+    of = {"fp32": (20, 30, 50), "bf16": (19, 32, 60)}
+    names = ("forward", "backward", "forward+backward")
+    passes = [
+        {
+            **OK,
+            "seq_len": "512",
+            "model_size": "small",
+            "precision": dtype,
+            "pass_type": name,
+            "avg_time_ms": str(ms),
+            "pass_ms_std": "1",
+            "pass_ms_n": "10",
+        }
+        for dtype, times in of.items()
+        for name, ms in zip(names, times, strict=True)
+    ]
+    gain = {**OK, "model_size": "small", "pass_type": names[-1], "bf16_speedup": "0.83", "bf16_speedup_spread": "0.1"}
+    problem = BenchmarkingMixedPrecision(site(mixed_precision_passes=passes, mixed_precision_speedup=[gain]))
+    assert (
+        "from 50.0 to 60.0 ms, 0.830x as fast by medians (timed as separate passes: within noise)"
+        in problem.answered[-1].text()
+    )
+    assert problem.shown_title.count("0.830x") == 1
+
+
 def test_a_gain_that_turns_cannot_tell_is_within_noise() -> None:
     """Whatever half of its interval's width is: an interval may lie askew."""
     levels = {**OK, "seq_len": "512", "implementation": "compiled", "backend": "inductor", "full_step_speedup": "1.3"}
-    levels |= {"forward_speedup": "1.54", "forward_speedup_spread": "0.83"}
-    verdicts = {"small": "cannot tell", "large": "faster"}
-    gains = [levels | {"size": size, "forward_verdict": verdict} for size, verdict in verdicts.items()]
+    gains = [
+        {
+            **levels,
+            "size": size,
+            "forward_speedup": "1.54",
+            "forward_speedup_spread": "0.83",
+            "forward_verdict": verdict,
+        }
+        for size, verdict in (("small", "cannot tell"), ("large", "faster"))
+    ]
     text = TorchCompile(site(compiled_models_speedup=gains, compiled_models=gains)).answered[-1].text()
     assert "1.5x (within noise) as fast at small and 1.5x at large" in text
 
 
-def test_flash_is_faster_from_a_length_on() -> None:
-    ratios = {(str(128 << n), "64", "bf16"): Figure(ratio) for n, ratio in enumerate((2.0, 1.1, 0.25))}
-    assert FlashBenchmarking.where_faster(ratios, "bf16") == "from 512 tokens on"
+def test_a_first_step_that_a_later_one_exceeds_is_no_finding() -> None:
+    cold = {**OK, "size": "small", "seq_len": "512", "warmup_steps": "0", "first_forward_ms": "25", "forward_ms": "12"}
+    cold["full_step_ms_n"] = "10"
+    for later, stands_out in (("20", True), ("26", False)):
+        steps = [cold | {"step": step, "forward_ms": ms} for step, ms in (("1", "25"), ("2", later))]
+        problem = BenchmarkingScript(site(benchmarking_warmup=[cold], benchmarking_steps=steps))
+        assert problem.shown_title.startswith("Without warm-up " + ("the first" if stands_out else "a later"))
+        assert bool(problem.findings) == stands_out
+
+
+@pytest.mark.parametrize(("ratio", "found"), [("2.4", True), ("0.9", False)])
+def test_compressed_files_that_take_less_time_are_no_finding(ratio: str, found: bool) -> None:
+    formats = ("memory", "hdf5_gzip", "hdf5", "pt", "npz_compressed", "npz", "npy")
+    rows = [
+        {**OK, "format": one, "cache": "warm", "against_memory": ratio, "loader_share_percent": "3"} for one in formats
+    ]
+    made = Site("made", Path("nowhere"), "cuda")
+    made._read |= {"polaris.io_formats": rows, "polaris.io_parts": rows, "polaris.io_reads": []}
+    assert [bool(one.text) for one in Formats(made).findings] == [found]
