@@ -1,7 +1,6 @@
 """Peak rates and bandwidths from data sheets, and the share of them that a measurement reached. 1 GB = 10^9 bytes.
 
-Memory: reads and writes together. NVLink (all links of a GPU) and PCIe: one direction; data sheets print the sum of
-both, which is halved here.
+Memory: reads and writes together. PCIe: one direction; data sheets print the sum of both, which is halved here.
 """
 
 from __future__ import annotations
@@ -9,7 +8,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-MEMORY, NVLINK, PCIE = "memory", "nvlink", "pcie"
+MEMORY, PCIE = "memory", "pcie"
 GB = 10**9
 
 
@@ -53,25 +52,25 @@ _V100_SXM2 = _Rates({"fp32": 15.7, "fp16": 125}, "NVIDIA V100 data sheet")
 _V100_PCIE = _Rates({"fp32": 14, "fp16": 112}, "NVIDIA V100 data sheet")
 
 # By a regular expression for the whole name that the driver gives (a MIG slice or a variant must not match): matrix
-# products; GB/s of memory, NVLink and PCIe, both directions as printed, None: none, or none printed; source of these.
-_DEVICES: dict[str, tuple[_Rates, tuple[float, float | None, float | None], str]] = {
-    r"NVIDIA H100 80GB HBM3|NVIDIA H100 SXM5 80GB": (_HOPPER_SXM, (3350, 900, 128), "NVIDIA H100 data sheet (SXM)"),
-    r"NVIDIA H200": (_HOPPER_SXM, (4800, 900, 128), "NVIDIA H200 data sheet (SXM)"),
-    r"NVIDIA H100 NVL": (_HOPPER_NVL, (3900, 600, 128), "NVIDIA H100 data sheet (NVL)"),
-    r"NVIDIA H200 NVL": (_HOPPER_NVL, (4800, 900, 128), "NVIDIA H200 data sheet (NVL)"),
-    r"NVIDIA H100 PCIe": (_HOPPER_PCIE, (2000, 600, 128), "NVIDIA H100 PCIe data sheet"),
-    r"(NVIDIA )?A100-(SXM4|PCIE|PCIe)-40GB": (_A100, (1555, 600, 64), "NVIDIA A100 data sheet (40 GB)"),
-    r"(NVIDIA )?A100-SXM4-80GB": (_A100, (2039, 600, 64), "NVIDIA A100 data sheet (80 GB SXM)"),
+# products; GB/s of memory and PCIe, both directions as printed, None: none printed; source of these.
+_DEVICES: dict[str, tuple[_Rates, tuple[float, float | None], str]] = {
+    r"NVIDIA H100 80GB HBM3|NVIDIA H100 SXM5 80GB": (_HOPPER_SXM, (3350, 128), "NVIDIA H100 data sheet (SXM)"),
+    r"NVIDIA H200": (_HOPPER_SXM, (4800, 128), "NVIDIA H200 data sheet (SXM)"),
+    r"NVIDIA H100 NVL": (_HOPPER_NVL, (3900, 128), "NVIDIA H100 data sheet (NVL)"),
+    r"NVIDIA H200 NVL": (_HOPPER_NVL, (4800, 128), "NVIDIA H200 data sheet (NVL)"),
+    r"NVIDIA H100 PCIe": (_HOPPER_PCIE, (2000, 128), "NVIDIA H100 PCIe data sheet"),
+    r"(NVIDIA )?A100-(SXM4|PCIE|PCIe)-40GB": (_A100, (1555, 64), "NVIDIA A100 data sheet (40 GB)"),
+    r"(NVIDIA )?A100-SXM4-80GB": (_A100, (2039, 64), "NVIDIA A100 data sheet (80 GB SXM)"),
     r"NVIDIA A100 80GB PCIe|(NVIDIA )?A100-(PCIE|PCIe)-80GB": (
         _A100,
-        (1935, 600, 64),
+        (1935, 64),
         "NVIDIA A100 data sheet (80 GB)",
     ),
-    r"NVIDIA L40S": (_L40S, (864, None, 64), "NVIDIA L40S data sheet"),
-    r"NVIDIA GeForce RTX 4090": (_4090, (1008, None, None), _ADA),
-    r"NVIDIA GeForce RTX 5090": (_5090, (1792, None, None), _BLACKWELL),
-    r"Tesla V100-SXM2-(16|32)GB": (_V100_SXM2, (900, 300, 32), "NVIDIA V100 data sheet (SXM2)"),
-    r"Tesla V100-PCIE-(16|32)GB": (_V100_PCIE, (900, None, 32), "NVIDIA V100 data sheet (PCIe)"),
+    r"NVIDIA L40S": (_L40S, (864, 64), "NVIDIA L40S data sheet"),
+    r"NVIDIA GeForce RTX 4090": (_4090, (1008, None), _ADA),
+    r"NVIDIA GeForce RTX 5090": (_5090, (1792, None), _BLACKWELL),
+    r"Tesla V100-SXM2-(16|32)GB": (_V100_SXM2, (900, 32), "NVIDIA V100 data sheet (SXM2)"),
+    r"Tesla V100-PCIE-(16|32)GB": (_V100_PCIE, (900, 32), "NVIDIA V100 data sheet (PCIe)"),
 }
 
 
@@ -89,10 +88,10 @@ def peak_flops(gpu_name: str, dtype: str) -> PeakRate | None:
 def peak_bandwidth(gpu_name: str, kind: str) -> PeakBandwidth | None:
     """What the data sheet of the GPU that the driver calls gpu_name prints, or None where we have no source for it.
 
-    kind: memory, nvlink (of all links together, one direction) or pcie (one direction).
+    kind: memory or pcie (one direction).
     """
     for name, (_, printed_gb, source) in _DEVICES.items():
-        printed = printed_gb[(MEMORY, NVLINK, PCIE).index(kind)]
+        printed = printed_gb[(MEMORY, PCIE).index(kind)]
         if re.fullmatch(name, gpu_name.strip()) and printed is not None:
             if kind == MEMORY:
                 return PeakBandwidth(printed * GB, source)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from perfscribe.analytic.peaks import GB, MEMORY, NVLINK, peak_bandwidth, peak_flops
+from perfscribe.analytic.peaks import GB, MEMORY, peak_bandwidth, peak_flops
 from perfscribe.records.records import Record
 from perfscribe.show import tables as t
 
@@ -18,11 +18,6 @@ TERA = 1e12
 # Times of a cell that moves bytes: by CUDA graph replay or the only timer, and launched by itself.
 TIMES = ("time_ms", "time_launched_ms")
 NO_LINK = "not over NVLink"
-LINK_NOTE = (
-    "Ceilings of busbw: the slowest copy from one GPU to another that calibration measured; the data sheet's NVLinks "
-    "of a GPU together, in one direction."
-)
-Rate = Callable[[Record], float]
 
 
 @dataclass(frozen=True)
@@ -122,47 +117,14 @@ def sheet_memory(gpu: str) -> Ceiling | None:
     return None if printed is None else Ceiling(printed.bytes_per_s, DATA_SHEET, printed.source)
 
 
-def of_links(records: Mapping[str, Iterable[Record]], cells: Iterable[Record], gb_per_s: Rate) -> list[t.Column]:
-    """Columns: shares of the slowest link that calibration measured, and of the data sheet's NVLink, in one direction.
-
-    None where no cell ran over links of GPUs. cells: those of the table. gb_per_s: of a record, its rate over a link.
-    """
-    if not any(one.ok and _is_over_nvlink(one) for one in cells):
-        return []
-    slowest = _slowest_link(records)
-
-    def share(of: Callable[[Record], float | None], without: str) -> Callable[[Record], Any]:
-        def get(record: Record) -> Any:
-            if not _is_over_nvlink(record):
-                return NO_LINK
-            found = of(record)
-            return without if found is None else 100 * gb_per_s(record) * GB / found
-
-        return get
-
-    def printed(record: Record) -> float | None:
-        sheet = peak_bandwidth(record.gpu, NVLINK) if record.gpu else None
-        return None if sheet is None else sheet.bytes_per_s
-
-    measured = share(lambda record: slowest, "no link measured")
-    return [
-        t.derived("share_of_link_percent", "busbw, of the measured link (%)", measured),
-        t.derived("share_of_nvlink_percent", "busbw, of the data sheet's NVLink (%)", share(printed, NOT_KNOWN)),
-    ]
-
-
 def slowest_link(records: Mapping[str, Iterable[Record]]) -> t.Column:
     """A column of the CSV alone: GB/s of the slowest link that calibration measured, where a cell ran over links."""
-    slowest = _slowest_link(records)
+    slowest = min((bytes_per_s(one) for one in of_workload(records, "link") if one.ok), default=None)
 
     def get(record: Record) -> Any:
         return NO_LINK if not _is_over_nvlink(record) else "no link measured" if slowest is None else slowest / GB
 
     return t.Column("link_gb_per_s", "Slowest link (GB/s)", get, kind="unshown")
-
-
-def _slowest_link(records: Mapping[str, Iterable[Record]]) -> float | None:
-    return min((bytes_per_s(one) for one in of_workload(records, "link") if one.ok), default=None)
 
 
 def _is_over_nvlink(record: Record) -> bool:

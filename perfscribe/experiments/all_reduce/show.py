@@ -7,11 +7,11 @@ from typing import Any
 
 import pandas as pd
 
-from perfscribe.analytic.traffic import MB_MEANINGS, algbw_gb_per_s, busbw_gb_per_s, size_bytes
+from perfscribe.analytic.traffic import algbw_gb_per_s, busbw_gb_per_s, size_bytes
 from perfscribe.distributed.transport import TRANSPORTS
 from perfscribe.experiments.all_reduce import fits
 from perfscribe.experiments.all_reduce.levels import SHOWN
-from perfscribe.instruments.statistics import Summary, format_figure
+from perfscribe.instruments.statistics import Summary
 from perfscribe.records.records import Record
 from perfscribe.show import ceilings, references
 from perfscribe.show import figures as f
@@ -21,17 +21,14 @@ from perfscribe.show.references import Reference
 TABLES, FIGURES = SHOWN.tables, SHOWN.figures
 NAME = "all_reduce"
 NO_NCCL = "none: gloo"
-SAME_SIZE = 0.05  # relative: 1000 and 1024 MB are one size where bandwidths are compared
 MOST_TICKS = 5
 SOURCES = {
     "cs336-writeup-002": "write-up 002",
     "brandon-snider": "brandon-snider",
+    "yyin-dev": "yyin-dev",
     "damek": "damek",
     "kesavanramakrishnan": "kesavanramakrishnan",
-    "yyin-dev": "yyin-dev",
 }
-MIB_SOURCES = ("brandon-snider",)  # that say what their MB is
-WITH_TIMES = ("cs336-writeup-002", "brandon-snider", "yyin-dev", "damek")
 NCCL = {
     "nccl_version": "NCCL",
     "algorithm": "Algorithm",
@@ -55,17 +52,14 @@ def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
     forced = [r for r in every if r.factors["grid"] == "transports"]
     swept = fits.swept(chosen)
     nccl = _nccl(every)
-    of_links = ceilings.of_links(records, swept, busbw)
     known = references.load(NAME)
-    published = [_published_ms(source, known) for source in WITH_TIMES]
-    published += [ceilings.slowest_link(records), *(_published_busbw(source, known) for source in SOURCES)]
-    timed = [*_place()[1:], *_times(), *nccl, *published]
-    timed_over_sizes = [*_place(), *_times(), *of_links, *nccl]
-    notes = [RULES, *([ceilings.LINK_NOTE] if of_links else [])]
+    published = [_published_ms(source, title, known) for source, title in SOURCES.items()]
+    timed = [*_place()[1:], *_times(), *nccl, *published, ceilings.slowest_link(records)]
+    timed_over_sizes = [*_place(), *_times(), *nccl]
     lines = [*_place()[:5], *LINE]
     return [
         t.make(TABLES[0], "All-reduce of fp32, by backend, processes and size", grid, timed, [RULES]),
-        t.make(TABLES[1], "Collectives from small to large messages", swept, timed_over_sizes, notes),
+        t.make(TABLES[1], "Collectives from small to large messages", swept, timed_over_sizes, [RULES]),
         t.make(TABLES[2], "Latency and bandwidth", fits.rows(chosen + forced), lines, [FIT_NOTE]),
     ]
 
@@ -144,44 +138,17 @@ LINE = [
 ]
 
 
-def _published_ms(source: str, known: Iterable[Reference]) -> t.Column:
+def _published_ms(source: str, title: str, known: Iterable[Reference]) -> t.Column:
     """Published times of the same processes and MB, the longest of its ranks where a source tells ranks apart."""
-    own = [ref for ref in known if ref.source == source and ref.metric == "time_ms" and ref.value is not None]
+    own = [
+        ref for ref in known if ref.source == source and not (ref.factors.get("collective") or ref.factors.get("nvls"))
+    ]
 
     def get(record: Record) -> Any:
-        return max((ref.value for ref in own if _is_same_cell(ref, record, 1e-9) and ref.value), default="none")
+        levels = {name: record.factors[name] for name in ("backend", "world_size", "size_mb")}
+        return max((ref.value for ref in references.find(own, "time_ms", **levels) if ref.value), default="none")
 
-    return t.quoted(f"published_{source}", f"{SOURCES[source]} (ms)", get)
-
-
-def _published_busbw(source: str, known: Iterable[Reference]) -> t.Column:
-    """Bus bandwidths that published times give, for sizes that are the same to within SAME_SIZE."""
-    own = [ref for ref in known if ref.source == source]
-
-    def get(record: Record) -> Any:
-        same = [rate for ref in own if _is_same_cell(ref, record, SAME_SIZE) and (rate := _published_rate(ref, record))]
-        return float(format_figure(min(same))) if same else "none"
-
-    return t.quoted(f"busbw_{source}", f"{SOURCES[source]} (busbw, GB/s)", get)
-
-
-def _published_rate(ref: Reference, record: Record) -> float | None:
-    if ref.metric == "busbw_gb_per_s":
-        return ref.value
-    if ref.metric != "time_ms" or ref.value is None:
-        return None
-    megabyte = 2**20 if ref.source in MIB_SOURCES else MB_MEANINGS[record.factors["megabyte"]]
-    sent = round(float(ref.factors["size_mb"]) * megabyte)
-    return busbw_gb_per_s("all_reduce", record.factors["world_size"], sent, ref.value)
-
-
-def _is_same_cell(ref: Reference, record: Record, tolerance: float) -> bool:
-    """Whether a figure is of the record's backend, processes and size, and of no other collective or NVLS."""
-    size = ref.factors.get("size_mb")
-    if size is None or ref.factors.get("collective") or ref.factors.get("nvls") is True:
-        return False
-    same = all(ref.factors.get(name) == record.factors[name] for name in ("backend", "world_size"))
-    return same and abs(float(size) / record.factors["size_mb"] - 1) <= tolerance
+    return t.quoted(f"published_{source}", f"{title} (ms)", get)
 
 
 def figures(tables: Mapping[str, t.Table]) -> list[f.Figure]:
