@@ -248,16 +248,15 @@ class BenchmarkingMixedPrecision(Problem):
     """Dtypes under autocast, LayerNorm, and times with BF16."""
 
     name = "benchmarking_mixed_precision"
-    details = (
-        "cs336.autocast_dtypes",
-        "cs336.layernorm_variance",
-        "cs336.mixed_precision_passes",
-        "cs336.mixed_precision_speedup",
-    )
+    details = ("cs336.autocast_dtypes", "cs336.layernorm_variance", "cs336.mixed_precision_passes")
     letters = "(a)-(c)"
     figure = "cs336.mixed_precision_speedup"
-    AUTOCAST, VARIANCE, PASSES, SPEEDUP = details
+    AUTOCAST, VARIANCE, PASSES = details
     BOTH = "forward+backward"
+    GAINS = (
+        *(("fp32", "median_ms"), ("bf16", "median_ms"), ("fp16", "median_ms")),
+        *(("bf16", "speedup"), ("fp16", "speedup"), ("tf32", "median_ms")),
+    )
     COMPONENTS = {  # noqa: RUF012
         "parameters": "Model parameters",
         "fc1_output": "Output of first feed-forward layer (fc1)",
@@ -288,7 +287,7 @@ class BenchmarkingMixedPrecision(Problem):
         )
         yield Table(
             "(c) Forward and backward by dtype, ms, and speed-up over FP32.",
-            f"{median_of(site, self.SPEEDUP, 'n', pass_type=self.BOTH)}; context {context}, batch {batch}, "
+            f"{median_of(site, self.PASSES, 'pass_ms_n', pass_type=self.BOTH)}; context {context}, batch {batch}, "
             f"{site.one_device}; 004: batch 32, vocabulary 50,000.",
             ["Model Size", "FP32", "BF16", "FP16", "BF16 Speedup", "FP16 Speedup", "TF32", "004 BF16 Speedup"],
             [self.gains_of(size) for size in sizes(site)],
@@ -319,9 +318,13 @@ class BenchmarkingMixedPrecision(Problem):
         row = self.site.row(self.AUTOCAST, dtype=precision)
         return word(f"torch.{entry(row, f'{part}_dtype')}" if ok(row) else "")
 
+    def row(self, size: str, precision: str, of_pass: str = BOTH) -> Row | None:
+        """A pass of a model."""
+        return self.site.row(self.PASSES, model_size=size, precision=precision, pass_type=of_pass)
+
     def time(self, size: str, precision: str, of_pass: str) -> tuple[Figure, Row | None]:
         """Mean and standard deviation of a pass, ms, and its row."""
-        row = self.site.row(self.PASSES, model_size=size, precision=precision, pass_type=of_pass)
+        row = self.row(size, precision, of_pass)
         std = figure(row, "pass_ms_std")
         return Figure(figure(row, "avg_time_ms").value, std.value if std else None), row
 
@@ -333,18 +336,17 @@ class BenchmarkingMixedPrecision(Problem):
 
     def gains_of(self, size: str) -> Entries:
         """A row of (c)'s second table. A CPU has no TF32, and FP16 is not planned there."""
-        row = self.site.row(self.SPEEDUP, model_size=size, pass_type=self.BOTH)
         cells = [
             NO_SUCH_THING
-            if not self.site.gpu and not column.startswith(("fp32", "bf16"))
-            else as_cell(row, column, unit="x" if column.endswith("speedup") else "")
-            for column in ("fp32_ms", "bf16_ms", "fp16_ms", "bf16_speedup", "fp16_speedup", "tf32_ms")
+            if not self.site.gpu and dtype not in ("fp32", "bf16")
+            else as_cell(self.row(size, dtype), column, unit="x" if column == "speedup" else "")
+            for dtype, column in self.GAINS
         ]
-        return [size, *cells, printed_in(row, "bf16_speedup_cs336-writeup-004", "x")]
+        return [size, *cells, printed_in(self.row(size, "bf16"), "speedup_cs336-writeup-004", "x")]
 
     def gain(self, precision: str, size: str) -> Figure:
         """How many times as fast as FP32 forward+backward is."""
-        return self.site.value(self.SPEEDUP, f"{precision}_speedup", model_size=size, pass_type=self.BOTH)
+        return figure(self.row(size, precision), "speedup")
 
     def doubt(self, size: str) -> str:
         """That BF16's gain is within noise, or that of its two passes is, which were timed apart."""

@@ -143,8 +143,8 @@ def test_a_loss_that_the_passes_timed_apart_lack_is_called_noise() -> None:
         for dtype, times in of.items()
         for name, ms in zip(names, times, strict=True)
     ]
-    gain = {**OK, "model_size": "small", "pass_type": names[-1], "bf16_speedup": "0.83", "bf16_speedup_spread": "0.1"}
-    problem = BenchmarkingMixedPrecision(site(mixed_precision_passes=passes, mixed_precision_speedup=[gain]))
+    passes[-1] |= {"speedup": "0.83", "speedup_spread": "0.1"}
+    problem = BenchmarkingMixedPrecision(site(mixed_precision_passes=passes))
     assert (
         "from 50.0 to 60.0 ms, 0.830x as fast by medians (timed as separate passes: within noise)"
         in problem.answered[-1].text()

@@ -20,12 +20,7 @@ LEVELS = experiment(
 )
 
 SHOWN = Shown(
-    tables=(
-        "cs336.benchmarking_script",
-        "cs336.benchmarking_rates",
-        "cs336.mixed_precision_passes",
-        "cs336.mixed_precision_speedup",
-    ),
+    tables=("cs336.benchmarking_script", "cs336.benchmarking_rates", "cs336.mixed_precision_passes"),
     figures=("cs336.mixed_precision_speedup",),
     references=("mixed_precision",),
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from typing import Any
@@ -30,12 +30,9 @@ RATE_NOTE = (
     "device's dense datasheet peak."
 )
 PASSES_NOTE = (
-    "fp32: true fp32, TF32 off; tf32: fp32 with TF32 matrix products; bf16, fp16: autocast with fp32 parameters. A "
-    "published figure stands in every row that differs in nothing that its source states."
-)
-SPEEDUP_NOTE = (
-    "Speed-up: median time in true fp32 over the median time in the other dtype. The cells were measured one after the "
-    "other, not interleaved."
+    "fp32: true fp32, TF32 off; tf32: fp32 with TF32 matrix products; bf16, fp16: autocast with fp32 parameters. "
+    "Speed-up: median in fp32 over median in the dtype, of cells that were not interleaved. A published figure stands "
+    "in every row that differs in nothing that its source states."
 )
 SPEEDUP_CAPTION = (
     "Speed-up over true fp32 by model size, of forward, backward and both timed as one, one line per precision: "
@@ -46,34 +43,27 @@ OTHERS = tuple(dtype for dtype in DTYPES if dtype != REFERENCE)
 # The passes by the names that write-ups give them, and where their samples and published times stand.
 PASSES = {"forward": "forward_ms", "backward": "backward_ms", "forward+backward": "forward_backward_ms"}
 ONE_PASS = "pass_ms"
-NOT_PLANNED = "not planned"
+NO_FP32 = "fp32 not measured"
 SOURCES = {
     "cs336-writeup-002": "002",
     "cs336-writeup-004": "004",
     "brandon-snider": "brandon-snider",
     "damek": "damek",
 }
-# What the sources give in fp32 too.
-PUBLISHED_SPEEDUPS = (
-    ("bf16", "cs336-writeup-002"),
-    ("bf16", "cs336-writeup-004"),
-    ("bf16", "brandon-snider"),
-    ("fp16", "cs336-writeup-004"),
-)
+# That give fp32 beside another dtype.
+WITH_FP32 = ("cs336-writeup-002", "cs336-writeup-004", "brandon-snider")
 
 
 def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
-    """Times as asked, beside published ones; rates; at one context precisions in the two shapes of write-ups."""
+    """Times as asked, beside published ones; rates; at one context every pass by precision."""
     cells = records["end_to_end"]
     context = fullest_context(cells)
-    at_context = [record for record in cells if record.factors["seq_len"] == context]
+    passes = _single_passes(record for record in cells if record.factors["seq_len"] == context)
     at = f", context {context}" if context else ""
-    passes, sizes = _single_passes(at_context), _side_by_side(at_context)
     return [
         t.make(TABLES[0], "Forward, backward and AdamW step", cells, _time_columns(), [TIMER_NOTE]),
         t.make(TABLES[1], "Tokens a second and model FLOP utilisation", cells, _rate_columns(), [RATE_NOTE]),
-        t.make(TABLES[2], f"Passes by precision, beside write-ups{at}", passes, _pass_columns(), [PASSES_NOTE]),
-        t.make(TABLES[3], f"Precisions side by side{at}", sizes, _speedup_columns(), [SPEEDUP_NOTE]),
+        t.make(TABLES[2], f"Passes by precision, beside write-ups{at}", passes, _pass_columns(passes), [PASSES_NOTE]),
     ]
 
 
@@ -188,31 +178,6 @@ def _single_passes(cells: Iterable[Record]) -> list[Record]:
     ]
 
 
-def _side_by_side(cells: Iterable[Record]) -> list[Record]:
-    """One record a pass of the cells that differ in nothing but the dtype; its values are these cells by dtype.
-
-    It is ok where the pass was measured in any dtype; each flag says of which dtype's cell it is.
-    """
-    rows = []
-    for found in t.grouped(cells, lambda record: against.workload(record, ["dtype"])).values():
-        dtypes = {str(one.factors["dtype"]): one for one in found}
-        flags = [f"{dtype}: {'; '.join(one.flags)}" for dtype, one in dtypes.items() if one.ok and one.flags]
-        environments = sorted({name for one in found for name in one.environments})
-        for name, sample in PASSES.items():
-            first, *_ = measured = [one for one in found if sample in one.samples] or found
-            has_figures = sample in measured[0].samples
-            row = replace(
-                first,
-                factors={k: v for k, v in first.factors.items() if k != "dtype"} | {"pass_type": name},
-                samples={},
-                values=dict(dtypes) if has_figures else {},
-                environments=environments,
-                flags=flags,
-            )
-            rows.append(replace(row, status="ok", reason="") if has_figures else row)
-    return rows
-
-
 def _level(name: str, factor: str) -> t.Column:
     """A factor under the name that write-ups give it."""
     return t.factor(name, name, lambda record: record.factors[factor])
@@ -222,9 +187,18 @@ def _sample(record: Record) -> str:
     return PASSES[record.factors["pass_type"]]
 
 
-def _pass_columns() -> list[t.Column]:
+def _pass_columns(passes: Sequence[Record]) -> list[t.Column]:
+    in_fp32 = against.base_of(passes, ["dtype"], dtype=REFERENCE)
+
+    def passes_per_ms(record: Record) -> float:
+        return 1 / t.summary(record, ONE_PASS).median
+
     def published(record: Record, source: str) -> Any:
         return references.shown(_of_precisions(), source, _sample(record), record.factors)
+
+    def published_speedup(record: Record, source: str) -> Any:
+        found = None if record.has(dtype=REFERENCE) else speedup_of(source, record.factors, _sample(record))
+        return "none" if found is None else round(found, 2)
 
     return [
         _level("model_size", "size"),
@@ -234,11 +208,16 @@ def _pass_columns() -> list[t.Column]:
         t.std(ONE_PASS, "Std (ms)"),
         t.median(ONE_PASS, "Median (ms)", name="median_ms"),
         t.count(ONE_PASS),
+        against.ratio("speedup", "Speed-up (×)", in_fp32, NO_FP32, passes_per_ms, ONE_PASS),
         *SETTING,
         t.factor("device", "Device"),
         *(
             t.quoted(f"ms_{source}", f"{name} (ms)", partial(published, source=source))
             for source, name in SOURCES.items()
+        ),
+        *(
+            t.quoted(f"speedup_{source}", f"{SOURCES[source]} (×)", partial(published_speedup, source=source))
+            for source in WITH_FP32
         ),
     ]
 
@@ -248,79 +227,11 @@ def _of_precisions() -> tuple[references.Reference, ...]:
     return tuple(references.load("mixed_precision"))
 
 
-def _speedup_columns() -> list[t.Column]:
-    def published(record: Record, dtype: str, source: str) -> Any:
-        found = published_speedup(source, record.factors, dtype, _sample(record))
-        return "none" if found is None else round(found, 2)
-
-    return [
-        _level("model_size", "size"),
-        _level("pass_type", "pass_type"),
-        *(_with_spread(f"{dtype}_ms", f"{dtype.upper()} (ms)", _time_ms, dtype) for dtype in DTYPES),
-        *(_with_spread(f"{dtype}_speedup", f"{dtype.upper()} speed-up (×)", _speedup, dtype) for dtype in OTHERS),
-        *(
-            t.quoted(
-                f"{dtype}_speedup_{source}",
-                f"{dtype.upper()}, {SOURCES[source]} (×)",
-                partial(published, dtype=dtype, source=source),
-            )
-            for dtype, source in PUBLISHED_SPEEDUPS
-        ),
-        t.derived("n", "n", _fewest, exact=True),
-        *SETTING,
-        t.factor("device", "Device"),
-    ]
-
-
-# A value and how far it may be off.
-WithSpread = Callable[[Record, str], tuple[float | str, float | str]]
-
-
-def _with_spread(name: str, title: str, get: WithSpread, dtype: str) -> t.Column:
-    """A value rounded by its spread; KeyError where no dtype of the row was measured."""
-
-    def part(number: int) -> Callable[[Record], Any]:
-        def of_row(record: Record) -> Any:
-            if not record.values:
-                raise KeyError(name)
-            return get(record, dtype)[number]
-
-        return of_row
-
-    return t.Column(name, title, part(0), spread=f"{name}_spread", spread_get=part(1))
-
-
-def _time_ms(row: Record, dtype: str) -> tuple[float | str, float | str]:
-    """Median and IQR of a dtype's pass, or in one word why there is none."""
-    cell = row.values.get(dtype)
-    if cell is None:
-        return NOT_PLANNED, t.ONE_SAMPLE
-    if _sample(row) not in cell.samples:  # which may be there although the cell failed later
-        return cell.status, t.ONE_SAMPLE
-    found = t.summary(cell, _sample(row))
-    return found.median, found.iqr
-
-
-def _speedup(row: Record, dtype: str) -> tuple[float | str, float | str]:
-    """Median time in fp32 over that in the dtype, and how far both medians may put it off."""
-    if dtype not in row.values:
-        return NOT_PLANNED, t.ONE_SAMPLE
-    (before, _), (after, _) = _time_ms(row, REFERENCE), _time_ms(row, dtype)
-    if isinstance(before, str) or isinstance(after, str):
-        why = f"{REFERENCE}: {before}" if isinstance(before, str) else after
-        return why, why
-    both = (t.summary(row.values[one], _sample(row)) for one in (REFERENCE, dtype))
-    return before / after, t.ratio_spread(before / after, *both)
-
-
-def _fewest(row: Record) -> int:
-    return min(t.summary(cell, _sample(row)).n for cell in row.values.values() if _sample(row) in cell.samples)
-
-
-def published_speedup(source: str, levels: Mapping[str, Any], dtype: str, sample: str) -> float | None:
+def speedup_of(source: str, levels: Mapping[str, Any], sample: str) -> float | None:
     """A source's time in fp32 over its time in the dtype; None where it lacks one of them."""
     before, after = (
-        references.of_source(_of_precisions(), source, sample, {**levels, "dtype": one}) for one in (REFERENCE, dtype)
+        references.of_source(_of_precisions(), source, sample, {**levels, "dtype": one})
+        for one in (REFERENCE, levels["dtype"])
     )
     if before is None or after is None or before.value is None or after.value is None:
         return None
@@ -329,44 +240,28 @@ def published_speedup(source: str, levels: Mapping[str, Any], dtype: str, sample
 
 def figures(tables: Mapping[str, t.Table]) -> list[f.Figure]:
     """Speed-up over fp32 by size."""
-    frame = tables[TABLES[3]].frame
-    return [f.Figure(FIGURES[0], SPEEDUP_CAPTION, partial(draw_speedups, table=frame), (9.0, 3.6), "forward_ms")]
+    rows = tables[TABLES[2]].ok
+    draw = f.of(rows[(rows["precision"] != REFERENCE) & (rows["speedup"] != NO_FP32)], _draw_speedups)
+    return [f.Figure(FIGURES[0], SPEEDUP_CAPTION, draw, (9.0, 3.6), "forward_ms")]
 
 
-def draw_speedups(canvas: Any, table: pd.DataFrame) -> None:
-    """A panel a pass, a line a dtype; why a size has no point stands at its place."""
+def _draw_speedups(canvas: Any, rows: pd.DataFrame) -> None:
+    """A panel a pass, a line a dtype."""
+    rows = rows.astype({"speedup": float})
+    sizes = list(dict.fromkeys(rows["model_size"]))
     panels = canvas.subplots(1, len(PASSES), sharey=True)
-    highest = 1.0
     for axes, name in zip(panels, PASSES, strict=True):
-        rows = table[(table["pass_type"] == name) & (table["status"] == "ok")]
-        highest = max([highest, *_draw_pass(axes, rows)])
+        for number, dtype in enumerate(OTHERS):
+            own = rows[(rows["pass_type"] == name) & (rows["precision"] == dtype)]
+            style = {"color": f.COLOURS[number], "marker": f.MARKERS[number], "markersize": 5, "linewidth": 1.2}
+            if len(own):
+                places = [sizes.index(size) for size in own["model_size"]]
+                axes.plot(places, own["speedup"], label=dtype.upper(), **style)
+        axes.axhline(1, color="#555555", linewidth=0.8, linestyle="--")
         axes.set_title(name.capitalize())
         axes.set_xlabel("Model size")
-    panels[0].set_ylim(0, highest * 1.08)
+        axes.set_xticks(range(len(sizes)), sizes)
+        axes.set_xlim(-0.5, len(sizes) - 0.5)
+        axes.legend()
+    panels[0].set_ylim(0, 1.08 * max(1.0, rows["speedup"].max()))
     panels[0].set_ylabel("Speed-up over true fp32 (×)")
-
-
-def _draw_pass(axes: Any, rows: pd.DataFrame) -> list[float]:
-    """Draw one pass; returns the speed-ups drawn."""
-    sizes = list(dict.fromkeys(rows["model_size"]))
-    drawn: list[float] = []
-    for number, dtype in enumerate(OTHERS):
-        known = rows[pd.to_numeric(rows[f"{dtype}_speedup"], errors="coerce").notna()]
-        if known.empty:
-            continue
-        at, speedups = [sizes.index(size) for size in known["model_size"]], known[f"{dtype}_speedup"].astype(float)
-        style = {"color": f.COLOURS[number], "marker": f.MARKERS[number], "markersize": 5, "linewidth": 1.2}
-        axes.plot(at, speedups, label=dtype.upper(), **style)
-        drawn += list(speedups)
-    if not drawn:
-        f.no_data(axes, "no size has fp32 and another dtype")
-        return drawn
-    for size, fp32_ms in zip(rows["model_size"], rows["fp32_ms"], strict=True):
-        if isinstance(fp32_ms, str):
-            style = {"xycoords": ("data", "axes fraction"), "ha": "center", "fontsize": 7, "color": "#B00020"}
-            axes.annotate(f"fp32: {fp32_ms}", (sizes.index(size), 0.02), **style)
-    axes.axhline(1, color="#555555", linewidth=0.8, linestyle="--")
-    axes.set_xticks(range(len(sizes)), sizes)
-    axes.set_xlim(-0.5, len(sizes) - 0.5)
-    axes.legend()
-    return drawn
