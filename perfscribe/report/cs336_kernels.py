@@ -13,6 +13,7 @@ from perfscribe.report.site import NOTHING, Row, Site, batch_of, ends, entry, fa
 from perfscribe.show.rounding import LACKING, NO_FIGURE, Figure
 from perfscribe.subjects import YOURS
 
+PRODUCTS, ELEMENTWISE = "gemm_percent", "elementwise_percent"  # columns of families
 FLASH, BOARD = "cs336.flash_cells", "cs336.flash_leaderboard"
 # The largest relative error that the experiment lets pass (flash_benchmarking/correctness.py).
 TOLERANCE = {"fp32": 1e-4, "bf16": 2e-2}
@@ -28,12 +29,11 @@ class NsysProfile(Problem):
         "cs336.nsys_top_kernels",
         "cs336.nsys_nvtx_kernels",
         "cs336.nsys_families",
-        "cs336.nsys_matmul_share",
         "cs336.nsys_attention",
     )
     letters = "(a)-(e)"
     figure = "cs336.nsys_forward"
-    FORWARD, TOP, KERNELS, FAMILIES, SHARE, ATTENTION = details
+    FORWARD, TOP, KERNELS, FAMILIES, ATTENTION = details
     KINDS = {  # noqa: RUF012
         "elementwise_percent": "elementwise kernels",
         "reduction_percent": "reductions",
@@ -116,17 +116,16 @@ class NsysProfile(Problem):
             share, name = families[0]
             shares[0] = f"{name} {'takes' if name == 'softmax' else 'take'} {share} % of that time"
         yield Lettered("c", f"Besides matmuls, {', '.join(shares)} ({where}){self.mark}." if families else "")
-        products, step = (self.of(self.SHARE, f"{one}_percent", self.big) for one in ("inference", "full_step"))
-        passes = {
-            one: self.row(self.FAMILIES, self.big, **{"pass": one}) for one in ("inference", "forward", "full step")
-        }
-        alone = "inference" if figure(passes["inference"], "elementwise_percent") else "forward"
-        least, most = (figure(passes[one], "elementwise_percent") for one in (alone, "full step"))
-        optimizer = figure(passes["full step"], "optimizer_percent")
+        inference, forward, step = (
+            self.row(self.FAMILIES, self.big, **{"pass": one}) for one in ("inference", "forward", "full step")
+        )
+        products, in_step = (figure(row, PRODUCTS) for row in (inference, step))
+        least, most = (figure(row, ELEMENTWISE) for row in (forward, step))
+        optimizer = figure(step, "optimizer_percent")
         yield Lettered(
             "d",
-            f"Matmuls take {products} % of inference and {step} % of a full step ({at}).",
-            f"Elementwise kernels take {least} % of {alone} and {most} % of the step"
+            f"Matmuls take {products} % of inference and {in_step} % of a full step ({at}).",
+            f"Elementwise kernels take {least} % of forward and {most} % of the step"
             f"{f', the optimizer {optimizer} %' if optimizer.value else ''}.",
         )
         spent, flop = (self.of(self.ATTENTION, column, self.big).percent() for column in ("time_ratio", "flop_ratio"))
@@ -179,13 +178,13 @@ class NsysProfile(Problem):
 
     def line(self, size: str, context: str) -> Entries:
         """A row of the first table."""
-        forward, share, attention = (
-            self.row(one, (size, context)) for one in (self.FORWARD, self.SHARE, self.ATTENTION)
-        )
+        at = (size, context)
+        forward, attention = (self.row(one, at) for one in (self.FORWARD, self.ATTENTION))
+        shares = (self.row(self.FAMILIES, at, **{"pass": one}) for one in ("inference", "full step"))
         scores, final = (figure(attention, f"{one}_matmul_us") for one in ("scores", "final"))
         return [
             *(size, context, as_cell(forward, "forward_range_ms"), shown(by_timeit(forward), forward)),
-            *(as_cell(share, "inference_percent"), as_cell(share, "full_step_percent")),
+            *(as_cell(row, PRODUCTS) for row in shares),
             *(shown(scores.of(scores.value + final.value), attention), as_cell(attention, "softmax_us")),
         ]
 

@@ -22,7 +22,6 @@ SHOWN = Shown(
     tables=(
         "cs336.nsys_forward",
         "cs336.nsys_top_kernels",
-        "cs336.nsys_matmul_share",
         "cs336.nsys_attention",
         "cs336.nsys_families",
         "cs336.nsys_nvtx_kernels",

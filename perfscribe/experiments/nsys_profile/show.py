@@ -47,6 +47,7 @@ PASSES = {
     "forward and backward": ("forward", "backward"),
     "full step": ("forward", "backward", "optimizer"),
 }
+FAMILIES_SHOWN = ("inference", "forward", "backward", "full step")
 # Of a cell that does not keep every kernel, so many of each of these ranges stand in the CSV.
 KERNELS_SHOWN = 3
 RANGES_SHOWN = ("forward", "backward", "optimizer")
@@ -58,17 +59,16 @@ NO_PRODUCT = "no product traced"
 
 
 def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
-    """Forward, kernels with most time, shares of products and families, attention, every range with its kernels."""
+    """Forward, kernels with most time, attention, shares of families, every range with its kernels."""
     cells = records["nsys_profile"]
-    by_pass = t.expanded(cells, ["pass"], lambda _: [(name, {}) for name in ("forward", "backward", "full step")])
+    by_pass = [replace(cell, factors={**cell.factors, "pass": name}) for cell in cells for name in FAMILIES_SHOWN]
     by_kernel = t.expanded(cells, ["range", "kernel"], _by_kernel)
     return [
         t.make(TABLES[0], "Forward by its range and by the host clock", cells, _forward(), [FORWARD_NOTE]),
         t.make(TABLES[1], "Kernels with most time", cells, _top_kernels(), [KERNELS_NOTE]),
-        t.make(TABLES[2], "Share of matrix products in kernel time", cells, _matmul_share()),
-        t.make(TABLES[3], "Softmax and the attention products", cells, _attention(), [ATTENTION_NOTE]),
-        t.make(TABLES[4], "Kernel time by family", by_pass, _families(), [FAMILY_NOTE]),
-        t.make(TABLES[5], "Ranges and their kernels", by_kernel, KERNELS, [NVTX_NOTE]),
+        t.make(TABLES[2], "Softmax and the attention products", cells, _attention(), [ATTENTION_NOTE]),
+        t.make(TABLES[3], "Kernel time by family", by_pass, _families(), [FAMILY_NOTE]),
+        t.make(TABLES[4], "Ranges and their kernels", by_kernel, KERNELS, [NVTX_NOTE]),
     ]
 
 
@@ -212,10 +212,6 @@ def _top(name: str, column: str, title: str) -> list[t.Column]:
 
 
 def _top_kernels() -> list[t.Column]:
-    def agree(record: Record) -> str:
-        forward, backward = (_of_range(record, name)[0].name for name in ("forward", "backward"))
-        return "yes" if forward == backward else "no"
-
     def of_forward(record: Record) -> Mapping[str, Any]:
         return {**record.factors, "pass": "forward"}
 
@@ -224,20 +220,7 @@ def _top_kernels() -> list[t.Column]:
         *FACTORS,
         *_top("forward", "forward", "Forward"),
         t.published("nsys_profile", "brandon-snider", "top_kernel_count", launches, levels=of_forward),
-        *_top("backward", "backward", "Backward"),
-        t.derived("same_kernel", "The same", agree, exact=True),
         *_top("forward and backward", "both", "Both"),
-    ]
-
-
-def _matmul_share() -> list[t.Column]:
-    def share(name: str) -> Callable[[Record], float]:
-        return lambda r: _family_percent(r, GEMM, name)
-
-    return [
-        *FACTORS,
-        t.derived("inference_percent", "Inference (%)", share("inference")),
-        t.derived("full_step_percent", "Full step (%)", share("full step")),
     ]
 
 
