@@ -17,7 +17,7 @@ NO_BASE = "no row with one rank"
 TWO_STEPS = "too few steps"
 GPU_FIGURES = ("avg_gpu_util_%", "avg_mem_alloc_MB", "avg_mem_total_MB", "peak_mem_alloc_MB")
 CALLBACK, STEPPING = "train/samples_per_second_mean", "stepping_samples_per_second"
-AGAINST = ("samples_scale", "runtime_scale", "efficiency", "runtime_efficiency", "inverted", "work_efficiency")
+AGAINST = ("samples_scale", "runtime_scale", "efficiency", "inverted")
 SCALED = ("placement", "nodes", "world_size", "wrap")  # what differs between a row and its base
 
 
@@ -103,23 +103,16 @@ def with_figures(record: Record, base: Record | None) -> Record:
 
 
 def _against(record: Record, base: Record | None) -> dict[str, Any]:
-    """Scale factors and efficiencies by the base, by runtime and by steps alone."""
-    values: dict[str, Any] = dict.fromkeys(AGAINST, NO_BASE)
+    """Scale factors by the base; by steps alone efficiency, and what the workshop calls so."""
     if base is None:
-        return values
+        return dict.fromkeys(AGAINST, NO_BASE)
     rate, runtime = record.values["train_samples_per_second"], record.values["train_runtime_s"]
     base_rate, base_s = base.values["train_samples_per_second"], base.values["train_runtime_s"]
-    values["samples_scale"], values["runtime_scale"] = scale_factors(base_rate, rate, base_s, runtime)
-    # The same rows are fewer steps on more ranks.
-    own_s, of_base_s = runtime / steps_of(record), base_s / steps_of(base)
-    values["runtime_efficiency"] = efficiency_percent(of_base_s, own_s)
-    values["inverted"] = inverted_percent(of_base_s, own_s)
     own_ms, base_ms = step_ms(record), step_ms(base)
-    if own_ms is None or base_ms is None:
-        return values | {"efficiency": TWO_STEPS, "work_efficiency": TWO_STEPS}
-    values["efficiency"] = efficiency_percent(base_ms, own_ms)
-    values["work_efficiency"] = values["efficiency"] * (_flop(record) / _flop(base))
-    return values
+    by_steps: tuple[Any, Any] = (TWO_STEPS, TWO_STEPS)
+    if own_ms is not None and base_ms is not None:
+        by_steps = efficiency_percent(base_ms, own_ms), inverted_percent(base_ms, own_ms)
+    return dict(zip(AGAINST, (*scale_factors(base_rate, rate, base_s, runtime), *by_steps), strict=True))
 
 
 def _rate_efficiency(record: Record, base: Record | None) -> float | str:

@@ -25,10 +25,7 @@ SETUP_NOTES = (
     "By arithmetic; FLOP: matrix products of forward and backward in an optimizer step.",
     "As it ran: the workshop's scripts take the tokenizer's vocabulary and one row per GPU.",
 )
-NOTES = (
-    "Efficiency: T_base / T_current of a step's median, by work times the FLOP of a GPU over the base's; inverted: "
-    "T_current / T_base of the runtimes per step.",
-)
+NOTES = ("Efficiency: T_base / T_current of a step's median; inverted: T_current / T_base.",)
 CAPTION = "Weak-scaling efficiency by median steps, first row over row."
 
 
@@ -103,7 +100,6 @@ SETUP = [
     _asked("total_batch", "Total batch", lambda setup: setup.total_batch),
     _asked("parameters", "Total Params", lambda setup: setup.shape.parameters),
     _asked("parameters_per_gpu", "Params a GPU (M)", lambda setup: setup.parameters_per_gpu / 1e6, exact=False),
-    _asked("tokens_per_gpu", "Tokens a GPU", lambda setup: setup.tokens_per_gpu),
     _asked("tflop_per_gpu", "TFLOP a GPU", lambda setup: setup.flop_per_gpu / 1e12, exact=False),
     t.factor("steps_per_epoch", "Steps an epoch", lambda r: _steps(r, _setup_of(r))),
     _ran("ran_parameters", "Params as it ran", lambda _, ran: ran.shape.parameters),
@@ -128,7 +124,6 @@ MEASURED = [
     c.LOSS,
     c.RUNTIME,
     *t.values(efficiency="Efficiency (%)", inverted="Inverted, the workshop's (%)"),
-    *t.values(runtime_efficiency="Efficiency of the runtime (%)", work_efficiency="Efficiency by work (%)"),
     c.NODES,
     c.SAMPLES_STEPPING,
     c.MEMORY_PEAK,
