@@ -168,7 +168,7 @@ def made(records: list[Record]) -> dict[str, Table]:
 def test_impact_is_refused_where_calls_differ(real: tuple[list[Record], Path]) -> None:
     (record,) = show.of_placements(real[0])
     turns = len(record.series["intra_calls"])
-    for last, said in ((16, "22 calls against 16"), (15, "calls differ from turn to turn")):
+    for last, said in ((16, "22 calls against 16"), (15, "22 calls against 15 to 16")):
         series = record.series | {"intra_calls": [*[16] * (turns - 1), last], "inter_calls": [22] * turns}
         table = made([replace(record, series=series)])["polaris.communication"].frame.set_index("metric")
         assert table.loc[show.TOTAL, "impact"] == f"refused: {said}"

@@ -80,10 +80,11 @@ def turns(record: Record, name: str) -> list[float]:
     return [sample for samples in record.samples[name] for sample in samples]
 
 
-def _calls(record: Record, placement: str) -> int | None:
-    """Collectives of a turn; None where turns differ."""
-    found = {int(count) for count in record.series[f"{placement}_calls"]}
-    return found.pop() if len(found) == 1 else None
+def _calls(record: Record, placement: str) -> str:
+    """Collectives of a turn, as a text so that it is not rounded as its column is; their range where turns differ."""
+    counts = record.series[f"{placement}_calls"]
+    low, high = int(min(counts)), int(max(counts))
+    return f"{low}" if low == high else f"{low} to {high}"
 
 
 def _iqr(values: Sequence[float]) -> float | str:
@@ -113,7 +114,7 @@ def _metric(record: Record, metric: str) -> Record:
     if record.ok:
         across, within = (_series(record, placement)[metric] for placement in BOTH)
         for name, of in ((INTER, across), (INTRA, within)):
-            row.values[name] = _counted(of) if metric == CALLS else median(of)
+            row.values[name] = _calls(record, name) if metric == CALLS else median(of)
             row.values[f"{name}_spread"] = "a count" if metric == CALLS else _iqr(of)
         row.values |= {"turns": len(across), **_impact(record, metric, across, within)}
     return row
@@ -134,12 +135,6 @@ def _series(record: Record, placement: str) -> dict[str, list[float]]:
     }
 
 
-def _counted(counts: Sequence[float]) -> str:
-    """A count as a text, so that it is not rounded as its column is; its range where turns differ."""
-    low, high = int(min(counts)), int(max(counts))
-    return f"{low}" if low == high else f"{low} to {high}"
-
-
 def _impact(record: Record, metric: str, across: Sequence[float], within: Sequence[float]) -> dict[str, Any]:
     """Across nodes over within one, over turns; refused where the collectives are not equally many.
 
@@ -147,9 +142,7 @@ def _impact(record: Record, metric: str, across: Sequence[float], within: Sequen
     """
     calls_across, calls_within = (_calls(record, placement) for placement in BOTH)
     instead = ""
-    if calls_across is None or calls_within is None:
-        instead = "refused: calls differ from turn to turn"
-    elif calls_across != calls_within:
+    if calls_across != calls_within or not calls_across.isdigit():
         instead = f"refused: {calls_across} calls against {calls_within}"
     elif metric == CALLS:
         instead = "equally many"
@@ -222,12 +215,7 @@ def _rank(record: Record, placement: str, rank: int) -> Record:
     row = t.of_variant(record, f"{placement}_rank{rank}", **_place(record, placement), rank=rank)
     if record.ok:
         row.samples["transfer_ms"] = record.samples[f"{placement}_transfer_ms"]
-        totals, waits = (turns(row, name) for name in ("total_ms", "wait_ms"))
-        row.values |= {
-            "wait_percent": 100 * sum(waits) / sum(totals),
-            "wait_percent_spread": _iqr([100 * wait / total for wait, total in zip(waits, totals, strict=True)]),
-            "calls": _calls(record, placement) or "not the same each turn",
-        }
+        row.values["calls"] = _calls(record, placement)
     return row
 
 
@@ -237,8 +225,6 @@ RANK_COLUMNS = [
     *t.timed("total_ms", "Total (ms)"),
     t.median("transfer_ms", "Transfer (ms)"),
     t.median("wait_ms", "Waiting (ms)"),
-    t.rounded("wait_percent", "Waiting, of the total, over all turns (%)", without="one turn"),
-    t.value("wait_percent_spread", "IQR of its turns (points)"),
     t.median("slowest_ms", "Slowest call (ms)"),
     t.quoted(
         "published_slowest_ms",
@@ -267,19 +253,13 @@ def _training(record: Record, name: str) -> Record:
     if record.ok:
         row.samples = {"train_s": record.samples[f"{name}_train_s"]}
         row.timers = {"train_s": record.timers.get(f"{name}_train_s", "host clock")}
-        plain, own = turns(record, "plain_train_s"), turns(row, "train_s")
-        row.values = {"longer_s": "itself", "epoch_s": median(own) / record.factors["epochs"]}
-        if name != "plain":
-            widths = [_iqr(own), _iqr(plain)]
-            row.values["longer_s"] = median(own) - median(plain)
-            row.values["longer_s_spread"] = t.ONE_SAMPLE if t.ONE_SAMPLE in widths else sum(map(float, widths))
+        row.values = {"epoch_s": median(turns(row, "train_s")) / record.factors["epochs"]}
     return row
 
 
 TRAINING_COLUMNS = [
     *t.factors(backend="Backend", epochs="Epochs", training_steps="Steps", profiled="Profiled"),
     *t.timed("train_s", "Training (s)"),
-    t.rounded("longer_s", "Longer by (s)", without="itself"),
     t.value("epoch_s", "An epoch of it (s)"),
     t.count("train_s"),
     t.timer("train_s"),

@@ -20,7 +20,6 @@ TABLES, FIGURES = SHOWN.tables, SHOWN.figures
 KIB = 1024
 OWN = ("format", "cache", "epochs")  # cold files are trained on for fewer epochs
 SEED = "polaris-homework-001"
-SERIES = "alcf-training-series"
 COMPRESSED = ("hdf5_gzip", "npz_compressed")
 FORMATS_NOTE = (
     "Host clock around the epochs alone: the constructor, where most formats are read whole, is outside. Write-up 001 "
@@ -54,7 +53,7 @@ def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
     return [
         t.make(TABLES[0], "Training from seven formats", homework, _formats(homework), [FORMATS_NOTE]),
         t.make(TABLES[1], "Constructor, loader wait, copy and compute apart", cells, _parts(), [PARTS_NOTE]),
-        t.make(TABLES[2], "Reading single random samples", cells, _reads(cells), [READS_NOTE]),
+        t.make(TABLES[2], "Reading single random samples", cells, _reads(), [READS_NOTE]),
     ]
 
 
@@ -78,18 +77,13 @@ def _total_s(record: Record) -> float:
     return float(median(sum(epochs) for epochs in record.samples["training_s"]))
 
 
-def _against(cells: Sequence[Record], base: str, get: Callable[[Record], float], sample: str) -> t.Column:
-    """A figure over that of the format `base`, as cold or warm."""
-    of_base = against.base_of(cells, ("format", "epochs"), format=base)
-    return against.ratio(f"against_{base}", f"Against {base} (×)", of_base, f"{base} not measured", get, sample)
-
-
 def _of_files(get: Callable[[Record], float]) -> Callable[[Record], float | str]:
     return lambda record: "no file" if record.has(format="memory") else float(get(record))
 
 
 def _formats(cells: Sequence[Record]) -> list[t.Column]:
     """Of the homework's table: training time and storage size; cells: those that it shows."""
+    memory = against.base_of(cells, ("format", "epochs"), format="memory")
     known = references.load("io_formats")
 
     def published_ratio(record: Record) -> Any:
@@ -109,7 +103,7 @@ def _formats(cells: Sequence[Record]) -> list[t.Column]:
         *_factors("training_samples"),
         t.derived("training_total_s", "Training time (s)", _total_s),
         t.published("io_formats", SEED, "training_s", "Training time, write-up 001 (s)"),
-        _against(cells, "memory", _total_s, "training_s"),
+        against.ratio("against_memory", "Against memory (×)", memory, "memory not measured", _total_s, "training_s"),
         t.Column("against_memory_published", "Against memory, write-up 001 (×)", published_ratio, kind="published"),
         *t.timed("training_s", "An epoch (s)", "n"),
         t.derived("size_mib", "Storage size (MiB)", _of_files(lambda r: r.values["size_bytes"] / t.MIB)),
@@ -124,12 +118,12 @@ def _saved_percent(record: Record) -> float:
     return 100 * (1 - float(record.values["size_bytes"] / record.values["raw_bytes"]))
 
 
-def _percent(record: Record, shares: Sequence[float | None], pick: Callable[[list[float]], float]) -> float | str:
-    """One of several shares as percent, or why there is none."""
+def _percent(record: Record, shares: Sequence[float | None]) -> float | str:
+    """The largest of several shares as percent, or why there is none."""
     if record.has(format="memory"):
         return "no file"
     known = [share for share in shares if share is not None]
-    return 100 * float(pick(known)) if known else "the kernel does not tell"
+    return 100 * max(known) if known else "the kernel does not tell"
 
 
 def _parts() -> list[t.Column]:
@@ -139,13 +133,8 @@ def _parts() -> list[t.Column]:
         parts = [sum(map(sum, record.samples[f"{part}_s"])) for part in ("loader_wait", "copy", "compute")]
         return 100 * parts[0] / sum(parts) if sum(parts) else "too short to tell"
 
-    def first_reading_s(record: Record) -> float:
-        """All reading up to the end of the first epoch: what a format costs a job that starts with it."""
-        rounds = zip(record.samples["constructor_s"], record.samples["loader_wait_s"], strict=True)
-        return float(median(constructor[0] + loader_wait[0] for constructor, loader_wait in rounds))
-
     def resident(record: Record) -> float | str:
-        return _percent(record, [record.values.get("resident_share_before")], max)
+        return _percent(record, [record.values.get("resident_share_before")])
 
     return [
         *_factors("training_samples"),
@@ -156,45 +145,24 @@ def _parts() -> list[t.Column]:
         *t.timed("compute_s", "Compute, an epoch (s)"),
         t.count("loader_wait_s"),
         t.derived("loader_share_percent", "Loader wait of the epoch (%)", loader_share),
-        t.derived("first_reading_s", "Constructor and first epoch's loader wait (s)", first_reading_s),
-        *t.timed("loader_wait_ms", "Loader wait, a step (ms)", "n"),
-        t.derived("slowest_loader_wait_ms", "Slowest (ms)", lambda r: t.summary(r, "loader_wait_ms").maximum),
-        t.published("io_formats", SERIES, "slowest_data_step_ms", "Slowest, published (ms)"),
     ]
 
 
-def _read_ms(record: Record) -> float:
-    return t.summary(record, "read_ms").median
+def _reads() -> list[t.Column]:
+    """Of the table of single samples."""
 
-
-def _reads(cells: Sequence[Record]) -> list[t.Column]:
-    """Of the table of single samples; cells: those that it shows."""
-
-    def decoded_mib_per_s(record: Record) -> float | str:
-        decoded_mib = float(record.values["decoded_bytes_per_sample"] / t.MIB)
-        return 1e3 * decoded_mib / _read_ms(record) if _read_ms(record) else "too short to tell"
-
-    def resident_after(record: Record) -> float | str:
-        if record.has(cache="warm") and not record.has(format="memory"):
-            return "as before"
-        return _percent(record, record.series["resident_share_after_read"], median)
+    def resident(record: Record) -> float | str:
+        return _percent(record, record.series["resident_share_before_read"])
 
     return [
         *_factors("read_samples"),
-        t.derived(
-            "resident_before_percent",
-            "In page cache before (%)",
-            lambda r: _percent(r, r.series["resident_share_before_read"], max),
-        ),
+        t.derived("resident_before_percent", "In page cache before (%)", resident),
         *t.timed("open_ms", "Open (ms)", "n"),
         *t.timed("read_ms", "Read (ms)"),
         t.count("read_ms"),
         t.derived("slowest_read_ms", "Slowest (ms)", lambda r: t.summary(r, "read_ms").maximum),
-        _against(cells, "hdf5", _read_ms, "read_ms"),
         t.derived("sample_kib", "A sample (KiB)", lambda r: float(r.values["raw_bytes"] / r.factors["samples"]) / KIB),
         t.value("decoded_bytes_per_sample", "Decoded for it (KiB)", 1 / KIB, "decoded_kib"),
-        t.rate("decoded_mib_per_s", "Decoded (MiB/s)", decoded_mib_per_s, "read_ms"),
-        t.derived("resident_after_percent", "In page cache after (%)", resident_after),
     ]
 
 

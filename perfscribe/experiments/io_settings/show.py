@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from perfscribe.experiments.io_settings.levels import SHOWN
-from perfscribe.instruments.statistics import Summary
 from perfscribe.records.records import Record
 from perfscribe.show import against
 from perfscribe.show import tables as t
@@ -62,31 +62,26 @@ def _ordered(cells: list[Record], factor: str) -> list[Record]:
     return [record for group in groups.values() for record in sorted(group, key=place)]
 
 
-def _median(sample: str) -> Callable[[Record], float]:
-    return lambda record: t.summary(record, sample).median
+def _epoch_s(record: Record) -> float:
+    return t.summary(record, "epoch_s").median
 
 
 def _sample_ms(record: Record) -> float:
     """Of an epoch, for each of its samples."""
-    return 1e3 * t.summary(record, "epoch_s").median / float(record.factors["epoch_samples"])
-
-
-def _compressed(*columns: t.Column) -> list[t.Column]:
-    """Of rows that are not compressed there is nothing to say."""
-    return t.only(lambda record: record.has(compression="gzip"), PACKED, *columns)
+    return 1e3 * _epoch_s(record) / float(record.factors["epoch_samples"])
 
 
 def _chunks(cells: Sequence[Record]) -> list[t.Column]:
     """Of the table of chunk shape by compression."""
     plain = against.base_of(cells, OWN, chunk="contiguous", compression="none")
-    read_ms, inflate_ms = _median("read_ms"), _median("inflate_ms")
 
-    def inflate_gb_per_s(record: Record) -> float:
-        return float(record.values["chunk_bytes_per_sample"]) / GB / (inflate_ms(record) / 1e3)
+    def read_ms(record: Record) -> float:
+        return t.summary(record, "read_ms").median
 
-    def inflate_percent(record: Record) -> float:
-        return 100 * inflate_ms(record) / read_ms(record)
-
+    inflated = [
+        t.value("inflated_bytes_per_sample", "Inflated: counted (KiB)", 1 / KIB, "inflated_kib"),
+        *t.timed("inflate_ms", "zlib alone for its chunks (ms)", "n"),
+    ]
     return [
         *FILE,
         t.value("chunk_shape", "Chunk of a target", exact=True),
@@ -94,47 +89,39 @@ def _chunks(cells: Sequence[Record]) -> list[t.Column]:
         t.value("sample_bytes", "A sample (KiB)", 1 / KIB, "sample_kib"),
         t.value("chunks_per_sample", "Chunks touched", exact=True),
         t.value("chunk_bytes_per_sample", "In them, inflated: computed (KiB)", 1 / KIB, "chunk_kib"),
-        *_compressed(t.value("inflated_bytes_per_sample", "Inflated: counted (KiB)", 1 / KIB, "inflated_kib")),
         t.value("read_bytes_per_sample", "Read from the file: counted (KiB)", 1 / KIB, "read_kib"),
         t.value("counted_reads", "Reads counted", exact=True),
         *t.timed("read_ms", "A random sample (ms)", "n"),
-        t.derived("read_ms_q1", "Lower quartile (ms)", lambda r: t.summary(r, "read_ms").q1),
-        t.derived("read_ms_q3", "Upper quartile (ms)", lambda r: t.summary(r, "read_ms").q3),
         against.ratio("ratio", "Against contiguous (×)", plain, "contiguous not measured", read_ms, "read_ms"),
-        *_compressed(
-            t.median("inflate_ms", "zlib alone for its chunks (ms)"),
-            t.iqr("inflate_ms", "IQR (ms), zlib"),
-            t.count("inflate_ms", "n, zlib"),
-            t.rate("inflate_gb_per_s", "zlib alone (GB/s)", inflate_gb_per_s, "inflate_ms"),
-            t.derived("inflate_percent", "zlib alone of the read (%)", inflate_percent),
-        ),
+        *t.only(lambda record: record.has(compression="gzip"), PACKED, *inflated),
         t.rate("sample_ms", "A sample in an epoch (ms)", _sample_ms, "epoch_s"),
     ]
+
+
+def _alone(record: Record) -> Record | None:
+    """Epochs of one process and thread that were interleaved with the cell's; None of a cell that is that."""
+    epochs = record.samples.get("alone_epoch_s")
+    return replace(record, samples={"epoch_s": epochs}) if epochs else None
 
 
 def _epochs() -> list[t.Column]:
     """Of epochs, and of those of one process and thread that were interleaved with them."""
 
-    def interleaved(get: Callable[[Summary, Summary], Any]) -> Callable[[Record], Any]:
+    def interleaved(get: Callable[[Record, Record], Any]) -> Callable[[Record], Any]:
         def shown(record: Record) -> Any:
-            if "alone_epoch_s" not in record.samples:
-                return BASE
-            return get(t.summary(record, "epoch_s"), t.summary(record, "alone_epoch_s"))
+            alone = _alone(record)
+            return BASE if alone is None else get(record, alone)
 
         return shown
 
-    def ratio(own: Summary, alone: Summary) -> float:
-        return own.median / alone.median
+    def apart(*both: Record) -> str:
+        return against.apart(*(t.summary(one, "epoch_s") for one in both))
 
-    def spread(own: Summary, alone: Summary) -> float | str:
-        return t.ratio_spread(ratio(own, alone), own, alone)
-
-    get, get_spread = interleaved(ratio), interleaved(spread)
     return [
         *t.factors(epoch_samples="Samples", batch="Batch"),
         *t.timed("epoch_s", "Loader wait, an epoch (s)", "n"),
         t.rate("sample_ms", "A sample (ms)", _sample_ms, "epoch_s"),
-        t.derived("alone_epoch_s", "One process and thread (s)", interleaved(lambda _, alone: alone.median)),
-        t.Column("ratio", "Against it (×)", get, spread="ratio_spread", spread_get=get_spread),
-        t.derived("apart", "Epochs", interleaved(against.apart), exact=True),
+        t.derived("alone_epoch_s", "One process and thread (s)", interleaved(lambda _, alone: _epoch_s(alone))),
+        against.ratio("ratio", "Against it (×)", _alone, BASE, _epoch_s, "epoch_s"),
+        t.derived("apart", "Epochs", interleaved(apart), exact=True),
     ]

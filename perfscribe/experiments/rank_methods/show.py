@@ -61,38 +61,17 @@ def _by_rank(
 
 
 def _launched(record: Record, rank: int) -> dict[str, Any]:
-    """What the method says of a rank, where the rank runs, and its training."""
-    method, said = record.factors["method"], {name: record.series[f"said_{name}"][rank] for name in mpi_start.METHODS}
-    mask = record.series["mask"][rank]
-    cores = binding.cores_of_mask(mask)
-    epochs_s = record.samples["epoch_s"][0]
-    later_s = sorted(epochs_s[1:])
-    total_s = t.summary(record, "training_s").median
+    """What the method says of a rank, where the rank runs, and the training."""
+    said, mask = record.series[f"said_{record.factors['method']}"][rank], record.series["mask"][rank]
     return {
-        "world_size_said": said[method][1],
-        "local_rank": said[method][2],
+        "world_size_said": said[1],
+        "local_rank": said[2],
         "host": record.series["host"][rank],
         "used_device": record.series["device"][rank],
         "mask": mask,
-        "cores": binding.shown(cores),
-        "cores_count": len(cores),
-        "agreement": _agreement(method, said),
-        "rank_training_s": record.series["training_s_by_rank"][rank],
-        "training_s": total_s,
-        "first_epoch_s": epochs_s[0],
-        "later_epoch_s": later_s[len(later_s) // 2] if later_s else "one epoch",
-        "samples_per_s": record.factors["samples"] * record.factors["epochs"] / total_s,
+        "cores": binding.shown(binding.cores_of_mask(mask)),
+        "training_s": t.summary(record, "training_s").median,
     }
-
-
-def _agreement(method: str, said: Mapping[str, Any]) -> str:
-    """Which of the methods that say anything on this rank say the same as this one, and which do not."""
-    heard = {name: one for name, one in said.items() if isinstance(one, list) and name != method}
-    same = [METHODS[name] for name, one in heard.items() if one == said[method]]
-    others = [f"{METHODS[name]}: rank {one[0]} of {one[1]}" for name, one in heard.items() if one != said[method]]
-    parts = ["as " + ", ".join(same)] if same else []
-    parts += ["unlike " + "; ".join(others)] if others else []
-    return "; ".join(parts) or "no other says anything"
 
 
 def _published_s(record: Record) -> float | str:
@@ -110,10 +89,9 @@ LAUNCHED_COLUMNS = [
     t.named("method", "Method", METHODS),
     t.factor("rank", "Global rank"),
     *t.exact(world_size_said="World size", local_rank="Local rank", host="Host", used_device="Device"),
-    *t.exact(mask="CPU mask", cores="Cores granted", cores_count="Number", agreement="Agreement"),
-    *t.values(rank_training_s="Training, this rank (s)", training_s="Training, slowest rank (s)"),
+    *t.exact(mask="CPU mask", cores="Cores granted"),
+    t.value("training_s", "Training, slowest rank (s)"),
     t.quoted("published_s", "Training, published (s)", _published_s),
-    *t.values(first_epoch_s="First epoch (s)", later_epoch_s="Later epochs (s)", samples_per_s="Samples/s"),
     *t.settings("epochs", "samples", "batch"),
 ]
 
