@@ -2,31 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from statistics import median
-from typing import Any
 
 from perfscribe.records.records import Record
 from perfscribe.show import tables as t
 
 GB = 10**9
-# The homework's training, by the factors of the tasks that run it, and its width, which they name differently.
-HOMEWORK = {
-    "layers": 6,
-    "d_ff": 2048,
-    "samples": 2048,
-    "source_length": 1,
-    "target_length": 20,
-    "batch": 32,
-    "epochs": 10,
-}
-HOMEWORK_WIDTH = 512
-RANKS_OF_001 = "4 ranks"  # by the scripts of write-up 001, which share its samples among them
-
-
-def homework(*names: str) -> dict[str, int]:
-    """The homework's levels of these factors."""
-    return {name: HOMEWORK[name] for name in names}
 
 
 def epochs_s(record: Record) -> list[list[float]]:
@@ -92,22 +73,3 @@ def peak_gib() -> t.Column:
 def peak_gb() -> t.Column:
     """The same, in the other unit that write-ups may mean by GB."""
     return t.value("peak_allocated_bytes", "Peak memory (GB, 10^9)", 1 / GB, "peak_gb")
-
-
-def unlike(column: t.Column, why: Callable[[Record], str]) -> t.Column:
-    """A published column whose figures are no measure for ours, with the reason beside each of them."""
-
-    def get(record: Record) -> Any:
-        shown = column.get(record)
-        return f"{shown} ({why(record)})" if isinstance(shown, (int, float)) else shown
-
-    return t.Column(column.name, column.title, get, kind=column.kind, exact=column.exact)
-
-
-def against(wanted: dict[str, Any], column: t.Column) -> t.Column:
-    """A published column that stands only beside rows of these levels: any other workload is another figure."""
-
-    def get(record: Record) -> Any:
-        return column.get(record) if record.has(**wanted) else "another workload"
-
-    return t.Column(column.name, column.title, get, kind=column.kind, exact=column.exact)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from statistics import median
 from typing import Any
 
@@ -18,7 +17,6 @@ from perfscribe.experiments.communication.measure import PLACEMENTS, RANKS, TORC
 from perfscribe.instruments.statistics import format_figure, ratio
 from perfscribe.records.records import Record
 from perfscribe.show import figures as f
-from perfscribe.show import references
 from perfscribe.show import tables as t
 
 NAME = "communication"
@@ -52,12 +50,6 @@ NONE = "none"
 TRAININGS = {"plain": "no", "first_profiled": "yes, the process's first profile", "profiled": "yes, a later profile"}
 
 CELL = (t.factor("backend", "Backend"), t.factor("implementation", "Averaging"), t.factor("tool", "Tool"))
-SOURCE, UPSTREAM = "polaris-homework-000", "alcf-training-series"
-PUBLISHED_METRICS = {
-    TOTAL: "total_communication_ms",
-    SHARE: "communication_share_percent",
-    MEAN: "mean_communication_ms",
-}
 
 
 def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
@@ -90,15 +82,6 @@ def _calls(record: Record, placement: str) -> str:
 def _iqr(values: Sequence[float]) -> float | str:
     low, high = np.quantile(values, [0.25, 0.75])
     return float(high - low) if len(values) > 1 else t.ONE_SAMPLE
-
-
-def _published(metric: str, source: str, placement: str = "") -> float:
-    """A published figure. KeyError: there is none."""
-    levels = dict(zip(("nodes", "ranks_per_node"), PLACEMENTS.get(placement, ()), strict=False))
-    for one in references.find(references.load(NAME), metric, **levels):
-        if one.source == source and one.value is not None:
-            return one.value
-    raise KeyError(f"{metric} {placement} of {source}")
 
 
 # --- the homework's table ---------------------------------------------------------------------------------------
@@ -162,15 +145,6 @@ def _impact(record: Record, metric: str, across: Sequence[float], within: Sequen
     }
 
 
-def _homework(record: Record, placement: str) -> Any:
-    """The homework's answer beside each figure; calls as its total and mean imply them."""
-    metric = record.factors["metric"]
-    if metric == CALLS:
-        total, mean = (_published(PUBLISHED_METRICS[name], SOURCE, placement) for name in (TOTAL, MEAN))
-        return f"{format_figure(total / mean)} (total / mean)"
-    return _published(PUBLISHED_METRICS[metric], SOURCE, placement) if metric in PUBLISHED_METRICS else NONE
-
-
 METRIC_COLUMNS = [
     *CELL,
     t.factor("metric", "Metric"),
@@ -178,13 +152,6 @@ METRIC_COLUMNS = [
     t.rounded(INTRA, "intra", without=t.ONE_SAMPLE),
     t.rounded("impact", "Impact (×)", without="no interval"),
     *t.exact(impact_interval="95 % interval", impact_verdict="Across nodes it is", turns="Turns"),
-    t.quoted("published_inter", "homework 000, inter", partial(_homework, placement=INTER)),
-    t.quoted("published_intra", "homework 000, intra", partial(_homework, placement=INTRA)),
-    t.quoted(
-        "published_impact",
-        "homework 000, Impact (×)",
-        lambda r: _published("total_communication_ratio", SOURCE) if r.has(metric=TOTAL) else NONE,
-    ),
     *t.settings("dtype", "layers", "features", "batch"),
 ]
 
@@ -226,11 +193,7 @@ RANK_COLUMNS = [
     t.median("transfer_ms", "Transfer (ms)"),
     t.median("wait_ms", "Waiting (ms)"),
     t.median("slowest_ms", "Slowest call (ms)"),
-    t.quoted(
-        "published_slowest_ms",
-        "ALCF, slowest (ms)",
-        lambda r: _published("slowest_all_reduce_ms", UPSTREAM) if r.has(placement=INTRA) else NONE,
-    ),
+    t.published(NAME, "alcf-training-series", "slowest_all_reduce_ms", "ALCF, slowest (ms)", "published_slowest_ms"),
     t.median("compute_ms", "All else (ms)"),
     t.median("step_ms", "Step (ms)"),
     t.value("calls", "Calls", exact=True),

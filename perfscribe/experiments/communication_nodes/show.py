@@ -27,6 +27,6 @@ def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
         for row in one_machine.metrics(records.get(name, []))
         if row.has(tool=TORCH_PROFILER)
     ]
-    first, averaging, _, *others = [one for one in one_machine.METRIC_COLUMNS if one.kind != "published"]
+    first, averaging, _, *others = one_machine.METRIC_COLUMNS
     columns = [first, averaging, t.factor("between", "The two nodes are"), *others]
     return [t.make(TABLES[0], "Communication between nodes, and what stands for them", shown, columns, [NOTE])]

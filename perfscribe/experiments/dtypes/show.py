@@ -16,10 +16,6 @@ from perfscribe.show import figures as f
 from perfscribe.show import tables as t
 
 TABLES, FIGURES = SHOWN.tables, SHOWN.figures
-SEED = "polaris-homework-001"
-# Of write-up 001's script, which divides 2,048 samples among an unstated number of ranks.
-HOMEWORK = {"layers": 6, "d_ff": 2048, "source_length": 1, "batch": 16, "epochs": 3}
-SAMPLES = 2048
 NO_BASE = "fp32 not measured"
 NOTE = (
     "fp16 and bf16 are autocast with fp32 weights, fp16 with a loss scaler; fp32 is without TF32. Host clock; peak "
@@ -44,28 +40,13 @@ def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
     ]
 
 
-def _published(metric: str, title: str) -> t.Column:
-    """Write-up 001's figure for this width, target length and dtype."""
-
-    def levels(record: Record) -> Mapping[str, Any]:
-        return {**record.factors, "seq_len": record.factors["target_length"]} if record.has(**HOMEWORK) else {}
-
-    return t.published("dtypes", SEED, metric, title, f"{metric}_published", levels)
-
-
-def _why_unlike(record: Record) -> str:
-    return ("" if record.has(samples=SAMPLES) else f"of {SAMPLES} samples, ") + columns.RANKS_OF_001
-
-
 def _columns() -> list[t.Column]:
     return [
         *FACTORS,
         *t.factors(samples="Samples", epochs="Epochs"),
         columns.total(),
-        columns.unlike(_published("training_s", "Training time, write-up 001 (s)"), _why_unlike),
         *columns.later_epochs(),
         columns.peak_gib(),
-        _published("peak_memory_gib", "Peak memory, write-up 001 (GiB)"),
         t.timer("epoch_s"),
         *t.settings("batch"),
     ]

@@ -12,7 +12,7 @@ from perfscribe.data.layout import FILES
 from perfscribe.experiments.io_formats.levels import SHOWN
 from perfscribe.instruments.statistics import format_figure
 from perfscribe.records.records import Record
-from perfscribe.show import against, references
+from perfscribe.show import against
 from perfscribe.show import figures as f
 from perfscribe.show import tables as t
 
@@ -21,10 +21,7 @@ KIB = 1024
 OWN = ("format", "cache", "epochs")  # cold files are trained on for fewer epochs
 SEED = "polaris-homework-001"
 COMPRESSED = ("hdf5_gzip", "npz_compressed")
-FORMATS_NOTE = (
-    "Host clock around the epochs alone: the constructor, where most formats are read whole, is outside. Write-up 001 "
-    "trains the share of one of its ranks under DDP and torch's profiler."
-)
+FORMATS_NOTE = "Host clock around the epochs alone: the constructor, where most formats are read whole, is outside."
 PARTS_NOTE = (
     "Host clock, the device synchronised after each part of each step. Cold: dropped from the page cache before the "
     "constructor, for one epoch only."
@@ -84,30 +81,17 @@ def _of_files(get: Callable[[Record], float]) -> Callable[[Record], float | str]
 def _formats(cells: Sequence[Record]) -> list[t.Column]:
     """Of the homework's table: training time and storage size; cells: those that it shows."""
     memory = against.base_of(cells, ("format", "epochs"), format="memory")
-    known = references.load("io_formats")
 
-    def published_ratio(record: Record) -> Any:
-        """The write-up's training times against its own in-memory row."""
-        names = (record.factors["format"], "memory")
-        own, memory = (references.of_source(known, SEED, "training_s", {"format": name}) for name in names)
-        if own is None or memory is None or own.value is None or memory.value is None:
-            return "none" if own is None else own.shown
-        return float(format_figure(own.value / memory.value))
-
-    def published_size(record: Record) -> Any:
-        if record.has(format="memory"):
-            return "no file"
-        return references.shown(known, SEED, "size_mib", {"compressed": record.factors["format"] in COMPRESSED})
+    def compressed(record: Record) -> dict[str, bool]:
+        return {} if record.has(format="memory") else {"compressed": record.factors["format"] in COMPRESSED}
 
     return [
         *_factors("training_samples"),
         t.derived("training_total_s", "Training time (s)", _total_s),
-        t.published("io_formats", SEED, "training_s", "Training time, write-up 001 (s)"),
         against.ratio("against_memory", "Against memory (×)", memory, "memory not measured", _total_s, "training_s"),
-        t.Column("against_memory_published", "Against memory, write-up 001 (×)", published_ratio, kind="published"),
         *t.timed("training_s", "An epoch (s)", "n"),
         t.derived("size_mib", "Storage size (MiB)", _of_files(lambda r: r.values["size_bytes"] / t.MIB)),
-        t.quoted("size_mib_published", "Storage, write-up 001 (MiB)", published_size),
+        t.published("io_formats", SEED, "size_mib", "Storage, write-up 001 (MiB)", "size_mib_published", compressed),
         t.derived("saved_percent", "Storage saved (%)", _of_files(_saved_percent)),
         t.value("raw_bytes", "Arrays (MiB)", 1 / t.MIB, "raw_mib"),
         *t.settings("batch"),

@@ -7,7 +7,6 @@ from functools import partial
 from typing import Any
 
 from perfscribe.distributed import binding, mpi_start
-from perfscribe.experiments import epoch_columns
 from perfscribe.experiments.rank_methods.levels import SHOWN
 from perfscribe.experiments.rank_methods.measure import BOUND, HOMEWORK_BINDING, LAUNCHED, POLARIS
 from perfscribe.records.records import Record
@@ -16,8 +15,6 @@ from perfscribe.show import tables as t
 
 TABLES = SHOWN.tables
 NAME = "rank_methods"
-# What the write-ups trained: the homework's program.
-HOMEWORK = {"features": epoch_columns.HOMEWORK_WIDTH, **epoch_columns.HOMEWORK}
 NO_GPU = "no GPU"
 LAUNCHERS = {
     "perfscribe": "Perfscribe's own",
@@ -74,15 +71,6 @@ def _launched(record: Record, rank: int) -> dict[str, Any]:
     }
 
 
-def _published_s(record: Record) -> float | str:
-    """A write-up's time of the same method with as many ranks; beside the homework's own sizes alone."""
-    levels = {name: record.factors[name] for name in ("method", "world_size")}
-    found = references.find(references.load(NAME), "training_s", **levels)
-    if not found:
-        return "none"
-    return found[0].shown if record.has(**HOMEWORK) else "another workload"
-
-
 LAUNCHER = t.named("launcher", "Launcher", LAUNCHERS)
 LAUNCHED_COLUMNS = [
     LAUNCHER,
@@ -91,7 +79,6 @@ LAUNCHED_COLUMNS = [
     *t.exact(world_size_said="World size", local_rank="Local rank", host="Host", used_device="Device"),
     *t.exact(mask="CPU mask", cores="Cores granted"),
     t.value("training_s", "Training, slowest rank (s)"),
-    t.quoted("published_s", "Training, published (s)", _published_s),
     *t.settings("epochs", "samples", "batch"),
 ]
 

@@ -9,9 +9,6 @@ from perfscribe.experiments.single_gpu.levels import SHOWN
 from perfscribe.records.records import Record
 from perfscribe.show import tables as t
 
-SEED = "polaris-homework-001"
-# The homework's program on one rank.
-HOMEWORK = {"d_model": columns.HOMEWORK_WIDTH, **columns.HOMEWORK, "dtype": "fp32"}
 NOTE = (
     "Host clock, the device synchronised before and after each epoch; training time is the sum over all epochs. "
     "Homework's clock: read when the last step is queued."
@@ -25,14 +22,11 @@ def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
 
 
 def _columns() -> list[t.Column]:
-    title = "Training time, write-up 001 (s)"
-    published = t.published("single_gpu", SEED, "training_s", title, levels=lambda r: {**r.factors, "world_size": 1})
     return [
         *FACTORS,
         *t.factors(dtype="Dtype", samples="Samples", epochs="Epochs"),
         *t.exact(parameters="Parameters", steps_per_epoch="Steps an epoch"),
         columns.total(),
-        columns.against(HOMEWORK, published),
         t.value("homework_clock_s", "Homework's clock (s)"),
         *columns.behind(),
         *columns.later_epochs(),
