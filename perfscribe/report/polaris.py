@@ -494,9 +494,9 @@ class DataTypes(Problem):
     """Wide models in BF16, and autocast by length and width."""
 
     name, heading = "polaris_6", "6. Large Tensors and Data Types"
-    details = ("polaris.tensor_dims_scale", "polaris.dtypes", "polaris.dtypes_against_fp32")
+    details = ("polaris.tensor_dims_scale", "polaris.dtypes")
     figure = "polaris.dtypes_by_length"
-    SCALE, DTYPES, RATIOS = details
+    SCALE, DTYPES = details
 
     def parts(self) -> Iterator[Part]:
         """000's comparison of both tasks, in weights of their own dtype; then 001's table."""
@@ -561,9 +561,9 @@ class DataTypes(Problem):
             ["Configuration", "Data type", "Time (s)", "Memory (GB)", "001 (s, GiB)"],
             [self.line(*one) for one in lines],
         )
-        longer, wider = (self.row(*at, table=self.RATIOS) for at in ((base, long), (widest, short)))
+        longer, wider = (self.row(*at) for at in ((base, long), (widest, short)))
         peak, wide_peak = (replace(figure(row, "memory_ratio"), single=True) for row in (longer, wider))
-        takes, fp16 = (self.takes(row) for row in (longer, self.row(base, long, "fp16", self.RATIOS)))
+        takes, fp16 = (self.takes(row) for row in (longer, self.row(base, long, "fp16")))
         wide_takes = self.takes(wider)
         same = takes == wide_takes
         at, peaks = f"take {takes}", f"Its peak is {peak}"
@@ -605,9 +605,9 @@ class DataTypes(Problem):
         whose = f"{dtype}: " * (dtypes != dtype)
         return f"Most of {name}'s time in {dtypes} is its first epoch ({whose}{first} s, then {later}){mark}."
 
-    def row(self, width: str, length: str, dtype: str = "bf16", table: str = DTYPES) -> Row | None:
+    def row(self, width: str, length: str, dtype: str = "bf16") -> Row | None:
         """A training."""
-        return best(self.site, table, d_model=width, target_length=length, dtype=dtype)
+        return best(self.site, self.DTYPES, d_model=width, target_length=length, dtype=dtype)
 
     def line(self, said: str, width: str, length: str, dtype: str) -> Entries:
         """A row of 001's table."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
-from perfscribe.instruments.statistics import Summary
 from perfscribe.records.records import Record
 from perfscribe.show import tables as t
 
@@ -21,6 +20,18 @@ def base_of(cells: Iterable[Record], own: Collection[str], **base: Any) -> Calla
     return lambda record: known.get(workload(record, own))
 
 
+def of_both(
+    base: Callable[[Record], Record | None], missing: str, get: Callable[[Record, Record], Any]
+) -> Callable[[Record], Any]:
+    """What a row and its base give together; missing: the text where there is no base."""
+
+    def found(record: Record) -> Any:
+        other = base(record)
+        return missing if other is None else get(record, other)
+
+    return found
+
+
 def ratio(
     name: str,
     title: str,
@@ -31,23 +42,26 @@ def ratio(
 ) -> t.Column:
     """A figure over the base's, no finer than that sample of both spreads; missing: the text where there is no base."""
 
-    def found(record: Record) -> float | str:
-        other = base(record)
-        return missing if other is None else float(get(record) / get(other))
+    def over(record: Record, other: Record) -> float:
+        return float(get(record) / get(other))
 
-    def spread(record: Record) -> float | str:
-        value, other = found(record), base(record)
-        if isinstance(value, str) or other is None:
-            return value
-        return 0.0 if other is record else t.ratio_spread(value, *(t.summary(one, sample) for one in (record, other)))
+    def spread(record: Record, other: Record) -> float | str:
+        both = (t.summary(one, sample) for one in (record, other))
+        return 0.0 if other is record else t.ratio_spread(over(record, other), *both)
 
     if not sample:
-        return t.derived(name, title, found)
-    return t.Column(name, title, found, spread=f"{name}_spread", spread_get=spread)
+        return t.derived(name, title, of_both(base, missing, over))
+    spreads = of_both(base, missing, spread)
+    return t.Column(name, title, of_both(base, missing, over), spread=f"{name}_spread", spread_get=spreads)
 
 
-def apart(own: Summary, other: Summary) -> str:
-    """Whether all of one's samples are on one side of all of the other's: a fact, no inference."""
-    if own.maximum < other.minimum:
-        return "all quicker"
-    return "all slower" if own.minimum > other.maximum else "overlap"
+def apart(name: str, title: str, base: Callable[[Record], Record | None], missing: str, sample: str) -> t.Column:
+    """Whether all of a row's samples are on one side of all of its base's: a fact, no inference."""
+
+    def found(record: Record, other: Record) -> str:
+        own, of_base = (t.summary(one, sample) for one in (record, other))
+        if own.maximum < of_base.minimum:
+            return "all quicker"
+        return "all slower" if own.minimum > of_base.maximum else "overlap"
+
+    return t.derived(name, title, of_both(base, missing, found), exact=True)

@@ -70,8 +70,8 @@ def test_polaris_speaks_of_the_ranks_lengths_and_widths_that_ran() -> None:
         {**OK, "device": "cpu", "d_model": "8", "target_length": "4", "dtype": dtype, "training_s": "2"}
         for dtype in ("fp32", "bf16")
     ]
-    ratio = {**cells[1], "time_ratio": "0.5", "memory_ratio": "0.9", "epochs_apart": "apart"}
-    made._read |= {"polaris.dtypes": cells, "polaris.dtypes_against_fp32": [ratio]}
+    cells[1] |= {"time_ratio": "0.5", "memory_ratio": "0.9", "epochs_apart": "all quicker"}
+    made._read |= {"polaris.dtypes": cells}
     page = DataTypes(made).markdown({})
     assert "| Baseline | BF16 | 2.00 |" in page and "Large_Seq_4" not in page and "Large_Feature_8" not in page
     assert "later epochs of Baseline take 0.500 times as long as in FP32. Its peak is 0.900 of FP32's." in page

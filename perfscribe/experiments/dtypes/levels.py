@@ -29,4 +29,4 @@ LEVELS = experiment(
     source_length=whole("positions of a source sequence", 1, 65_536, 1),
 )
 
-SHOWN = Shown(tables=("polaris.dtypes", "polaris.dtypes_against_fp32"), figures=("polaris.dtypes_by_length",))
+SHOWN = Shown(tables=("polaris.dtypes",), figures=("polaris.dtypes_by_length",))

@@ -1,9 +1,8 @@
-"""Tables and figure of the Polaris homework's data types."""
+"""Table and figure of the Polaris homework's data types."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
@@ -15,16 +14,12 @@ from perfscribe.show import against
 from perfscribe.show import figures as f
 from perfscribe.show import tables as t
 
-TABLES, FIGURES = SHOWN.tables, SHOWN.figures
 NO_BASE = "fp32 not measured"
-NOTE = (
+NOTES = (
     "fp16 and bf16 are autocast with fp32 weights, fp16 with a loss scaler; fp32 is without TF32. Host clock; peak "
-    "memory is of torch's allocator in one untimed step."
+    "memory is of torch's allocator in one untimed step.",
+    "Against fp32 of the same width and target length. Skipped: steps in which fp16's scaled gradients overflowed.",
 )
-AGAINST_NOTE = (
-    "Against fp32 of the same width and target length. Skipped: steps in which fp16's scaled gradients overflowed."
-)
-FACTORS = (*t.factors(device="Device", d_model="Features (d_model)", target_length="Target length", dtype="Data type"),)
 CAPTION = (
     "Over target length, one panel per width, one line per data type. Above: samples per second, from the median time "
     "of the epochs after the first, host clock. Below: peak memory of a training step."
@@ -32,43 +27,14 @@ CAPTION = (
 
 
 def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
-    """As asked; each dtype against fp32."""
+    """As asked, each dtype against fp32."""
     cells = records["dtypes"]
-    return [
-        t.make(TABLES[0], "Training by data type, target length and width", cells, _columns(), [NOTE]),
-        t.make(TABLES[1], "Each data type against fp32", cells, [*FACTORS, *_ratios(cells)], [AGAINST_NOTE]),
-    ]
+    title = "Training by data type, target length and width"
+    return [t.make(SHOWN.tables[0], title, cells, _columns(cells), NOTES)]
 
 
-def _columns() -> list[t.Column]:
-    return [
-        *FACTORS,
-        *t.factors(samples="Samples", epochs="Epochs"),
-        columns.total(),
-        *columns.later_epochs(),
-        columns.peak_gib(),
-        t.timer("epoch_s"),
-        *t.settings("batch"),
-    ]
-
-
-def _ratios(cells: Sequence[Record]) -> list[t.Column]:
-    """Each dtype's figures over fp32's of the same width and target length."""
-    base_of = against.base_of(cells, ("dtype",), dtype="fp32")
-
-    def with_base(get: Callable[[Record, Record], Any]) -> Callable[[Record], Any]:
-        def shown(record: Record) -> Any:
-            base = base_of(record)
-            return NO_BASE if base is None else get(record, base)
-
-        return t.if_timed(shown)
-
-    def apart(record: Record, base: Record) -> str:
-        return "is fp32" if record is base else against.apart(*(t.summary(r, "epoch_s") for r in (record, base)))
-
-    def loss_percent(record: Record, base: Record) -> Any:
-        own, other = (r.values["final_loss"] for r in (record, base))
-        return f"{own} against {other}" if isinstance(own, str) or isinstance(other, str) else 100 * (own / other - 1)
+def _columns(cells: Sequence[Record]) -> list[t.Column]:
+    fp32 = against.base_of(cells, ("dtype",), dtype="fp32")
 
     def time(record: Record) -> float:
         return t.summary(record, "epoch_s").median
@@ -76,31 +42,31 @@ def _ratios(cells: Sequence[Record]) -> list[t.Column]:
     def peak(record: Record) -> float:
         return float(record.values["peak_allocated_bytes"])
 
-    ratios = (
-        against.ratio("time_ratio", "Time against fp32 (×)", base_of, NO_BASE, time, "epoch_s"),
-        against.ratio("memory_ratio", "Peak memory against fp32 (×)", base_of, NO_BASE, peak),
-    )
-    time_ratio, memory_ratio = (replace(column, get=t.if_timed(column.get)) for column in ratios)
     return [
-        *t.timed("epoch_s", "A later epoch (s)", "n"),
-        time_ratio,
-        t.derived("epochs_apart", "Its later epochs", with_base(apart), exact=True),
-        memory_ratio,
+        *t.factors(device="Device", d_model="Features (d_model)", target_length="Target length", dtype="Data type"),
+        *t.factors(samples="Samples", epochs="Epochs"),
+        columns.total(),
+        *columns.later_epochs(),
+        against.ratio("time_ratio", "Time against fp32 (×)", fp32, NO_BASE, time, "epoch_s"),
+        against.apart("epochs_apart", "Its later epochs", fp32, NO_BASE, "epoch_s"),
+        columns.peak_gib(),
+        against.ratio("memory_ratio", "Peak memory against fp32 (×)", fp32, NO_BASE, peak),
         t.value("final_loss", "Final loss"),
-        t.derived("loss_percent", "Against fp32's (%)", with_base(loss_percent)),
         t.value("skipped_steps", "Skipped steps", exact=True),
+        t.timer("epoch_s"),
+        *t.settings("batch"),
     ]
 
 
 def figures(tables: Mapping[str, t.Table]) -> list[f.Figure]:
     """Throughput and peak memory over target length."""
-    rows = _drawn(tables[TABLES[0]].frame)
+    rows = _drawn(tables[SHOWN.tables[0]].frame)
     bars = "both epochs" if (rows["epoch_s_n"] == 2).any() else "interquartile range"
     draw = f.stacked(
         f.of(rows, _panels, y="samples_per_s", label=f"Samples/s (bars: {bars})", limits=("low", "high")),
         f.of(rows, _panels, y="peak_gb", label="Peak memory (GB)"),
     )
-    return [f.Figure(FIGURES[0], CAPTION, draw, (7.0, 6.4), "epoch_s")]
+    return [f.Figure(SHOWN.figures[0], CAPTION, draw, (7.0, 6.4), "epoch_s")]
 
 
 def _drawn(rows: pd.DataFrame) -> pd.DataFrame:

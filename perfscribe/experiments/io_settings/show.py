@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 from perfscribe.experiments.io_settings.levels import SHOWN
 from perfscribe.records.records import Record
@@ -106,22 +105,12 @@ def _alone(record: Record) -> Record | None:
 
 def _epochs() -> list[t.Column]:
     """Of epochs, and of those of one process and thread that were interleaved with them."""
-
-    def interleaved(get: Callable[[Record, Record], Any]) -> Callable[[Record], Any]:
-        def shown(record: Record) -> Any:
-            alone = _alone(record)
-            return BASE if alone is None else get(record, alone)
-
-        return shown
-
-    def apart(*both: Record) -> str:
-        return against.apart(*(t.summary(one, "epoch_s") for one in both))
-
+    alone_s = against.of_both(_alone, BASE, lambda _, alone: _epoch_s(alone))
     return [
         *t.factors(epoch_samples="Samples", batch="Batch"),
         *t.timed("epoch_s", "Loader wait, an epoch (s)", "n"),
         t.rate("sample_ms", "A sample (ms)", _sample_ms, "epoch_s"),
-        t.derived("alone_epoch_s", "One process and thread (s)", interleaved(lambda _, alone: _epoch_s(alone))),
+        t.derived("alone_epoch_s", "One process and thread (s)", alone_s),
         against.ratio("ratio", "Against it (×)", _alone, BASE, _epoch_s, "epoch_s"),
-        t.derived("apart", "Epochs", interleaved(apart), exact=True),
+        against.apart("apart", "Epochs", _alone, BASE, "epoch_s"),
     ]
