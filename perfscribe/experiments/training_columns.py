@@ -4,13 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from perfscribe.experiments.training_rows import (
-    CALLBACK,
-    STEPPING,
-    nodes_of,
-    ranks_per_node,
-    steps_of,
-)
+from perfscribe.experiments.training_rows import CALLBACK, STEPPING, TWO_STEPS, nodes_of, ranks_per_node, steps_of
 from perfscribe.records.records import Record
 from perfscribe.show import tables as t
 
@@ -34,22 +28,7 @@ def _setup(record: Record) -> str:
 
 
 def _rows_per_step(record: Record) -> Any:
-    if not record.ok:
-        return None
     return record.values.get("batch_found", record.factors["batch_size"] * record.factors["grad_acc"])
-
-
-def _of_steps(record: Record, statistic: str) -> Any:
-    if not record.ok:
-        return None
-    if not any(record.samples["step_ms"]):
-        return "too few steps"
-    found = t.summary(record, "step_ms")
-    return t.ONE_SAMPLE if statistic == "iqr" and found.n == 1 else getattr(found, statistic)
-
-
-def _timer(record: Record) -> str | None:
-    return record.timers.get("step_ms", t.NOT_RECORDED) if record.ok else None
 
 
 def _gib(figure: str, title: str, name: str) -> t.Column:
@@ -76,10 +55,8 @@ MEMORY_PEAK = _gib("peak_mem_alloc_MB", "Peak allocated (GiB)", "peak_mem_alloc_
 UTILISATION = t.value("avg_gpu_util_%", "GPU Utilization (%)", column="gpu_util_percent")
 MFU = t.value("mfu", "MFU (%)")  # of the data sheet's dense peak
 STEPS = [
-    t.derived("step_ms", "Step (ms)", lambda record: _of_steps(record, "median"), spread="step_ms_iqr"),
-    t.derived("step_ms_iqr", "IQR (ms)", lambda record: _of_steps(record, "iqr")),
-    t.derived("step_ms_n", "n", lambda record: _of_steps(record, "n"), exact=True),
-    t.derived("timer", "Timer", _timer, exact=True),
+    *t.only(lambda r: any(r.samples.get("step_ms", [])), TWO_STEPS, *t.timed("step_ms", "Step (ms)", "n")),
+    t.timer("step_ms"),
 ]
 WRAPPED = [t.value("wrapped_by", "Wrapped by", exact=True), t.value("units", "Units", exact=True)]
 ROWS_FROM = t.value("rows_from", "Training rows", exact=True)  # a file of SQuAD, or made here

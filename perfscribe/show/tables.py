@@ -208,11 +208,6 @@ def derived(name: str, title: str, get: Callable[[Record], Any], spread: str = "
     return Column(name, title, get, spread=spread, exact=exact)
 
 
-def if_timed(get: Callable[[Record], Any]) -> Callable[[Record], Any]:
-    """get where the cell has samples; elsewhere its status says why there is no figure."""
-    return lambda record: get(record) if record.samples else None
-
-
 def only(where: Callable[[Record], bool], otherwise: str, *columns: Column) -> list[Column]:
     """Columns of figures that some kinds of cells have; for others a text says why there is none."""
 
@@ -349,8 +344,8 @@ def _is_blank(found: Any) -> bool:
 
 
 def _figure_before_failure(record: Record, column: Column) -> Any:
-    """The column's figure where the cell had it before it failed, else None."""
-    if not record.samples and not record.values:
+    """The column's figure where the cell had it before it failed; None where not, and of a cell that never started."""
+    if record.values.get("before_start") or not (record.samples or record.values):
         return None
     try:
         found = column.get(record)

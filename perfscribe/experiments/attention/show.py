@@ -23,6 +23,12 @@ NOTE = (
 )
 PASSES = {"forward_ms": "Forward", "backward_ms": "Backward"}
 MEMORY = "memory_before_backward_gib"
+NO_ALLOCATOR = "no caching allocator"
+ON_DEVICE = [
+    t.median("forward_device_ms", "Forward, device (ms)"),
+    t.median("backward_device_ms", "Backward, device (ms)"),
+    t.count("forward_device_ms", "n, device", "device"),
+]
 PUBLISHED = {"forward_ms": "Forward, {} (ms)", "backward_ms": "Backward, {} (ms)", MEMORY: "Before backward, {} (GiB)"}
 
 
@@ -38,12 +44,10 @@ def _columns() -> list[t.Column]:
         *t.timed("forward_ms", "Forward (ms)"),
         *t.timed("backward_ms", "Backward (ms)"),
         t.count("forward_ms"),
-        t.derived("forward_device_ms", "Forward, device (ms)", _on_device("forward_device_ms", "median")),
-        t.derived("backward_device_ms", "Backward, device (ms)", _on_device("backward_device_ms", "median")),
-        t.derived("device_n", "n, device", _on_device("forward_device_ms", "n"), exact=True),
+        *t.only(lambda record: "forward_device_ms" in record.samples, "no CUDA device", *ON_DEVICE),
         t.value("memory_before_backward_bytes", "Before backward (GiB)", 1 / t.GIB, MEMORY),
         t.value("peak_allocated_bytes", "Peak allocated (GiB)", 1 / t.GIB, "peak_allocated_gib"),
-        t.derived("peak_reserved_gib", "Peak reserved (GiB)", _reserved_gib),
+        t.value("peak_reserved_bytes", "Peak reserved (GiB)", 1 / t.GIB, "peak_reserved_gib", without=NO_ALLOCATOR),
         t.derived("predicted_before_backward_gib", "Before backward, predicted (GiB)", _predicted("before_backward")),
         t.derived("predicted_peak_gib", "Peak, predicted (GiB)", _predicted("peak")),
         t.timer("forward_ms"),
@@ -53,20 +57,6 @@ def _columns() -> list[t.Column]:
             for source, name in SOURCES.items()
         ),
     ]
-
-
-def _on_device(sample: str, statistic: str) -> Callable[[Record], Any]:
-    """By CUDA events; a CPU has none."""
-
-    def get(record: Record) -> Any:
-        return getattr(t.summary(record, sample), statistic) if sample in record.samples else "no CUDA device"
-
-    return get
-
-
-def _reserved_gib(record: Record) -> Any:
-    reserved = record.values.get("peak_reserved_bytes")
-    return "no caching allocator" if reserved is None else reserved / t.GIB
 
 
 def predicted_items(factors: Mapping[str, Any]) -> dict[str, Items]:

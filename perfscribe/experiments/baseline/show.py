@@ -78,10 +78,6 @@ def _dtype(record: Record) -> str:
     return "fp16" if record.factors["fp16"] else "bf16" if record.factors["bf16"] else "fp32"
 
 
-def _rows_of_a_step(record: Record) -> int:
-    return int(record.factors["batch_size"] * record.factors["grad_acc"])
-
-
 MODEL = [t.factor("model_name", "Model"), t.factor("device", "Device"), t.factor("dtype", "Dtype")]
 
 # --- the workshop's nine rows -----------------------------------------------------------------------------------
@@ -105,7 +101,6 @@ def _derived(get: Get) -> t.Column:
 METRICS: tuple[tuple[str, str, t.Column], ...] = (
     ("Rows trained", "rows given to Trainer", _derived(lambda record: record.factors["rows"])),
     ("Train Loss (Final)", "train_loss of the summary, the mean over all steps", _number("mean_train_loss")),
-    ("Train Loss (last logged)", "train/loss", _number("final_train_loss")),
     *((f"Eval Loss (Epoch {epoch})", "eval/loss", _derived(partial(_eval_loss, epoch=epoch))) for epoch in (1, 2, 3)),
     ("Training Speed (samples/sec)", "train_samples_per_second", _number("train_samples_per_s")),
     (
@@ -302,12 +297,6 @@ RUNS = [
     t.value("train_runtime_s", "Run time, Trainer's (s)"),
     *t.timed("step_s", "Step (s)", "n"),
     t.value("train_samples_per_s", "Samples/s, Trainer's"),
-    t.rate(
-        "samples_per_s",
-        "Samples/s of the steps",
-        lambda record: _rows_of_a_step(record) / t.summary(record, "step_s").median,
-        "step_s",
-    ),
     t.value("peak_allocated_bytes", "Peak allocated (GiB)", 1 / t.GIB, "peak_gib"),
     t.value("at_rest_bytes", "Allocated at rest (GiB)", 1 / t.GIB, "at_rest_gib"),
     t.value("gpu_used_bytes", "In use on the GPU, NVML (GiB)", 1 / t.GIB, "gpu_used_gib"),

@@ -142,9 +142,9 @@ def _columns() -> list[t.Column]:
         replace(t.median("time_ms", "Time (ms)"), rounds_get=None),
         t.iqr("time_ms", "IQR (ms)"),
         t.count("time_ms"),
-        t.derived("tflop", "FLOP (TFLOP)", t.if_timed(lambda r: r.values["flop"] / TERA)),
-        t.derived("gb", "Bytes, least (GB)", t.if_timed(lambda r: r.values["bytes"] / GB)),
-        t.derived("intensity", "FLOP/byte", t.if_timed(lambda r: r.values["flop"] / r.values["bytes"])),
+        t.derived("tflop", "FLOP (TFLOP)", lambda r: r.values["flop"] / TERA),
+        t.derived("gb", "Bytes, least (GB)", lambda r: r.values["bytes"] / GB),
+        t.derived("intensity", "FLOP/byte", lambda r: r.values["flop"] / r.values["bytes"]),
         t.rate("tflop_per_s", "Rate (TFLOP/s)", _tflop_per_s, "time_ms"),
         t.derived("peak_tflop_per_s", "Peak (TFLOP/s)", _of("peak", lambda _, found: found.per_s / TERA)),
         t.derived("memory_gb_per_s", "Memory (GB/s)", _of("memory", lambda _, found: found.per_s / GB)),
@@ -165,7 +165,7 @@ def _of(name: str, get: Callable[[Record, Any], Any]) -> Callable[[Record], Any]
         found = record.values[name]
         return NOT_KNOWN if found is None else get(record, found)
 
-    return t.if_timed(figure)
+    return figure
 
 
 def _source(_: Record, found: Ceiling) -> str:

@@ -65,11 +65,11 @@ def _bandwidths() -> list[t.Column]:
         *t.timed("time_ms", "Time (ms)", "n"),
         t.timer("time_ms"),
         *t.only(_has_both_times, ONE_TIMER, *t.timed(TIMES[1], "Launched by itself (ms)", "n", "launched_ms")),
-        t.derived("rate", "Rate (GB/s)", t.if_timed(_rate), spread="rate_iqr"),
-        t.derived("rate_iqr", "IQR (GB/s)", t.if_timed(_rate_iqr)),
-        t.derived("rate_by", "Rate by", t.if_timed(_rate_by), exact=True),
+        t.derived("rate", "Rate (GB/s)", _rate, spread="rate_iqr"),
+        t.derived("rate_iqr", "IQR (GB/s)", _rate_iqr),
+        t.derived("rate_by", "Rate by", _rate_by, exact=True),
         *_against_sheet("GB/s"),
-        t.derived("by_way_of", "Path", t.if_timed(_way), exact=True),
+        t.derived("by_way_of", "Path", _way, exact=True),
     ]
 
 
@@ -123,7 +123,7 @@ def _against_sheet(unit: str) -> list[t.Column]:
             found = _printed(record)
             return without if found is None else get(record, *found)
 
-        return t.if_timed(figure)
+        return figure
 
     def share_iqr(record: Record, printed: float, _: str) -> Any:
         iqr = _rate_iqr(record)

@@ -214,7 +214,7 @@ def _checked() -> list[t.Column]:
     return [
         *EVERY,
         t.value("error", "Largest relative error"),
-        t.derived("allowed", "Allowed", t.if_timed(lambda r: v.TOLERANCE[r.factors["dtype"]]), exact=True),
+        t.derived("allowed", "Allowed", lambda r: v.TOLERANCE[r.factors["dtype"]], exact=True),
         t.value("parameter_tensors", "Parameter tensors of the timed model", exact=True),
     ]
 
@@ -253,7 +253,7 @@ def _phases() -> list[t.Column]:
         t.median("communication_ms", "After backward, communication (ms)"),
         t.median("optimizer_ms", "Optimizer (ms)"),
         t.iqr("communication_ms", "IQR (ms)"),
-        t.derived("copies_ms", "Copies of it (ms)", t.if_timed(copies)),
+        t.derived("copies_ms", "Copies of it (ms)", copies),
         t.median("marked_step_ms", "Step, waiting for each phase (ms)"),
         t.value("sent_bytes", "Sent (MiB)", 1 / t.MIB, "sent_mib"),
         t.count("communication_ms"),
@@ -266,17 +266,11 @@ def _timeline() -> list[t.Column]:
     def hidden(record: Record) -> float:
         return 100 * float(record.values["traced_both_ms"]) / float(record.values["traced_communication_ms"])
 
-    def streams(record: Record) -> str:
-        if record.factors["device"] != "cuda":
-            return "threads of the host"
-        return "one for each" if record.values["own_stream"] else "shared"
-
     return [
         *EVERY,
         *t.values(traced_step_ms="Traced step (ms)", traced_compute_ms="Computing (ms)"),
         *t.values(traced_communication_ms="Communicating (ms)", traced_both_ms="Both at once (ms)"),
         t.derived("hidden_percent", "Communication beside compute (%)", hidden),
-        t.derived("streams", "Streams", t.if_timed(streams), exact=True),
         t.value("trace_tool", "Traced by", exact=True),
     ]
 

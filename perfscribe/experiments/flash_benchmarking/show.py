@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from statistics import fmean
 from typing import Any
@@ -65,14 +65,14 @@ def flop(factors: Mapping[str, Any], one: str) -> float:
     return float({"forward": forward, "backward": backward, "both": forward + backward}[one])
 
 
-def _rate(one: str, title: str) -> t.Column:
+def _rate(one: str, title: str, name: str = "") -> t.Column:
     """By the median device time."""
     sample = f"{one}_ms"
 
     def get(record: Record) -> float:
         return flop(record.factors, one) / t.summary(record, sample).median * 1e3 / TERA
 
-    return t.rate(f"{one}_tflop_per_s", title, get, sample)
+    return t.rate(name or f"{one}_tflop_per_s", title, get, sample)
 
 
 # The leaderboard
@@ -84,45 +84,38 @@ def leaderboard(cells: Iterable[Record]) -> list[Record]:
     for cell in cells:
         entry = f"here: {backends.named(cell.factors['implementation']).title}"
         found.append(replace(cell, factors={**cell.factors, "entry": entry}))
-    known = [one for one in references.load(EXPERIMENT) if one.metric == ENTRY_METRIC and "entry" in one.factors]
-    for one in sorted(known, key=lambda reference: reference.value or 0.0):
-        entry = str(one.factors["entry"]).replace("_", " ").title()
-        values = {"ms": one.value, "hardware": one.hardware, "remark": one.remark}
-        factors = {**one.factors, "entry": entry, "device": "cuda"}
-        found.append(Record(EXPERIMENT, factors, "ok", "", "published", values=values))
+    entries = [one for one in references.load(EXPERIMENT) if one.metric == ENTRY_METRIC and "entry" in one.factors]
+    for ms, one in sorted(((one.value or 0.0, one) for one in entries), key=lambda pair: pair[0]):
+        factors = {**one.factors, "entry": str(one.factors["entry"]).replace("_", " ").title(), "device": "cuda"}
+        values = {"ms": ms, "hardware": one.hardware, "standing": one.remark}
+        made = Record(EXPERIMENT, factors, "ok", "", "published", values=values)
+        found.append(replace(made, samples={"both_ms": [[ms]]}, timers={"both_ms": "do_bench, by its source"}))
     return found
 
 
 def _leaderboard() -> list[t.Column]:
     shape = {"batch": "Batch", "heads": "Heads", "seq_len": "Sequence length", "head_dim": "d", "dtype": "Dtype"}
 
-    def told(entry: Callable[[Record], Any], ours: Callable[[Record], Any]) -> Callable[[Record], Any]:
-        return lambda record: (entry if record.origin == "published" else ours)(record)
-
-    def none(_: Record) -> str:
-        return "none"
-
-    def claimed(record: Record) -> float:
-        return float(record.values["ms"])
-
-    time_ms = told(claimed, t.median("both_ms", "").get)
-    here, measured = (t.if_timed(lambda _, word=word: word) for word in ("this site", "measured here"))  # type: ignore[misc]
-    timer = t.if_timed(lambda record: record.timers["both_ms"])
     return [
         t.factor("entry", "Entry"),
-        *(t.factor(name, title) for name, title in (shape | {"causal": "Causal"}).items()),
-        t.derived("both_ms", "Forward and backward (ms)", time_ms, spread="both_ms_iqr"),
-        t.derived("both_ms_iqr", "IQR (ms)", told(none, t.iqr("both_ms").get)),
-        t.derived("n", "n", told(none, t.count("both_ms").get), exact=True),
-        t.derived("closure_ms", "By the handout's closure, mean (ms)", told(claimed, t.if_timed(_closure))),
-        t.derived("tflop_per_s", "Rate (TFLOP/s)", lambda r: flop(r.factors, "both") / time_ms(r) * 1e3 / TERA),
-        t.derived("hardware", "Hardware", told(lambda r: r.values["hardware"], here), exact=True),
-        t.derived("standing", "Standing", told(lambda r: r.values["remark"], measured), exact=True),
-        t.derived("timer", "Timer", told(lambda _: "do_bench, by its source", timer), exact=True),
+        *t.factors(**shape, causal="Causal"),
+        t.median("both_ms", "Forward and backward (ms)"),
+        *t.only(_is_measured, "none", t.iqr("both_ms"), replace(t.count("both_ms"), name="n")),
+        t.derived("closure_ms", "By the handout's closure, mean (ms)", _closure),
+        _rate("both", "Rate (TFLOP/s)", "tflop_per_s"),
+        t.value("hardware", "Hardware", exact=True, without="this site"),
+        t.value("standing", "Standing", exact=True, without="measured here"),
+        t.timer("both_ms"),
     ]
 
 
+def _is_measured(record: Record) -> bool:
+    return record.origin != "published"
+
+
 def _closure(record: Record) -> Any:
+    if not _is_measured(record):
+        return record.values["ms"]
     times = [ms for samples in record.samples.get(closure.SAMPLE, []) for ms in samples]
     if times:
         return fmean(times)
@@ -146,7 +139,7 @@ def _cells() -> list[t.Column]:
         t.count("both_ms"),
         *t.only(lambda r: r.has(device="cuda"), "in the host clock", *launched),
         *(_rate(one, f"{word} (TFLOP/s)") for one, word in PASSES.items()),
-        t.derived("first_call_s", "First calls beyond the second (s)", t.if_timed(lambda r: r.spent["compile_s"])),
+        t.derived("first_call_s", "First calls beyond the second (s)", lambda r: r.spent["compile_s"]),
         *t.only(_is_sdpa, "not SDPA", t.value("sdpa_backend", "Backend that SDPA took", exact=True)),
         t.value("largest_relative_error", "Largest error against float64"),
         t.timer("both_ms"),

@@ -40,20 +40,15 @@ def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
     return [t.make(SHOWN.tables[0], "One step under FULL_SHARD", records["fsdp_step"], columns, NOTES)]
 
 
-def _sends_ms(record: Record) -> float | None:
-    return float(record.values["traced_communication_ms"] - record.values["traced_both_ms"]) if record.ok else None
+def _sends_ms(record: Record) -> float:
+    return float(record.values["traced_communication_ms"] - record.values["traced_both_ms"])
 
 
-def _idle_ms(record: Record) -> float | None:
-    sends = _sends_ms(record)
-    if sends is None:
-        return None
-    return float(record.values["traced_step_ms"] - record.values["traced_compute_ms"] - sends)
+def _idle_ms(record: Record) -> float:
+    return float(record.values["traced_step_ms"] - record.values["traced_compute_ms"]) - _sends_ms(record)
 
 
 def _mfu(record: Record) -> Any:
-    if not record.ok:
-        return None
     factors = record.factors
     peak = peak_flops(record.gpu, factors["dtype"]) if record.gpu else None
     if peak is None or factors["model"] not in BLOOM:

@@ -87,17 +87,6 @@ def _gib(name: str, title: str, value: str, without: str = t.NOT_RECORDED) -> t.
     return t.value(value, f"{title} (GiB)", 1 / t.GIB, f"{name}_gib", without=without)
 
 
-def _begun(get: Callable[[Record], Any]) -> Callable[[Record], Any]:
-    """The getter of what is computed from factors, which says nothing of a cell that never began."""
-
-    def found(record: Record) -> Any:
-        if "parameters" not in record.values:
-            raise KeyError("parameters")
-        return get(record)
-
-    return found
-
-
 # --- peaks and their predictions ------------------------------------------------------------------------------------
 
 
@@ -149,7 +138,7 @@ def _peak_columns() -> list[t.Column]:
         _gib("peak", "Peak", "peak_bytes"),
         _gib("unrecorded", "Without recording", "peak_unrecorded_bytes"),
         _gib("reserved", "Reserved", "reserved_bytes", "no caching allocator"),
-        t.derived("predicted_gib", "Predicted (GiB)", _begun(lambda record: _predicted_bytes(record) / t.GIB)),
+        t.derived("predicted_gib", "Predicted (GiB)", lambda record: _predicted_bytes(record) / t.GIB),
         t.derived("error_percent", "Error (%)", error_percent),
         *(t.quoted(f"peak_{source}", title, of_source(source)) for source, title in SOURCES.items()),
     ]
@@ -199,8 +188,8 @@ def _residual_columns() -> list[t.Column]:
 
     return [
         *WITHOUT_MODE,
-        t.derived("derivation", "Derivation", _begun(derivation)),
-        t.derived("expected_mib", "Derived (MiB)", _begun(expected)),
+        t.derived("derivation", "Derivation", derivation),
+        t.derived("expected_mib", "Derived (MiB)", expected),
         t.value("residual_bytes", "Recorded (MiB)", 1 / t.MIB, "recorded_mib", without="no such allocation"),
         t.published("memory_profiling", "cs336-writeup-002", "residual_stream_mib", "Published (MiB)"),
     ]
@@ -233,18 +222,10 @@ LARGEST = [
 
 
 def _timeline_columns() -> list[t.Column]:
-    """How much was recorded, where the phases begin and end, and, unshown, the course itself."""
-    moments = {
-        "start": "Start",
-        "forward_end": "End of forward",
-        "backward_end": "End of backward",
-        "optimizer_peak": "Peak in optimizer",
-        "optimizer_end": "End of optimizer",
-    }
+    """How much was recorded, and, unshown, the course itself."""
     return [
         *FACTORS,
         t.value("changes", "Allocations and frees", exact=True),
-        *(_gib(name, title, f"{name}_bytes", NO_PHASE) for name, title in moments.items()),
         t.Column("timeline", "Course, as JSON", _course, kind="unshown", exact=True),
     ]
 

@@ -9,7 +9,6 @@ from typing import Any
 
 from perfscribe.analytic import sharding
 from perfscribe.analytic.memory import total_bytes
-from perfscribe.analytic.parameters import transformer_parameters
 from perfscribe.analytic.shapes import SIZES
 from perfscribe.analytic.sharding import Scheme, Sharding, schemes
 from perfscribe.analytic.workload import Workload
@@ -98,22 +97,18 @@ def by_scheme(records: Iterable[Record]) -> list[Record]:
         replace(
             record,
             factors={**record.factors, "scheme": scheme.name},
-            values=_costs(scheme, record) if record.ok else {},
+            values=_costs(scheme) if record.ok else {},
         )
         for (size, ranks), record in chosen.items()
         for scheme in schemes(SIZES[size], ranks)
     ]
 
 
-def _costs(scheme: Scheme, record: Record) -> dict[str, Any]:
-    weights = 4 * transformer_parameters(SIZES[record.factors["size"]])
+def _costs(scheme: Scheme) -> dict[str, Any]:
     return {
         **vars(scheme),
-        "held_bytes": 2 * weights + scheme.state_bytes,
         "sent_bytes": scheme.gradient_bytes + scheme.parameter_bytes,
         "messages": scheme.gradient_messages + scheme.parameter_messages,
-        "averaged_bytes": record.values["gradient_bytes"],
-        "weights_bytes": weights,
     }
 
 
@@ -184,11 +179,9 @@ def _kinds() -> list[t.Column]:
 def _saved() -> list[t.Column]:
     """What sharding saves, and what it should."""
 
-    def unsharded(record: Record) -> int:
-        return sum(record.series[f"{m.UNSHARDED}_{record.factors['moment']}_bytes"])
-
     def saved(record: Record) -> int:
-        return unsharded(record) - _now_bytes(record)
+        unsharded: int = sum(record.series[f"{m.UNSHARDED}_{record.factors['moment']}_bytes"])
+        return unsharded - _now_bytes(record)
 
     def predicted(record: Record) -> int:
         names = (m.UNSHARDED, record.factors["implementation"])
@@ -202,10 +195,8 @@ def _saved() -> list[t.Column]:
     return [
         *_factors(),
         MOMENT,
-        t.derived("unsharded_gib", "Unsharded (GiB)", lambda r: unsharded(r) / t.GIB),
-        t.derived("sharded_gib", "Sharded (GiB)", lambda r: _now_bytes(r) / t.GIB),
         t.derived("saved_gib", "Saved (GiB)", lambda r: saved(r) / t.GIB),
-        t.derived("predicted_gib", "Predicted (GiB)", t.if_timed(lambda r: predicted(r) / t.GIB)),
+        t.derived("predicted_gib", "Predicted (GiB)", lambda r: predicted(r) / t.GIB),
         t.derived("error_percent", "Error (%)", error),
     ]
 
@@ -234,15 +225,11 @@ def _is_ours(record: Record) -> bool:
 SCHEMES = [
     *t.factors(size="Size", world_size="Processes", scheme="Scheme"),
     t.value("state_bytes", "Optimizer state, fullest rank (GiB)", 1 / t.GIB, "state_gib"),
-    t.value("balance", "of the mean (×)"),
-    t.value("held_bytes", "with weights and gradients (GiB)", 1 / t.GIB, "held_gib"),
     t.value("collectives", "Collectives", exact=True),
     t.value("gradient_bytes", "Gradients sent (GiB)", 1 / t.GIB, "gradients_gib"),
     t.value("parameter_bytes", "Parameters sent (GiB)", 1 / t.GIB, "parameters_gib"),
     t.value("sent_bytes", "Sent in all (GiB)", 1 / t.GIB, "sent_gib"),
     t.value("messages", "Messages", exact=True),
-    t.value("weights_bytes", "Gradients, predicted (GiB)", 1 / t.GIB, "weights_gib"),
-    t.value("averaged_bytes", "counted (GiB)", 1 / t.GIB, "averaged_gib"),
 ]
 
 

@@ -35,8 +35,4 @@ def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
 
 def _calls(record: Record) -> Any:
     """Our own loop keeps each call; NVIDIA's program tells their mean alone."""
-    if "time_ms" in record.samples:
-        return t.summary(record, "time_ms").n
-    if not record.ok:
-        raise KeyError("no test was made")
-    return record.factors["iterations"]
+    return t.summary(record, "time_ms").n if "time_ms" in record.samples else record.factors["iterations"]

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from statistics import median
-from typing import Any
 
 from perfscribe.experiments.ddp import drawings
 from perfscribe.experiments.ddp import show as ddp
@@ -180,15 +179,14 @@ def _ddp() -> list[t.Column]:
 
 
 def _traced() -> list[t.Column]:
-    return _swapped(one for one in (*ddp._timeline(), *ddp.SPANS) if one.name != "streams")
+    return _swapped([*ddp._timeline(), *ddp.SPANS])
 
 
 OPTIMIZER = t.factor("implementation", "Optimizer", lambda record: f"sharded ({record.factors['subject']})")
 
 
 def _sharding() -> list[t.Column]:
-    off_by: Callable[[Record], Any] = t.if_timed(lambda record: f"{record.values['difference']:.2g}")
     columns = [one for one in (*sharding._memory(), *sharding._times()) if one.kind != "published"]
     columns = [one for one in columns if not one.name.startswith(("update_ms", "exchange_ms"))]
-    of_theirs = t.derived("off_by", "Off by", off_by, exact=True)
+    of_theirs = t.derived("off_by", "Off by", lambda record: f"{record.values['difference']:.2g}", exact=True)
     return _swapped(columns, OPTIMIZER, of_theirs, *_compared("step_ms"))
