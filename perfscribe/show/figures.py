@@ -139,20 +139,6 @@ def of(rows: pd.DataFrame, draw: Callable[..., None], **more: Any) -> Callable[[
     return drawn
 
 
-def stacked(*draws: Callable[[Any], None], heights: Sequence[float] | None = None) -> Callable[[Any], None]:
-    """One drawing above the other in one figure: what the same cells gave, by several measures.
-
-    heights: of the parts, relative to each other; None: all the same.
-    """
-
-    def draw(canvas: Any) -> None:
-        parts = canvas.subfigures(len(draws), 1, squeeze=False, height_ratios=heights)
-        for part, each in zip(parts[:, 0], draws, strict=True):
-            each(part)
-
-    return draw
-
-
 def main_device(rows: pd.DataFrame) -> pd.DataFrame:
     """Rows of one device, the accelerator's where there are any: times of two do not mix."""
     return rows[rows["device"] == ("cuda" if "cuda" in set(rows["device"]) else "cpu")]

@@ -185,8 +185,10 @@ def test_a_failed_cell_shows_what_it_measured_before(tmp_path: Path) -> None:
     assert len(rows) == 3, "cells without any figure fold, the one with a figure does not"
     assert rows[1] == ["128", "fp32", "3.0 ± 0.5", "2", "oom [1]", "oom [1]"]
     assert rows[2][2:] == ["oom [2]"] * 4
-    table = t.make("a.b", "T", [partly], columns())
-    assert table.ok.empty, "findings leave it out"
+    assert t.make("a.b", "T", [partly], columns()).ok.empty, "findings leave it out"
+    early = record("unsupported", values={"before_start": True})
+    computed = t.derived("double", "Double", lambda one: 2 * one.factors["seq_len"])
+    assert list(t.make("a.b", "T", [record(), early], [computed]).frame["double"]) == [128, None]
 
 
 def test_a_figure_of_several_rounds_has_their_range_and_their_number(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import cache, partial
+from functools import partial
 from typing import Any
 
 import pandas as pd
@@ -43,6 +43,7 @@ OTHERS = tuple(dtype for dtype in DTYPES if dtype != REFERENCE)
 # The passes by the names that write-ups give them, and where their samples and published times stand.
 PASSES = {"forward": "forward_ms", "backward": "backward_ms", "forward+backward": "forward_backward_ms"}
 ONE_PASS = "pass_ms"
+PUBLISHED = "mixed_precision"  # file of the write-ups' passes
 NO_FP32 = "fp32 not measured"
 SOURCES = {
     "cs336-writeup-002": "002",
@@ -194,7 +195,7 @@ def _pass_columns(passes: Sequence[Record]) -> list[t.Column]:
         return 1 / t.summary(record, ONE_PASS).median
 
     def published(record: Record, source: str) -> Any:
-        return references.shown(_of_precisions(), source, _sample(record), record.factors)
+        return references.shown(references.load(PUBLISHED), source, _sample(record), record.factors)
 
     def published_speedup(record: Record, source: str) -> Any:
         found = None if record.has(dtype=REFERENCE) else speedup_of(source, record.factors, _sample(record))
@@ -222,15 +223,10 @@ def _pass_columns(passes: Sequence[Record]) -> list[t.Column]:
     ]
 
 
-@cache
-def _of_precisions() -> tuple[references.Reference, ...]:
-    return tuple(references.load("mixed_precision"))
-
-
 def speedup_of(source: str, levels: Mapping[str, Any], sample: str) -> float | None:
     """A source's time in fp32 over its time in the dtype; None where it lacks one of them."""
     before, after = (
-        references.of_source(_of_precisions(), source, sample, {**levels, "dtype": one})
+        references.of_source(references.load(PUBLISHED), source, sample, {**levels, "dtype": one})
         for one in (REFERENCE, levels["dtype"])
     )
     if before is None or after is None or before.value is None or after.value is None:

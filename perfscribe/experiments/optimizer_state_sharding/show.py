@@ -237,5 +237,10 @@ def figures(tables: Mapping[str, t.Table]) -> list[f.Figure]:
     """Memory by kind, and times."""
     memory = f.of(tables["cs336.sharding_kinds"].ok, drawings.memory)
     times = f.of(tables["cs336.sharding_times"].ok, drawings.times)
-    draw = f.stacked(memory, times, heights=(4.4, 3.4))
+
+    def draw(canvas: Any) -> None:
+        above, below = canvas.subfigures(2, 1, height_ratios=(4.4, 3.4))
+        memory(above)
+        times(below)
+
     return [f.Figure(FIGURES[0], CAPTION, draw, (7.0, 7.8), sample="sharded_step_ms")]

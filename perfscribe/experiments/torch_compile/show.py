@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -46,9 +46,8 @@ COST_NOTE = (
     "saved makes up for compiling."
 )
 CAPTION = (
-    "Speed-up by compiling. Above: attention over sequence length, forward and backward. Below: whole models, forward "
-    "pass and full training step. Points are medians over turns, bars the intervals over turns; the dashed "
-    "line is eager."
+    "Speed-up of whole models by compiling, forward pass and full training step. Points are medians over turns, bars "
+    "the intervals over turns; the dashed line is eager."
 )
 
 HOW = (t.factor("backend", "Backend"), t.factor("implementation", "Implementation"))
@@ -203,63 +202,37 @@ STAGGER = 0.06  # of the distance between two sizes, so that bars do not hide ea
 
 
 def figures(tables: Mapping[str, t.Table]) -> list[f.Figure]:
-    """Speed-ups of attention over sequence length, and of whole models by size."""
-    attention = f.of(tables[TABLES[1]].frame, draw_attention)
-    models = f.of(tables[TABLES[3]].ok, draw_models)
-    return [f.Figure(FIGURES[0], CAPTION, f.stacked(attention, models), (7.0, 7.0), sample="compiled_forward_ms")]
+    """Speed-ups of whole models by size."""
+    draw = f.of(tables[TABLES[3]].ok, _draw)
+    return [f.Figure(FIGURES[0], CAPTION, draw, sample="compiled_forward_ms")]
 
 
-def draw_attention(canvas: Any, table: pd.DataFrame) -> None:
-    """Forward and backward over sequence length, a line a width."""
-    rows = table[table["status"] == "ok"]
-    by = f.varying(rows, ("head_dim", "backend", "implementation", "dtype", "device"))
-    for axes, phase in _panels(canvas, "Sequence length", ("forward", "backward")):
-        for number, (level, group) in enumerate(rows.groupby(by, sort=False)):
-            group = group.sort_values("seq_len", kind="stable")
-            _points(axes, number, group["seq_len"].astype(float), group, phase, f"d {' '.join(map(str, level))}")
-        axes.set_xscale("log", base=2)
-        f.power_of_two_ticks(axes, sorted(set(rows["seq_len"].astype(float))))
-        _finish(axes)
-        f.mark_statuses(axes, table, "seq_len")
-
-
-def draw_models(canvas: Any, rows: pd.DataFrame) -> None:
-    """Forward and full step by model size, a line a context, dtype and implementation."""
+def _draw(canvas: Any, rows: pd.DataFrame) -> None:
+    """Forward and full step, a line a context, dtype and implementation."""
     sizes = list(dict.fromkeys(rows["size"]))
-    by = f.varying(rows, ("seq_len", "backend", "implementation", "dtype", "device"))
-    for axes, phase in _panels(canvas, "Model size", ("forward", "full_step")):
-        groups = list(rows.groupby(by, sort=False))
+    groups = list(
+        rows.groupby(f.varying(rows, ("seq_len", "backend", "implementation", "dtype", "device")), sort=False)
+    )
+    for axes, phase in zip(canvas.subplots(1, 2, sharey=True), ("forward", "full_step"), strict=True):
         for number, (level, group) in enumerate(groups):
             shift = STAGGER * (number - (len(groups) - 1) / 2)
-            at = pd.Series([sizes.index(size) + shift for size in group["size"]], dtype=float)
+            at = [sizes.index(size) + shift for size in group["size"]]
             _points(axes, number, at, group, phase, f"context {' '.join(map(str, level))}")
+        axes.axhline(1, color="#555555", linewidth=0.8, linestyle="--")
+        axes.set_yscale("log")  # half and double lie equally far from eager
+        f.plain_ticks(axes, (1, 1.5, 2, 3, 5, 7))
+        axes.set_title(_title(phase).capitalize())
+        axes.set_xlabel("Model size")
         axes.set_xticks(range(len(sizes)), sizes)
         axes.set_xlim(-0.5, len(sizes) - 0.5)
-        _finish(axes)
+        axes.legend(fontsize=7)
+    canvas.axes[0].set_ylabel("Eager over compiled (×)")
 
 
-def _panels(canvas: Any, x: str, phases: tuple[str, str]) -> list[tuple[Any, str]]:
-    """Two axes and their phases."""
-    panels = list(zip(canvas.subplots(1, 2, sharey=True), phases, strict=True))
-    for axes, phase in panels:
-        axes.set_title(_title(phase).capitalize())
-        axes.set_xlabel(x)
-    panels[0][0].set_ylabel("Eager over compiled (×)")
-    return panels
-
-
-def _points(axes: Any, number: int, at: pd.Series, group: pd.DataFrame, phase: str, label: str) -> None:
+def _points(axes: Any, number: int, at: Sequence[float], group: pd.DataFrame, phase: str, label: str) -> None:
     """Speed-ups of a phase with their intervals; without bars where there were too few turns."""
     speedups, low, high = (pd.to_numeric(group[f"{phase}_{n}"], errors="coerce") for n in ("speedup", "low", "high"))
     bars = [(speedups - low).clip(lower=0).to_numpy(float), (high - speedups).clip(lower=0).to_numpy(float)]
     style: dict[str, Any] = {"color": f.COLOURS[number % len(f.COLOURS)], "marker": f.MARKERS[number % len(f.MARKERS)]}
     style |= {"markersize": 4, "linewidth": 1, "capsize": 2, "label": label}
-    axes.errorbar(at.to_numpy(), speedups.to_numpy(float), yerr=bars, **style)
-
-
-def _finish(axes: Any) -> None:
-    """Eager's own line, a logarithmic axis on which half and double lie equally far from it, and the legend."""
-    axes.axhline(1, color="#555555", linewidth=0.8, linestyle="--")
-    axes.set_yscale("log")
-    f.plain_ticks(axes, (1, 1.5, 2, 3, 5, 7))
-    axes.legend(fontsize=7)
+    axes.errorbar(at, speedups.to_numpy(float), yerr=bars, **style)
