@@ -13,7 +13,7 @@ from perfscribe.show import tables as t
 CALIBRATION, FLASH = "calibration", "flash_benchmarking"
 # The name of the kind of cell that is a square product, by the experiment that has some.
 PRODUCTS = {CALIBRATION: "product", FLASH: "matmul"}
-MEASURED, DATA_SHEET, NOT_KNOWN = "measured", "data sheet", "not known"
+MEASURED, DATA_SHEET = "measured", "data sheet"
 TERA = 1e12
 # Times of a cell that moves bytes: by CUDA graph replay or the only timer, and launched by itself.
 TIMES = ("time_ms", "time_launched_ms")

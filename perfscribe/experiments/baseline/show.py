@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from statistics import fmean, median
 from typing import Any
 
@@ -83,35 +82,30 @@ MODEL = [t.factor("model_name", "Model"), t.factor("device", "Device"), t.factor
 # --- the workshop's nine rows -----------------------------------------------------------------------------------
 
 
-def _eval_loss(record: Record, epoch: int) -> Any:
-    by_epoch = dict(zip(record.series["eval_epoch"], record.series["eval_loss"], strict=True))
-    return by_epoch.get(float(epoch), f"no evaluation at epoch {epoch}")
+def _eval_loss(epoch: int) -> t.Column:
+    def get(record: Record) -> Any:
+        by_epoch = dict(zip(record.series["eval_epoch"], record.series["eval_loss"], strict=True))
+        return by_epoch.get(float(epoch), f"no evaluation at epoch {epoch}")
 
-
-def _number(name: str, scale: float = 1.0) -> t.Column:
-    return t.value(name, "", scale)
-
-
-def _derived(get: Get) -> t.Column:
     return t.derived("", "", get)
 
 
-# Its first and eighth are here two: the mean over all steps is not the last step's loss, and a peak is not what is
-# left after a step. Above them how many rows were trained, on which losses and speed depend.
+# Its eighth is here two: a peak is not what is left after a step. Above them how many rows were trained, on which
+# losses and speed depend.
 METRICS: tuple[tuple[str, str, t.Column], ...] = (
-    ("Rows trained", "rows given to Trainer", _derived(lambda record: record.factors["rows"])),
-    ("Train Loss (Final)", "train_loss of the summary, the mean over all steps", _number("mean_train_loss")),
-    *((f"Eval Loss (Epoch {epoch})", "eval/loss", _derived(partial(_eval_loss, epoch=epoch))) for epoch in (1, 2, 3)),
-    ("Training Speed (samples/sec)", "train_samples_per_second", _number("train_samples_per_s")),
+    ("Rows trained", "rows given to Trainer", t.derived("", "", lambda record: record.factors["rows"])),
+    ("Train Loss (Final)", "train_loss of the summary, the mean over all steps", t.value("mean_train_loss", "")),
+    *((f"Eval Loss (Epoch {epoch})", "eval/loss", _eval_loss(epoch)) for epoch in (1, 2, 3)),
+    ("Training Speed (samples/sec)", "train_samples_per_second", t.value("train_samples_per_s", "")),
     (
         "Evaluation Speed (samples/sec)",
         "eval/samples_per_second, median",
-        _derived(lambda record: median(record.series["eval_samples_per_s"] or [float("nan")])),
+        t.derived("", "", lambda record: median(record.series["eval_samples_per_s"] or [float("nan")])),
     ),
-    ("Steps per Epoch", "steps over epochs", _number("steps_per_epoch")),
-    ("Memory Allocated (MiB), peak", "torch's allocator", _number("peak_allocated_bytes", 1 / MIB)),
-    ("Memory Allocated (MiB), at rest", "torch's allocator, after steps", _number("at_rest_bytes", 1 / MIB)),
-    ("GPU Utilization (%)", "NVML, mean over the training", _number("gpu_utilisation_percent")),
+    ("Steps per Epoch", "steps over epochs", t.value("steps_per_epoch", "")),
+    ("Memory Allocated (MiB), peak", "torch's allocator", t.value("peak_allocated_bytes", "", 1 / MIB)),
+    ("Memory Allocated (MiB), at rest", "torch's allocator, after steps", t.value("at_rest_bytes", "", 1 / MIB)),
+    ("GPU Utilization (%)", "NVML, mean over the training", t.value("gpu_utilisation_percent", "")),
 )
 BY_ROWS = ("Train", "Eval Loss", "Steps")  # how metrics begin that depend on how many rows were trained
 NINE = [

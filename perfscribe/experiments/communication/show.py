@@ -159,12 +159,6 @@ METRIC_COLUMNS = [
 # --- ranks ------------------------------------------------------------------------------------------------------
 
 
-def _place(record: Record, placement: str) -> dict[str, Any]:
-    nodes, ranks_per_node = PLACEMENTS[placement]
-    link = _link(record, placement)
-    return {"placement": placement, "nodes": nodes, "ranks_per_node": ranks_per_node, "link": link}
-
-
 def _link(record: Record, placement: str) -> str:
     """What joins the two ranks, in words; gloo has TCP alone."""
     if record.factors["backend"] == "gloo" or placement == INTER:
@@ -179,7 +173,9 @@ def _ranks(records: Iterable[Record]) -> list[Record]:
 
 
 def _rank(record: Record, placement: str, rank: int) -> Record:
-    row = t.of_variant(record, f"{placement}_rank{rank}", **_place(record, placement), rank=rank)
+    nodes, ranks_per_node = PLACEMENTS[placement]
+    place = {"placement": placement, "nodes": nodes, "ranks_per_node": ranks_per_node, "link": _link(record, placement)}
+    row = t.of_variant(record, f"{placement}_rank{rank}", **place, rank=rank)
     if record.ok:
         row.samples["transfer_ms"] = record.samples[f"{placement}_transfer_ms"]
         row.values["calls"] = _calls(record, placement)

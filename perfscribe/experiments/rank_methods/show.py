@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Mapping
 from typing import Any
 
 from perfscribe.distributed import binding, mpi_start
@@ -39,19 +38,14 @@ BINDINGS_NOTE = (
 def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
     """Every rank by every method; bindings."""
     cells = {part: [one for one in records[NAME] if one.factors["part"] == part] for part in (LAUNCHED, BOUND)}
-    launched = t.expanded(cells[LAUNCHED], ["rank"], partial(_by_rank, "node", _launched))
-    bound = t.expanded(cells[BOUND], ["rank"], partial(_by_rank, "asked", _bound))
+    launched = t.expanded(
+        cells[LAUNCHED], ["rank"], lambda r: [(n, _launched(r, n)) for n in range(len(r.series["node"]))]
+    )
+    bound = t.expanded(cells[BOUND], ["rank"], lambda r: [(n, _bound(r, n)) for n in range(len(r.series["asked"]))])
     return [
         t.make(TABLES[0], "Ranks as each method finds them", launched, LAUNCHED_COLUMNS, [METHODS_NOTE]),
         t.make(TABLES[1], "Binding of ranks to cores", bound, BOUND_COLUMNS, [BINDINGS_NOTE]),
     ]
-
-
-def _by_rank(
-    series: str, values: Callable[[Record, int], dict[str, Any]], record: Record
-) -> list[tuple[int, dict[str, Any]]]:
-    """Each rank that the series tells of, and its values."""
-    return [(rank, values(record, rank)) for rank in range(len(record.series[series]))]
 
 
 # --- launches ---------------------------------------------------------------------------------------------------
