@@ -136,7 +136,7 @@ class DistributedCommunication(Problem):
         row = self.row(name, most, last)
         share = figure(row, "busbw_gb_per_s").share(figure(row, "link_gb_per_s"))
         if is_nccl:
-            rate = f"{gloo.over(time)} times as fast as Gloo; its bus bandwidth is {share} % of a plain copy's"
+            rate = f"{gloo.over(time)} times as fast as Gloo, with {share} % of a copy's bandwidth (CUDA events)"
             yield Finding(8, "several devices", f"{most} GPUs reduce 1GB by NCCL in {time} ms, {rate}.")
 
     def row(self, backend: str, world: str, message: str) -> Row | None:
@@ -209,8 +209,8 @@ class Checked(Problem):
         """The largest difference on most ranks."""
         error, allowed = (100 * float(row[name]) for name in ("error", "allowed"))
         return (
-            f"After training, weights on {row['world_size']} ranks differ from one process's by {Figure(error)} % of "
-            f"their change (allowed {allowed:g} %)."
+            f"After training a small model with SGD, weights on {row['world_size']} ranks differ from one process's by "
+            f"{Figure(error)} % of their change (allowed {allowed:g} %)."
         )
 
 
@@ -321,7 +321,8 @@ class NaiveDdpBenchmarking(Ddp):
         yield Table(
             "DDP: step, communication and exposed communication, ms.",
             f"{setup(rows[0])}, AdamW; median ± half IQR of {steps} in {rows[0]['turns']} turns, {clock}; comm: in "
-            "separate steps that wait after each phase; exposed: step minus the same step without communication.",
+            "separate steps that wait after each phase; exposed: step minus the same step without collectives, in "
+            "which flat's copies stay.",
             [
                 *("implementation", "bucket_mb"),
                 *(f"{one} ({world} {on})" for world in self.worlds for one in ("step_ms", "comm_ms", "exposed_ms")),

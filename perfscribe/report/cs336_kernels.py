@@ -161,7 +161,7 @@ class NsysProfile(Problem):
         cell, most = max(longer.items(), key=lambda one: one[1].value)
         apart = sum(one.value > 1.02 for one in longer.values())
         where = f"in {apart} of {len(longer)} cells, at most {most} times ({', '.join(cell)})"
-        return f"Tracing slows it by more than 2 % {where}."
+        return f"Traced passes take over 2 % longer than untraced ones {where}."
 
     def idle(self, size: str, context: str) -> Figure:
         """Share of forward without any kernel, percent."""

@@ -419,12 +419,14 @@ class Strategies(Problem):
         )
         small, memory = min(self.all("peak_allocated_gib"), key=lambda one: one[1].value)
         least = f"{small} needs the least memory, {memory} GB{mark}"
+        left = any(entry(self.found(*row), "status") == "not_run" for row in self.ROWS)
+        of = f" of {len(self.all('samples_per_s'))} measured" if left else ""
         if self.world == 1:
             yield Answer(f"On {on} every shard is the whole model; {least}.", f"{', '.join(self.costs())}{mark}.")
             yield Finding(3, "fsdp", f"CPU {self.costs()[0].replace('Off-load', f'off-load on {on}')}{mark}.")
             return
         (fast, speed), (second, next_speed) = sorted(self.all("samples_per_s"), key=lambda one: -one[1].value)[:2]
-        fastest = f"{fast} is fastest, {speed} samples/s"
+        fastest = f"{fast} is fastest{of}, {speed} samples/s"
         then = f", then {second}" if fast == "DDP" else ""
         noise = f" ({second} within noise)" if speed.within_noise(next_speed) else then
         half, full, ddp = (figure(self.found(one), "state_gib").value for one in ("SHARD_GRAD_OP", "FULL_SHARD", "DDP"))
@@ -558,7 +560,9 @@ class OfBloom(Scaling):
         model = entry(row, "model_name", "bloom-560m").split("/")[-1]
         memory = "; memory: mean of all in use, not torch's peak" if self.site.gpu else ""
         scales = (
-            f"{SCALES}, against {self.alone()}" if ok(self.first()) else "scale factors: against the first measured"
+            f"{SCALES}, against {self.alone()}"
+            if ok(self.first())
+            else "scale factors: against the first measured of the same wrapping"
         )
         return f"{model}{weights(row)}, {trained(self.site, row, rows)}; {scales}; {LOSS}{memory}"
 
@@ -634,7 +638,7 @@ class MultiGpu(OfBloom):
         if row is None or not self.site.gpu:
             return ""
         idle = figure(row, "idle_ms").share(figure(row, "traced_step_ms"))
-        return f"With {row['batch']} row per GPU a traced step on {world} GPUs is {idle} % idle."
+        return f"With {row['batch']} row per GPU a traced step on {world} GPUs, {how}, is {idle} % idle."
 
     def lines(self) -> list[Line]:
         """Labels and the source's rows."""
@@ -960,8 +964,8 @@ class WeakScaling(Problem):
         clock = "Trainer's clock" if row.get("loop", "trainer") == "trainer" else "host clock"
         alone = ", the first row without FSDP" if row.get("wrapped_by") == "none" else ""
         return (
-            f"{sizes}, {epochs}, {rounds(row)}, {clock}; efficiency T(first)/T(row) by median steps, host clock, "
-            f"without the first step{alone}{other}."
+            f"{sizes}, {epochs}, {rounds(row)}, {clock}; {LOSS}; efficiency T(first)/T(row) by median steps, host "
+            f"clock, without the first step{alone}{other}."
         )
 
     def work(self) -> Figure:

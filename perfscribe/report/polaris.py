@@ -350,10 +350,12 @@ class CrossNode(Problem):
         ratio = "a difference within noise" if same else f"a factor of {figure(row, 'impact')}{at}"
         across = f"Transfer takes {transfer[0]} ms across nodes{at} and {transfer[1]} within one"
         both = ", a difference within noise" if entry(self.row(self.TOTAL), "impact_verdict") == "cannot tell" else ""
-        waited = f"With waiting, communication takes {total[0]} ms across{at} and {total[1]} within{both}{end}."
+        waited = f"With waiting, rank 0's takes {total[0]} ms across{at} and {total[1]} within{both}{end}."
+        if not self.cluster:
+            waited += f" The other rank's takes {figure(self.rank('intra', 1), 'total_ms')} ms within{end}."
         why = "A rank waits for the other to arrive; that time says nothing about the link."
         yield Answer(
-            f"{across}, {ratio}, for {count} calls each{end}.",
+            f"{across}, {ratio}{end}.",
             "With waiting, communication varies too much for a ratio." if varies(*total) else waited,
             Why(why, all(waiting) and any(float(one.quoted) for one in waiting)),
         )
@@ -367,10 +369,14 @@ class CrossNode(Problem):
             return self.site.row("polaris.communication_nodes", between="two nodes of a cluster", **levels)
         return self.site.row("polaris.communication", tool="torch_profiler", **levels)
 
+    def rank(self, placement: str, rank: int) -> Row | None:
+        """A rank's figures where both are on one machine."""
+        levels = {"backend": self.backend, "tool": "torch_profiler", "implementation": "torch_ddp"}
+        return self.site.row("polaris.communication_ranks", placement=placement, rank=rank, **levels)
+
     def link(self) -> str:
         """What the bytes go through within one machine."""
-        levels = {"backend": self.backend, "placement": "intra", "tool": "torch_profiler"}
-        return entry(self.site.row("polaris.communication_ranks", implementation="torch_ddp", **levels), "link")
+        return entry(self.rank("intra", 0), "link")
 
     def marks(self) -> tuple[str, str]:
         """What stands behind figures across nodes, and what behind a title or sentence whose figures all have it."""
@@ -390,8 +396,9 @@ class CrossNode(Problem):
     def published(self) -> str:
         """000's figures, and 001's training of one rank beside ours."""
         first = {"backend": "nccl", "profiled": "yes, the process's first profile"}
-        own = self.site.value("polaris.communication_trainings", "epoch_s", **first)
-        here = f"; here {own}" if own and self.site.gpu else ""
+        row = self.site.row("polaris.communication_trainings", **first)
+        own, epochs = figure(row, "epoch_s"), entry(row, "epochs")
+        here = f"; here {own}, with one profile in {so_many(epochs, 'epoch')}" if own and self.site.gpu else ""
         return (
             "Published: 000: 677.21 and 6.97 ms (97×), 93.60 and 14.40 %, 30.78 and 0.44 ms, 22.0 and 15.8 calls. "
             f"001: one rank, profiled, 10 epochs in 20.68 s, 2.07 per epoch{here}."
@@ -435,7 +442,7 @@ class Formats(Problem):
         batch = entry(any_row, "batch", "32")
         samples, _, epochs = entry(any_row, "training_samples", "512 of 2048 × 5").rpartition(" × ")
         where = self.site.one_device if ranks(memory) == 1 else said_ranks(memory)
-        spread = "; ratio ± half of its interquartile range" if epochs != "1" else ""
+        spread = "; ratio ± half of its interquartile range over a run's epochs" if epochs != "1" else ""
         marked = "‡ one rank with a quarter of the samples, without DDP and profiler; 001 ran 4 ranks under both"
         yield Table(
             "Training from memory and from files.",
