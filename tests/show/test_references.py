@@ -9,7 +9,6 @@ import pytest
 from workspace import ROOT
 
 from perfscribe.show import references
-from perfscribe.show.references import Reference
 
 SEEDS = ROOT.parent / "shared" / "seeds"
 # Sources whose text is kept, by its number.
@@ -23,10 +22,6 @@ SOURCES = {
 needs_seeds = pytest.mark.skipif(not SEEDS.is_dir(), reason="the seed texts are not beside this checkout")
 EXPERIMENTS = sorted(path.stem for path in references.FOLDER.glob("*.csv") if path.stem != "sources")
 EVERY = [row for experiment in EXPERIMENTS for row in references.load(experiment)]
-
-
-def of(experiment: str, source: str) -> list[Reference]:
-    return [row for row in references.load(experiment) if row.source == source]
 
 
 def raw_rows() -> list[dict[str, str]]:
@@ -55,22 +50,6 @@ def test_each_figure_stands_in_its_source(source: str) -> None:
     text = next(SEEDS.glob(f"{SOURCES[source]}_*")).read_text("utf-8").replace("\u2011", "-")  # a hyphen that stays
     figures = [row["value"] for row in raw_rows() if row["source"] == source]
     assert len(figures) > 10 and [figure for figure in figures if figure not in text] == []
-
-
-def test_values_stand_in_the_unit_of_the_metric() -> None:
-    seconds = references.find(
-        of("all_reduce", "cs336-writeup-002"), "time_ms", backend="gloo", world_size=2, size_mb=1, rank=0
-    )
-    assert [(row.text, row.unit, row.value) for row in seconds] == [("0.0021327375434339046", "s", 2.1327375434339046)]
-    (hundred,) = references.find(of("attention", "yyin-dev"), "forward_ms", seq_len=16384, head_dim=16)
-    assert (hundred.text, hundred.unit, hundred.value) == ("4.7718", "s/100", 47.718)
-    (mebi,) = references.find(of("attention", "yyin-dev"), "memory_before_backward_gib", seq_len=16384, head_dim=16)
-    assert (mebi.unit, mebi.value) == ("MiB", 16761.5 / 1024)
-    (commas,) = references.find(of("attention", "cs336-writeup-002"), "one_matrix_bytes")
-    assert (commas.text, commas.value) == ("8,589,934,592", 8 * 2**30)
-    oom = references.find(of("flash_benchmarking", "cs336-writeup-002"), "backward_ms", seq_len=65536, head_dim=16,
-                          dtype="fp32", implementation="eager")  # fmt: skip
-    assert [(row.text, row.value) for row in oom] == [("OOM", None)]
 
 
 # --- bad files ------------------------------------------------------------------------------------------------

@@ -76,16 +76,6 @@ def shown(tmp_path: Path, *columns: t.Column, **fields: Any) -> list[str]:
     return rows(markdown(tmp_path, table))[1]
 
 
-# --- columns ----------------------------------------------------------------------------------------------------
-
-
-def test_name_of_a_column(tmp_path: Path) -> None:
-    named = [t.median("forward_ms", "ms", name="forward"), t.iqr("forward_ms", name="forward")]
-    table = t.make("a.b", "Title", [record()], named)
-    assert list(table.frame.columns[:2]) == ["forward", "forward_iqr"]
-    assert rows(markdown(tmp_path, table))[1] == ["12.3 ± 0.2"]
-
-
 # --- rounding ---------------------------------------------------------------------------------------------------
 
 
@@ -103,17 +93,6 @@ def test_a_figure_is_never_finer_than_its_spread(tmp_path: Path, samples: list[f
     assert shown(tmp_path, t.median("x", "x"), t.iqr("x", "IQR"), samples={"x": [samples]})[0] == median
     # The spread counts whether or not the table shows it.
     assert shown(tmp_path, t.median("x", "x"), samples={"x": [samples]})[0] == median
-
-
-# --- statuses, footnotes, folding -------------------------------------------------------------------------------
-
-
-def test_a_status_stands_in_every_figure_with_its_reason_below(tmp_path: Path) -> None:
-    cells = [record(), record("timeout", "longer than 600 s"), record("failed", "RuntimeError: x")]
-    text = markdown(tmp_path, t.make("a.b", "Title", cells, columns(), ["A note."]))
-    assert rows(text)[2] == ["64", "fp32", *["timeout [1]"] * 4]
-    assert rows(text)[3] == ["64", "fp32", *["failed [2]"] * 4]
-    assert text.endswith("\n\n[1] timeout: longer than 600 s  \n[2] failed: RuntimeError: x\n\nA note.\n")
 
 
 # --- blanks -----------------------------------------------------------------------------------------------------
@@ -189,25 +168,3 @@ def test_a_failed_cell_shows_what_it_measured_before(tmp_path: Path) -> None:
     early = record("unsupported", values={"before_start": True})
     computed = t.derived("double", "Double", lambda one: 2 * one.factors["seq_len"])
     assert list(t.make("a.b", "T", [record(), early], [computed]).frame["double"]) == [128, None]
-
-
-def test_a_figure_of_several_rounds_has_their_range_and_their_number(tmp_path: Path) -> None:
-    columns = [t.factor("seq_len", "Length"), t.value("rate", "Rate (1/ms)", 1e-3, "per_ms"), t.value("loss", "Loss")]
-    several = record(values={"rate": 18000.0, "loss": 4.0}, ranges={"rate": 6100.0}, rounds=3)
-    once = record(factors={"seq_len": 128}, values={"rate": 17000.0, "loss": 4.0})
-    for found in ([several, once, record("oom")], [once]):
-        t.write(t.make("x", "X", found, columns), tmp_path)
-        with (tmp_path / "x.csv").open() as file:
-            [first, *_] = lines = list(csv.DictReader(file))
-        if found[0] is several:
-            assert (first["per_ms"], first["per_ms_spread"], first["rounds"]) == ("18.0", "6.1000000000000005", "3")
-            assert [line["per_ms_spread"] for line in lines[1:]] == ["one round", "oom"]
-        assert ("rounds" in first, "loss_spread" in first) == (found[0] is several, False)
-
-
-def test_settings_stand_in_the_csv_of_every_cell_and_on_no_page(tmp_path: Path) -> None:
-    both = [record(), record("oom")]
-    table = t.make("a.b", "Title", both, [t.factor("seq_len", "Length"), *t.settings("dtype")])
-    assert "dtype" not in markdown(tmp_path, table)
-    with open(tmp_path / "a.b.csv", newline="", encoding="utf-8") as stream:
-        assert [row["dtype"] for row in csv.DictReader(stream)] == ["fp32", "fp32"]
