@@ -81,21 +81,6 @@ def run(q, k, scale=1.0):
 '''
 
 
-OTHER = {
-    "operator": KERNEL.replace("@", "*"),
-    "type of a number": KERNEL.replace("2.0", "2"),
-    "name": KERNEL.replace("scale", "factor"),
-    "decorator": KERNEL.replace("def run", "@staticmethod\ndef run"),
-    "import": KERNEL.replace("import math", "import cmath as math"),
-}
-
-
-@pytest.mark.parametrize("edit", OTHER)
-def test_what_counts(project, edit):
-    before = fingerprint("perfscribe.main", project(main="def run(): from . import kernel", kernel=KERNEL))
-    assert fingerprint("perfscribe.main", project(kernel=OTHER[edit])) != before
-
-
 def test_what_a_name_stands_for_counts(project):
     root = project(first="def f(): return 1\ndef g(): return 2", second="def f(): return 3")
     prints = set()
@@ -139,7 +124,6 @@ def test_libraries_are_those_of_the_whole_closure(project):
     assert Sources(root).libraries("perfscribe.kernel") == ["h5py", "numpy", "torch"]
 
 
-# Without site-packages: a fingerprint needs the standard library alone.
 def test_what_was_found_in_a_text_is_kept_from_run_to_run(project, tmp_path, monkeypatch):
     root = project(main="import numpy\ndef run(): from . import kernel", kernel=KERNEL, other="import json")
     kept = tmp_path / "kept" / "code.json"
@@ -157,7 +141,7 @@ def test_what_was_found_in_a_text_is_kept_from_run_to_run(project, tmp_path, mon
     with monkeypatch.context() as patch:
         patch.setattr(fp, "_parsed", lambda *_: pytest.fail("read again"))
         assert ask() == first
-    project(kernel=OTHER["operator"])
+    project(kernel=KERNEL.replace("@", "*"))
     os.utime(root / "perfscribe" / "kernel.py", ns=(stamp, stamp))
     edited = ask()
     assert edited == (fingerprint("perfscribe.main", root), ["numpy"]) != first

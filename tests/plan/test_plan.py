@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import os
 import re
-import shutil
 import subprocess
 import sys
 import types
@@ -109,30 +108,6 @@ def test_auto_takes_the_preset_of_the_machine(
     assert session.resolve_preset("auto") == preset and asked == [("cuda",)]
     assert [session.resolve_preset(name) for name in config.PRESETS] == list(config.PRESETS) and len(asked) == 1
     assert session.make_plan(ROOT, raw(preset="auto")).preset == preset
-
-
-@pytest.fixture
-def published(tmp_path: Path) -> Path:
-    """A tree with a published site of the tiny plan."""
-    for name in ("perfscribe", "references"):
-        shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
-    site = tmp_path / "results" / "demo"
-    plan.build(raw(site="demo"), "tiny", ROOT).write(site / "plan")
-    (site / "published.json").write_text("{}")
-    return tmp_path
-
-
-def test_a_published_site_keeps_its_measuring_units(published: Path) -> None:
-    folder = published / "results" / "demo" / "plan"
-    before = {path.name: (path.read_bytes(), path.stat().st_mtime_ns) for path in folder.glob("measure-*.json")}
-    measure = published / "perfscribe" / "experiments" / "attention" / "measure.py"
-    measure.write_text(measure.read_text() + "\n\nLATER = 1\n")
-    wanted = raw(site="demo", preset="gpu")
-    made = session.make_plan(published, wanted)
-    assert made.preset == "tiny" and not made.datasets
-    session.write_plan(published, wanted, made)
-    assert {path.name: (path.read_bytes(), path.stat().st_mtime_ns) for path in folder.glob("measure-*.json")} == before
-    assert not (folder / "options.json").exists()
 
 
 @pytest.mark.parametrize(
