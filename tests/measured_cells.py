@@ -25,7 +25,8 @@ def with_tokens(folder: Path, batch: int, length: int) -> Path:
 def generated(datasets: dict, folder: Path) -> Path:
     """The folder, with these data sets."""
     for name, dataset in datasets.items():
-        generate({"dataset": name, **dataset}, folder / name)
+        plan = json.loads(json.dumps({"dataset": name, "formats": [], **dataset}))  # as the planner's file gives it
+        generate(plan, folder / name)
     return folder
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 
 import pytest
 import trainer_ranks
+from measured_cells import generated
 
 pytest.importorskip("transformers", reason="the package transformers is not installed")
 from torch.distributed.checkpoint import FileSystemReader
@@ -17,7 +17,6 @@ from trainer_programs import checkpoint_as_on_gpus, checkpoint_fused
 
 from perfscribe.base.cells import Cell
 from perfscribe.data import squad_sets
-from perfscribe.data.generate import generate
 from perfscribe.distributed.launch import launch
 from perfscribe.experiments.checkpoints import measure, program
 from perfscribe.experiments.checkpoints.measure import PIECES_BYTES, needed_bytes, predicted_bytes
@@ -32,9 +31,7 @@ SECTION |= {"learning_rate": 0.02, "weight_decay": 0.01, "dtype": "fp32"}
 @pytest.fixture(scope="module")
 def cell(tmp_path_factory: pytest.TempPathFactory) -> Cell:
     trainer_ranks.preload()
-    folder = tmp_path_factory.mktemp("data")
-    [(name, dataset)] = squad_sets.datasets(SECTION).items()
-    generate(json.loads(json.dumps({"dataset": name, "formats": [], **dataset})), folder / name)
+    folder = generated(squad_sets.datasets(SECTION), tmp_path_factory.mktemp("data"))
     (made,) = measure.cells(SECTION)
     return replace(made, data_folder=str(folder))
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from measured_cells import generated
 from workspace import ROOT
 
 pytest.importorskip("transformers", reason="the package transformers is not installed")
@@ -39,9 +40,7 @@ Run = Callable[..., Record]
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     """Runs a cell of the tiny preset, with factors changed; its record."""
-    folder = tmp_path_factory.mktemp("data")
-    for name, dataset in measure.datasets(_section("tiny")).items():
-        generate(json.loads(json.dumps({"dataset": name, "formats": [], **dataset})), folder / name)
+    folder = generated(measure.datasets(_section("tiny")), tmp_path_factory.mktemp("data"))
 
     @cache
     def one(model: str, labels: str, **changed: Any) -> Record:

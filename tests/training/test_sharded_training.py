@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
 
 pytest.importorskip("transformers", reason="the package transformers is not installed")
 import trainer_ranks
+from measured_cells import generated
 from trainer_programs import overflow_on_one_rank, train_as_on_gpus
 
 from perfscribe.data import squad_sets
-from perfscribe.data.generate import generate
 from perfscribe.distributed.failures import RankError
 from perfscribe.distributed.launch import launch
 from perfscribe.training import on_ranks
@@ -28,10 +27,8 @@ CUSTOM = BLOOM | {"model_name": "simple_gpt", **SHAPE}
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
     trainer_ranks.preload()
-    folder = tmp_path_factory.mktemp("data")
-    [(name, dataset)] = squad_sets.datasets(CONFIG).items()
-    generate(json.loads(json.dumps({"dataset": name, "formats": [], **dataset})), folder / name)
-    return str(folder), name
+    folder = generated(squad_sets.datasets(CONFIG), tmp_path_factory.mktemp("data"))
+    return str(folder), squad_sets.dataset_name(CONFIG)
 
 
 def train(data: tuple[str, str], world_size: int, factors: dict, program: Any = on_ranks.on_rank) -> list[dict]:

@@ -6,12 +6,12 @@ import json
 
 import pytest
 import torch
+from measured_cells import generated
 
 pytest.importorskip("transformers", reason="the package transformers is not installed")
 
 from perfscribe.analytic.workshop_shapes import SimpleGptShape
 from perfscribe.data import squad_sets
-from perfscribe.data.generate import generate
 from perfscribe.experiments.baseline import training
 from perfscribe.models import bloom, simple_gpt
 from perfscribe.training import bare_loop, knobs, trainer
@@ -25,10 +25,8 @@ SECTION |= {"workshop": {"squad": None, "weights": None, "tokenizer": None}}
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> squad_sets.TokenisedSet:
-    folder = tmp_path_factory.mktemp("data")
-    [(name, dataset)] = squad_sets.datasets(SECTION).items()
-    generate({"dataset": name, "formats": [], **dataset}, folder / name)
-    return squad_sets.read(folder, name, "answer")
+    folder = generated(squad_sets.datasets(SECTION), tmp_path_factory.mktemp("data"))
+    return squad_sets.read(folder, squad_sets.dataset_name(SECTION), "answer")
 
 
 def train(model, data, folder, wanted=KNOBS):
@@ -112,12 +110,3 @@ def test_every_row_is_trained_on_once_an_epoch_and_the_first_ones_fill_up() -> N
     for world_size, steps in ((1, 125), (2, 63), (8, 16)):  # of the workshop's 500 rows
         assert bare_loop.steps_per_epoch(Knobs(), 500, world_size) == steps
         assert len(bare_loop.epoch_steps(Knobs(), 500, 0, world_size - 1, world_size)) == steps
-
-
-def test_a_step_holds_the_same_rows_however_many_ranks_share_it() -> None:
-    def rows_of(world_size, grad_acc):
-        own = Knobs(grad_acc=grad_acc, seed=5)
-        ranks = [bare_loop.epoch_steps(own, 24, 0, rank, world_size) for rank in range(world_size)]
-        return [{row for rank in ranks for batch in rank[step] for row in batch} for step in range(len(ranks[0]))]
-
-    assert rows_of(1, 4) == rows_of(2, 2) == rows_of(4, 1)
