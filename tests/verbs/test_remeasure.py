@@ -11,7 +11,6 @@ from workspace import Workspace
 
 from perfscribe.base.cells import Cell
 from perfscribe.records import journal
-from perfscribe.run import session
 from perfscribe.verbs import remeasure
 
 GRID = [{"n": 1, "dtype": "fp32"}, {"n": 1, "dtype": "bf16"}, {"n": 2, "dtype": "fp32"}, {"n": 2, "dtype": "bf16"}]
@@ -102,15 +101,6 @@ def test_a_published_site_is_read_only(tmp_path: Path) -> None:
     (tmp_path / "results" / "h200" / "published.json").write_text("{}")
     with pytest.raises(ValueError, match="site h200 was published and is read-only"):
         remeasure.main(tmp_path, "h200", ["probe"])
-
-
-def test_not_while_a_run_is_under_way(measured: ShardJob) -> None:
-    lock = session.RunLock(measured.root / ".perfscribe" / "run.lock")
-    assert lock.try_acquire()
-    with pytest.raises(session.AnotherRun, match=r"another run is under way in this checkout: process \d+"):
-        remeasure.main(measured.root, "local", ["probe"])
-    lock.release()
-    assert remeasure.main(measured.root, "local", ["probe"]) == 0
 
 
 def test_the_verb_and_the_report_after_it(tmp_path: Path) -> None:

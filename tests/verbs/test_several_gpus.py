@@ -29,13 +29,6 @@ def machine(monkeypatch: pytest.MonkeyPatch, gpus: int) -> None:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
 
 
-def test_hidden_gpus_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    machine(monkeypatch, 4)
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,3")
-    assert environment.shortfall(("cuda:4",)) == ("skipped", "2 GPUs")
-    assert environment.shortfall(("bf16", "cuda:2")) is None
-
-
 def test_the_worker_skips_them_and_takes_them_up_on_more_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     probe = ShardJob(tmp_path, SOURCE)
     probe.plan(CELLS)
