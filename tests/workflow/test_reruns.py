@@ -78,39 +78,9 @@ def in_text(path: str, change: Callable[[str], str]) -> Callable[[Path], None]:
     return edit
 
 
-def body_of(text: str, function: str) -> tuple[ast.FunctionDef, list[str]]:
-    """A top-level function and the text's lines."""
-    found = (node for node in ast.parse(text).body if isinstance(node, ast.FunctionDef) and node.name == function)
-    return next(found), text.splitlines()
-
-
 def insert(path: str, function: str, line: str) -> Callable[[Path], None]:
-    """A line at the end of a function, before its last statement."""
-
-    def change(text: str) -> str:
-        node, lines = body_of(text, function)
-        last = node.body[-1]
-        lines.insert(last.lineno - 1, " " * last.col_offset + line)
-        return "\n".join(lines) + "\n"
-
-    return in_text(path, change)
-
-
-def new_docstring(path: str, function: str) -> Callable[[Path], None]:
-    """Other words in a function's docstring."""
-
-    def change(text: str) -> str:
-        node, lines = body_of(text, function)
-        old = node.body[0]
-        assert ast.get_docstring(node) is not None and old.end_lineno is not None
-        lines[old.lineno - 1 : old.end_lineno] = [
-            " " * old.col_offset + '"""Other words.',
-            "",
-            '    Two lines of them."""',
-        ]
-        return "\n".join(lines) + "\n"
-
-    return in_text(path, change)
+    """A line at the begin of a top-level function."""
+    return in_text(path, lambda text: re.sub(rf"(?m)^(def {function}\(.*:)$", rf"\1\n    {line}", text))
 
 
 def append(path: str, text: str = "EDITED = True") -> Callable[[Path], None]:
@@ -189,12 +159,12 @@ def move_module(root: Path) -> None:
 
 
 EDITS: dict[str, Callable[[Path], None]] = {
-    "a comment in a kernel module": insert(EAGER, "scaled_dot_product_attention", "# a comment"),
-    "a docstring": new_docstring(EAGER, "scaled_dot_product_attention"),
+    "a comment in a kernel module": append(EAGER, "# a comment"),
+    "a docstring": in_text(EAGER, lambda text: re.sub(r'"""(?=\w)', '"""Other words.\n\n    ', text)),
     "a reformatting": in_text(EAGER, reformat),
     "a module moved and renamed": move_module,
     "new time stamps of all sources": touch_sources,
-    "the kernel": insert(EAGER, "scaled_dot_product_attention", "assert True"),
+    "the kernel": append(EAGER),
     "how an experiment measures": insert(f"{ATTENTION}/measure.py", "run", "assert True"),
     "how cells are listed, the cells being the same": insert(f"{ATTENTION}/measure.py", "cells", "assert True"),
     "a table function": insert(f"{ATTENTION}/show.py", "tables", "assert True"),
