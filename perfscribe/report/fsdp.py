@@ -237,13 +237,16 @@ class Baseline(NineRows):
         )
         mark, epochs, least = self.mark, self.epochs(), self.least()
         levels = {"model_name": entry(self.metric(self.METRICS[0]), "model_name"), "labels": "answer"}
-        whole = figure(self.site.row("fsdp.single_runs", **levels), "train_runtime_s")
+        whole, steps = (
+            figure(self.site.row("fsdp.single_runs", **levels), one) for one in ("train_runtime_s", "all_steps_s")
+        )
         saved = all(figure(row, "save_s") for row in epochs)
         parts = ("eval_runtime_s", "save_s") if saved else ("eval_runtime_s",)
         beside = sum(figure(row, part).value for row in epochs for part in parts)
-        named = "are evaluation and checkpoints" if saved else "is evaluation"
+        named = "evaluation and checkpoints" if saved else "evaluation"
         share = whole.of(100 * beside / whole.value)
-        yield Answer(f"Training takes {whole} s, of which {share} % {named}{mark}." if epochs else "")
+        times = f"Training takes {whole} s: {steps.share(whole)} % in steps, {share} % in {named}{mark}."
+        yield Answer(times if epochs else "")
         peak, rest = (self.memory(moment) for moment in ("peak", "at rest"))
         yield Answer("", f"Memory peaks at {peak} GB and is {rest} GB between steps{mark}.")
         if least is None:

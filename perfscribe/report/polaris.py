@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from perfscribe.report.cells import NO_SUCH_THING, Cell, as_cell, word
 from perfscribe.report.problem import Answer, Entries, Finding, Part, Problem, Table, Title, Why
-from perfscribe.report.site import NOTHING, RAN, Row, Site, ends, entry, figure, ok, printed, so_many
+from perfscribe.report.site import NOTHING, RAN, Row, Site, batch_of, ends, entry, figure, ok, printed, so_many
 from perfscribe.show.rounding import MIB_AS_MB, NO_FIGURE, Figure
 
 TITLE = "Polaris homework"
@@ -220,10 +220,11 @@ class TensorDimensions(Problem):
         """By features and d_model; what raises an error, what wider models need."""
         widths = self.widths()
         mark, because = differing(self.reasons())
+        batch = batch_of(self.site, self.TABLE, "32")
         yield Table(
             f"Training by width{mark}.",
-            f"FP32, {self.epochs()}, default d_model {widths[0][1]}, one run each, host clock with synchronise; "
-            f"allocated: after training, peak: of allocated memory{because}.",
+            f"FP32, {self.epochs()}, batch {batch}, default d_model {widths[0][1]}, one run each, host clock with "
+            f"synchronise; allocated: after training, peak: of allocated memory{because}.",
             ["src", "d_model", "Time (s)", "Allocated memory (GB)", "Peak memory (GB)", "001"],
             [self.line(place) for place in range(len(widths))],
         )
@@ -525,8 +526,9 @@ class DataTypes(Problem):
         base, wider, narrow_half, half = (figure(one, "peak_gb") for one in settings)
         yield Table(
             "Comparison Table.",
-            f"{said_ranks(rows[0]).capitalize()}, weights of the same dtype; peak of allocated memory, "
-            f"throughput of the slowest and the fastest of {entry(rows[0], 'epochs_n', '2')} epochs, one run each.",
+            f"{said_ranks(rows[0]).capitalize()}, batch {batch_of(site, self.SCALE, '32')}, weights of the same dtype; "
+            "peak of allocated memory, throughput of the slowest and the fastest of "
+            f"{entry(rows[0], 'epochs_n', '2')} epochs, one run each.",
             ["Metric", "Task 3 (Baseline)", "Task 6 (Scale-Up)"],
             [
                 *zip(("Embedding Dim", "Data Type", "Dataset Size"), *labels, strict=True),

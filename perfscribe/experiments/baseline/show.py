@@ -282,6 +282,12 @@ def labelled(records: Sequence[Record]) -> list[Record]:
     return rows
 
 
+def _all_steps_s(record: Record) -> float:
+    """Time in optimizer steps, the first ones too; median over rounds."""
+    rounds = zip(record.samples["step_s"], record.warmup["step_s"], strict=True)
+    return median(sum(first) + sum(later) for later, first in rounds)
+
+
 RUNS = [
     t.factor("model_name", "Model", _model_name),
     t.factor("device", "Device"),
@@ -289,6 +295,7 @@ RUNS = [
     *t.factors(labels="Labels", rows="Rows"),
     *t.exact(parameters="Parameters", weights="Weights", wrapped_by="Wrapped by", steps="Steps"),
     t.value("train_runtime_s", "Run time, Trainer's (s)"),
+    t.derived("all_steps_s", "All steps (s)", _all_steps_s),
     *t.timed("step_s", "Step (s)", "n"),
     t.value("train_samples_per_s", "Samples/s, Trainer's"),
     t.value("peak_allocated_bytes", "Peak allocated (GiB)", 1 / t.GIB, "peak_gib"),

@@ -43,6 +43,7 @@ def _columns() -> list[t.Column]:
         columns.peak_gib(),
         t.value("allocated_after_bytes", "Allocated (GiB)", 1 / t.GIB, "allocated_gib"),
         t.timer("epoch_s"),
+        *t.settings("batch"),
     ]
 
 
@@ -53,4 +54,5 @@ def _scale_columns() -> list[t.Column]:
         t.derived("lowest_per_s", "Throughput, lowest epoch (samples/s)", columns.lowest_per_s),
         t.derived("highest_per_s", "Highest (samples/s)", columns.highest_per_s),
         t.derived("epochs_n", "n", lambda r: sum(map(len, columns.epochs_s(r))), exact=True),
+        *t.settings("batch"),
     ]
