@@ -66,17 +66,12 @@ TUNED = section(
     compiled=flag("whether blocks and loss are compiled", True),
 )
 
-
-def wrap(*gpu: str) -> Key:
-    """What divides a model that Trainer trains on several ranks; gpu: levels of that preset."""
-    return choices(
-        "FSDP1: the whole model is one unit, as the workshop's settings took effect | FSDP2: each block is one",
-        ["FSDP1", "FSDP2"],
-        ["FSDP2"],
-        gpu=list(gpu),
-    )
-
-
+WRAP = choices(
+    "FSDP1: the whole model is one unit, as the workshop's settings took effect | FSDP2: each block is one",
+    ["FSDP1", "FSDP2"],
+    ["FSDP2"],
+    gpu=["FSDP1", "FSDP2"],
+)
 SAVE = choice("epoch: Trainer saves after each, and keeps the last | no", ["no", "epoch"], "no", gpu="epoch")
 # Two launches of one training gave 22.1 and 16.0 samples/s.
 ROUNDS = whole("times that the whole grid is measured, each in fresh processes", 1, 100, 1, gpu=3)
