@@ -31,6 +31,11 @@ def _rows_per_step(record: Record) -> Any:
     return record.values.get("batch_found", record.factors["batch_size"] * record.factors["grad_acc"])
 
 
+def _first_loss(record: Record) -> Any:
+    """The first that was logged: of a step, or the mean of the first few; why not where none was."""
+    return next(iter(record.series.get("train_loss", [])), "none logged")
+
+
 def _gib(figure: str, title: str, name: str) -> t.Column:
     """A meter's figure, which is in MiB."""
     return t.value(figure, title, 1 / 1024, name)
@@ -50,6 +55,7 @@ SAMPLES_CALLBACK = t.value(CALLBACK, "Samples/s (Callback)", column="samples_per
 SAMPLES_STEPPING = t.value(STEPPING, "Samples/s of steps alone")
 RUNTIME = t.value("train_runtime_s", "Runtime (s)")
 LOSS = t.value("train_loss", "Loss")  # the mean over all steps
+FIRST_LOSS = t.Column("first_loss", "First loss logged", _first_loss, kind="unshown")
 MEMORY_CALLBACK = _gib("avg_mem_alloc_MB", "GPU Memory (GiB, Callback)", "avg_mem_alloc_gb")
 MEMORY_PEAK = _gib("peak_mem_alloc_MB", "Peak allocated (GiB)", "peak_mem_alloc_gb")
 UTILISATION = t.value("avg_gpu_util_%", "GPU Utilization (%)", column="gpu_util_percent")

@@ -19,7 +19,7 @@ READINGS_FOR_A_SHARE = 5  # of fewer, a share of the time would say more than wa
 
 # What flags of cells that others disturbed begin with. What throttles a device is part of the machine, and only marked.
 DISTURBED = ("foreign process ", "host busy ")
-_OF_WATCH = ("throttled ", "SM clock ", *DISTURBED)  # what the flags made here begin with
+OF_WATCH = ("throttled ", "SM clock ", *DISTURBED)  # what the flags made here begin with
 
 
 def flags(summary: Mapping[str, Any], highest_clock_mhz: float | None = None, attempts: int = 1) -> list[str]:
@@ -42,7 +42,7 @@ def flags_of(row: Mapping[str, Any]) -> list[str]:
         return list(row["flags"])
     provenance = row["provenance"]
     highest = max((gpu.get("sm_max") or 0 for gpu in provenance.get("gpu_clocks_mhz") or ()), default=0)
-    others = [flag for flag in row["flags"] if not flag.startswith(_OF_WATCH)]
+    others = [flag for flag in row["flags"] if not flag.startswith(OF_WATCH)]
     return [*flags(row["watch"], highest or None, provenance.get("attempts") or 1), *others]
 
 

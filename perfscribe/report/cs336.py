@@ -148,7 +148,10 @@ class BenchmarkingScript(Problem):
             "c",
             f"Without warm-up the first forward takes {first} ms, later ones {later} ({size}); the mean is "
             f"{cold!s} ms, after five warm-up steps {warm}{self.mark}.",
-            Why("The first step also loads kernels, sets up cuBLAS and fills the allocator's cache.", self.site.gpu),
+            Why(
+                "The first step also loads kernels, sets up cuBLAS and fills the allocator's cache.",
+                self.site.gpu and bool(first),
+            ),
             self.few_steps(),
         )
         yield Title(

@@ -453,14 +453,11 @@ class BucketedBenchmarking(Ddp):
             "We expected one call per tensor to pay its fixed cost each time, one large bucket to wait for the end of "
             "backward."
         )
-        # Where the wait would be seen, which is not where a large bucket is the best.
-        unseen = bool(low) and least == self.buckets[-1] and not same
         yield Lettered(
             "a",
             f"{steps}; torch's DDP takes {torch}.",
             f"Buckets expose {little} to {much} ms{noise(little, much)}. {LINK}",
             Why(expected, bool(low)),
-            Why("No such wait shows on this link.", unseen),
         )
         yield OnPaper("b", self.EQUATIONS, fitted)
         if yours:  # the figure has ours

@@ -16,7 +16,7 @@ from perfscribe.show.rounding import LACKING, MIB_AS_MB, NO_FIGURE, Figure
 TITLE = "FSDP workshop"
 DEFECTS = Path(__file__).resolve().parents[2] / "docs" / "defects.csv"
 OF_GPUS = ("avg_mem_total_gb", "avg_mem_alloc_gb", "gpu_util_percent")  # columns that a CPU has not
-DEFAULT, RATE = "train_samples_per_second", "samples_per_s_callback"
+DEFAULT, RATE, STEPPING = "train_samples_per_second", "samples_per_s_callback", "stepping_samples_per_second"
 # Headers, as the workshop has them, and where their figures are from.
 BLOOM = {
     "Samples/s": DEFAULT,
@@ -603,17 +603,16 @@ class MultiGpu(OfBloom):
         (how, gain), *others = self.gained()
         on = self.site.ranks(self.world)
         way = f"{how.capitalize()}, " if how else ""
-        one, many = (figure(row, DEFAULT) for row in (self.first(), self.of(self.world, how)))
-        noise = " (within noise)" * one.within_noise(many)
+        noise = self.noise(how)
         on_fewer = {n: self.of(n, how) for n in several(self.site, self.table) if n < self.world}
-        rest = "".join(f", {name} {other}x" for name, other in others if name != "tuned")
+        rest = "".join(f", {name} {other}x{self.noise(name)}" for name, other in others if name != "tuned")
         yield Answer(
             f"{way}{on} give {gain}x the samples/s of {self.alone()}{noise}{rest}"
             f"{fewer(self.site, self.first(), on_fewer)}{self.tuned()}{self.odd}.",
             f"{way}{self.memory()}{self.odd}.",
             self.waits(how),
         )
-        more = "".join(f", {name} {other}" for name, other in others[:1])
+        more = "".join(f", {name} {other}{self.noise(name)}" for name, other in others[:1])
         yield Title(f"{way}{on} give {gain} times the samples/s of {self.alone()}{noise}{more}{self.odd}")
         custom = CustomMultiGpu(self.site)
         kept = figure(custom.loop("tuned"), "efficiency") if custom.world > 1 else NO_FIGURE
@@ -622,7 +621,7 @@ class MultiGpu(OfBloom):
 
     def tuned(self) -> str:
         """What most ranks give over one, both tuned."""
-        one, many = (figure(self.of(world, "tuned"), DEFAULT) for world in (1, self.world))
+        one, many = (figure(self.of(world, "tuned"), STEPPING) for world in (1, self.world))
         return f"; tuned, {many.over(one)}x one tuned GPU" if one and many else ""
 
     def memory(self) -> str:
@@ -634,14 +633,14 @@ class MultiGpu(OfBloom):
         return f"torch's peak {goes[0]} from {peak[0]} to {peak[1]} GB, and all memory in use {goes[1]}"
 
     def waits(self, how: str) -> str:
-        """What a traced step of the same wrapping waits for, with as few rows a rank."""
+        """What a step of the same wrapping computes, with as few rows a rank."""
         world = max(self.site.levels("fsdp.step", "world_size"), key=int, default="")
         wrapping = "none: one unit" if how == "as given" else "per block"
         row = next(filter(ok, self.site.rows("fsdp.step", world_size=world, wrapping=wrapping)), None)
         if row is None or not self.site.gpu:
             return ""
-        idle = figure(row, "idle_ms").share(figure(row, "traced_step_ms"))
-        return f"With {row['batch']} row per GPU a traced step on {world} GPUs, {how}, is {idle} % idle."
+        computing = figure(row, "traced_compute_ms").share(figure(row, "step_ms"))
+        return f"With {row['batch']} row per GPU computing takes {computing} % of a step on {world} GPUs, {how}."
 
     def lines(self) -> list[Line]:
         """Labels and the source's rows."""
@@ -660,8 +659,9 @@ class MultiGpu(OfBloom):
         if not ok(row) or row is None or row["loop"] != "tuned":
             return super().cell(row, column, mark)
         if column == "samples_scale":
-            return shown(figure(row, DEFAULT).over(figure(self.first(), DEFAULT)))
-        return super().cell(row, column, mark) if column in (DEFAULT, "avg_mem_total_gb") else NO_SUCH_THING
+            return shown(figure(row, STEPPING).over(figure(self.first(), STEPPING)))
+        columns = {DEFAULT: STEPPING, "avg_mem_total_gb": "avg_mem_total_gb"}
+        return super().cell(row, columns[column], mark) if column in columns else NO_SUCH_THING
 
     def setup(self, rows: Sequence[Row]) -> str:
         """What stands behind the title, and how the tuned row is trained."""
@@ -669,11 +669,16 @@ class MultiGpu(OfBloom):
         if row is None or not ok(row):
             return super().setup(rows)
         low = f"{row['dtype'].upper()}, compiled, {row['batch']} rows per GPU"
-        return f"{super().setup(rows)}; tuned: {low}, {row['step_ms_n']} steps timed alone"
+        return f"{super().setup(rows)}; tuned: {low}, {row['step_ms_n']} steps timed alone, against one GPU's steps"
 
     def of(self, world: int, how: str) -> Row | None:
         """A training on several ranks."""
         return run(self.site, self.table, world, **self.WAYS.get(how, {}))
+
+    def noise(self, how: str) -> str:
+        """Words for a gain that its rounds do not decide."""
+        one, many = (figure(row, DEFAULT) for row in (self.first(), self.of(self.world, how)))
+        return " (within noise)" * one.within_noise(many)
 
     def gained(self) -> list[tuple[str, Figure]]:
         """Samples per second on most ranks over one rank's, by way."""
@@ -699,6 +704,12 @@ def parameters(row: Row | None, column: str = "parameters") -> str:
     return f"{int(row[column]) / 1e6:.4g} M parameters" if row is not None and ok(row) else ""
 
 
+def losses(row: Row | None) -> str:
+    """Which loss a table has, and where the training began."""
+    first = figure(row, "first_loss")
+    return f"{LOSS}, the first step's {first}" if first else LOSS
+
+
 def vocabulary(row: Row | None) -> str:
     """Of the custom model."""
     return f"vocabulary {int(row['vocab_size']):,}" if row is not None else ""
@@ -717,9 +728,8 @@ class OfCustom(Scaling):
             "Trainer's" if entry(row, "loop", "trainer") == "trainer" else "Trainer's formula for the"
         )
         epochs = f", {so_many(row['num_epochs'], 'epoch')}" if row else ""
-        starts = f", the first step's {figure(row, 'first_loss')}" if figure(row, "first_loss") else ""
         sizes = f"{row['num_layers']} layers, d {row['hidden_size']}, " if row else ""
-        return f"{sizes}{trained(self.site, row, rows)}{epochs}; {clocks}; {LOSS}{starts}"
+        return f"{sizes}{trained(self.site, row, rows)}{epochs}; {clocks}; {losses(row)}"
 
     def unlike(self, row: Row) -> list[str]:
         """In parameters, accumulation and units."""
@@ -776,7 +786,7 @@ class CustomMultiGpu(OfCustom):
         """What most ranks give."""
         site, gpu, on = self.site, self.site.gpu, self.site.ranks(self.world)
         gain = figure(last, DEFAULT).over(figure(first, DEFAULT))
-        tuned, one = (figure(self.loop("tuned", n), "stepping_samples_per_second") for n in (self.world, 1))
+        tuned, one = (figure(self.loop("tuned", n), STEPPING) for n in (self.world, 1))
         loop = fewer(site, first, {n: given(site, self.table, n) for n in several(site, self.table) if n < self.world})
         loop += f"{odd}; our tuned loop, by steps alone, gives {tuned.over(one)}x its rate on one‡" if gpu else ""
         yield Answer(f"{on} give {gain}x the samples/s of {self.alone()}{loop}.")
@@ -794,7 +804,7 @@ class CustomMultiGpu(OfCustom):
 
     def ours(self) -> tuple[str, str]:
         """The lines of our loops."""
-        rate, model = "stepping_samples_per_second", self.first()
+        rate, model = STEPPING, self.first()
         by_trainer = {world: figure(self.loop("trainer", world), rate) for world in (1, self.world)}
         steps = ", ".join(f"{one} on {self.site.ranks(world)}" for world, one in by_trainer.items())
         tuned = self.site.largest(self.LOOPS, rate, "world_size", loop="tuned")
@@ -967,8 +977,8 @@ class WeakScaling(Problem):
         clock = "Trainer's clock" if row.get("loop", "trainer") == "trainer" else "host clock"
         alone = ", the first row without FSDP" if row.get("wrapped_by") == "none" else ""
         return (
-            f"{sizes}, {epochs}, {rounds(row)}, {clock}; {LOSS}; efficiency T(first)/T(row) by median steps, host "
-            f"clock, without the first step{alone}{other}."
+            f"{sizes}, {epochs}, {rounds(row)}, {clock}; {losses(row)}; efficiency T(first)/T(row) by median steps, "
+            f"host clock, without the first step{alone}{other}."
         )
 
     def work(self) -> Figure:

@@ -187,8 +187,9 @@ def lacking(problems: Sequence[Problem], pages: Collection[str] = ()) -> str:
     for problem in problems:
         names: dict[str, list[str]] = {}
         for table in problem.made:
+            letter = re.match(r"\(\w\) |", table.title)[0] if problem.made[1:] else ""  # type: ignore[index]
             for reason, of in _lacking(table).items():
-                names.setdefault(reason, []).extend(of)
+                names.setdefault(reason, []).extend([letter + of[0], *of[1:]])
         for reason, of in names.items():
             if reason or problem.measured:
                 shown = " / ".join(of) if len(of) <= MOST_NAMES else f"{len(of)} rows"

@@ -580,7 +580,7 @@ class DataTypes(Problem):
             at = f"and Large_Feature_{widest} {at}" if same else f"{at}, of Large_Feature_{widest} {wide_takes}"
             peaks = f"Their peaks are {peak} and {wide_peak}"
         yield Answer(
-            f"In BF16 later epochs of {longest} {at} as in FP32.",
+            f"In BF16 later epochs of {longest} {at}.",
             f"{peaks} of FP32's{mark}.",
             self.start(lines, mark),
             Why(
@@ -588,7 +588,7 @@ class DataTypes(Problem):
                 bool(wide) and wide_peak.value >= 0.95,
             ),
         )
-        at = f"t length {long}, width {base}, compared with FP32"
+        at = f"t length {long}, width {base}, one run each,"
         said = f"{at} later epochs take {takes} in BF16, {fp16} in FP16{mark}"
         yield Title(f"A{said}")
         yield Finding(14, "polaris", f"In Polaris a{said}." if site.gpu else "")
@@ -597,7 +597,7 @@ class DataTypes(Problem):
     def takes(row: Row | None) -> str:
         """Its later epochs against those in FP32."""
         ratio = replace(figure(row, "time_ratio"), single=True)
-        return "as long within noise" if entry(row, "epochs_apart") == "overlap" else f"{ratio} times as long"
+        return "FP32's time within noise" if entry(row, "epochs_apart") == "overlap" else f"{ratio} times FP32's"
 
     def start(self, lines: Sequence[tuple[str, str, str, str]], mark: str) -> str:
         """Where the first epoch is more than half of the time: the configuration of the longest one."""

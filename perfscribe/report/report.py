@@ -180,7 +180,7 @@ def appendix(sources: Sources) -> str:
         _completeness(sources),
         "## Cells that are not ok",
         _not_ok(sources),
-        "## Cells that were disturbed",
+        "## Cells with remarks",
         _flagged(sources),
         "## Environment",
         _environments(sources),

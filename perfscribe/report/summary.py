@@ -10,6 +10,7 @@ from typing import Any
 
 from perfscribe.base import files
 from perfscribe.records import form
+from perfscribe.records.disturbances import OF_WATCH
 from perfscribe.records.records import STATUSES, Record
 from perfscribe.show.provenance import commit_name, environment_ids, node_name
 
@@ -42,7 +43,7 @@ def of_site(plan: Mapping[str, Any], records: Mapping[str, Sequence[Record]], re
         "last_day": days[-1] if days else "",
         "commits": sorted({commit_name(provenance) for provenance in measured}),
         "cells": {status: statuses[status] for status in STATUSES if statuses[status]},
-        "disturbed": sum(bool(record.flags) for record in cells),
+        "disturbed": sum(any(flag.startswith(OF_WATCH) for flag in record.flags) for record in cells),
         "experiments": {name: sum(record.ok for record in of) for name, of in records.items()},
     }
 

@@ -74,7 +74,7 @@ def test_polaris_speaks_of_the_ranks_lengths_and_widths_that_ran() -> None:
     made._read |= {"polaris.dtypes": cells}
     page = DataTypes(made).markdown({})
     assert "| Baseline | BF16 | 2.00 |" in page and "Large_Seq_4" not in page and "Large_Feature_8" not in page
-    assert "later epochs of Baseline take 0.500 times as long as in FP32. Its peak is 0.900 of FP32's." in page
+    assert "later epochs of Baseline take 0.500 times FP32's. Its peak is 0.900 of FP32's." in page
 
 
 def flash(length: int, width: int, plain: float, ours: float, spread: float = 0.1) -> list[Row]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 from perfscribe.analytic.workshop_shapes import BLOOM_TOKENIZER_VOCABULARY, SimpleGptShape
 from perfscribe.experiments import training_columns as c
@@ -29,11 +28,6 @@ def _as_scripts_run(record: Record) -> int:
     return replace(shape, vocab_size=BLOOM_TOKENIZER_VOCABULARY).parameters
 
 
-def _first_loss(record: Record) -> Any:
-    """The first that was logged: of a step, or the mean of the first few; why not where none was."""
-    return next(iter(record.series.get("train_loss", [])), "none logged")
-
-
 # The workshop's nine columns, then ours.
 COLUMNS = [
     *c.SETUP,
@@ -47,7 +41,7 @@ COLUMNS = [
     t.factor("vocab_size", "Vocabulary"),
     t.value("parameters", "Parameters", exact=True),
     t.Column("source_parameters", "Parameters, as its scripts run", _as_scripts_run, kind="unshown"),
-    t.Column("first_loss", "First loss logged", _first_loss, kind="unshown"),
+    c.FIRST_LOSS,
     *c.WORKLOAD,
     *t.settings("num_layers", "hidden_size"),
     c.SAMPLES_STEPPING,

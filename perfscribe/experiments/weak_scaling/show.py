@@ -122,6 +122,7 @@ MEASURED = [
     c.MEMORY_CALLBACK,
     c.UTILISATION,
     c.LOSS,
+    c.FIRST_LOSS,
     c.RUNTIME,
     *t.values(efficiency="Efficiency (%)", inverted="Inverted, the workshop's (%)"),
     c.NODES,
