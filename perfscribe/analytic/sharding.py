@@ -188,8 +188,10 @@ class Scheme:
 DATA_PARALLEL, OURS, ZERO_1 = "data parallel, nothing sharded", "ours: whole parameters", "ZeRO stage 1"
 
 
-def schemes(shape: Shape, world_size: int) -> list[Scheme]:
+def schemes(shape: Shape, world_size: int, flat: bool) -> list[Scheme]:
     """Plain data parallelism, our sharding and ZeRO stage 1, in fp32; a tensor a message, pieces in one.
+
+    flat: gradients are averaged as one tensor; stage 1 scatters them either way.
 
     A ring sends (n - 1)/n of the bytes from each rank for a reduce-scatter, an all-gather, or broadcasts whose sources
     hold equal shares, and twice that for an all-reduce.
@@ -200,9 +202,10 @@ def schemes(shape: Shape, world_size: int) -> list[Scheme]:
     largest = max(sum(mine) for mine in owned(shape, world_size))
     piece = -(-elements // world_size)
     mean = elements / world_size
-    parts, messages = "all-reduce, broadcast", (tensors, tensors)
+    averaged = 1 if flat else tensors
+    parts, messages = "all-reduce, broadcast", (averaged, tensors)
     return [
-        Scheme(DATA_PARALLEL, STATE_BYTES * elements, 1.0, 2 * round_bytes, 0.0, tensors, 0, "all-reduce"),
+        Scheme(DATA_PARALLEL, STATE_BYTES * elements, 1.0, 2 * round_bytes, 0.0, averaged, 0, "all-reduce"),
         Scheme(OURS, STATE_BYTES * largest, largest / mean, 2 * round_bytes, round_bytes, *messages, parts),
         Scheme(ZERO_1, STATE_BYTES * piece, piece / mean, round_bytes, round_bytes, 1, 1, "reduce-scatter, all-gather"),
     ]

@@ -147,7 +147,7 @@ class BenchmarkingScript(Problem):
         yield Lettered(
             "c",
             f"Without warm-up the first forward takes {first} ms, later ones {later} ({size}); the mean is "
-            f"{cold!s} ms, after five warm-up steps {warm}{self.mark}.",
+            f"{cold!s} ms, after five warm-up steps {warm}{' (within noise)' * cold.within_noise(warm)}{self.mark}.",
             Why(
                 "The first step also loads kernels, sets up cuBLAS and fills the allocator's cache.",
                 self.site.gpu and bool(first),
@@ -195,8 +195,8 @@ class BenchmarkingScript(Problem):
         by_gpu, other = (ends(found[limits])[1] for limits in (True, False))
         if by_gpu and other:
             grows = "where time nearly doubles with the context"
-            return f"The std is at most {by_gpu} % {grows}, elsewhere {other} %."
-        return f"The std is at most {by_gpu or other} %."
+            return f"The largest std is {by_gpu} % {grows}, elsewhere {other} %."
+        return f"The largest std is {by_gpu or other} %."
 
     def few_steps(self) -> str:
         """Sizes whose mean after one step, and then after two, differs from that after five beyond noise."""
@@ -357,7 +357,7 @@ class BenchmarkingMixedPrecision(Problem):
             return " (within noise)"
         apart = [[self.time(size, dtype, one)[0] for one in ("forward", "backward")] for dtype in ("fp32", "bf16")]
         slow, fast = (Figure(sum(one.value for one in of), sum(one.spread or 0.0 for one in of)) for of in apart)
-        return " (timed as separate passes: within noise)" if slow.within_noise(fast) else ""
+        return " (its two passes timed apart: within noise)" if slow.within_noise(fast) else ""
 
     def variance(self) -> Lettered:
         """(b): what half precision does to a variance, and whether autocast keeps LayerNorm in FP32 here."""
@@ -428,14 +428,14 @@ class MemoryProfiling(Problem):
             [self.gb(mode, "peak", dtype) for dtype in ("fp32", "bf16")] for mode in ("full_step", "inference")
         )
         grows = half_alone.value > alone.value
-        moved = "autocast also keeps a BF16 copy of the weights" if grows else "activations in BF16 take half"
+        copy = "; autocast also keeps a BF16 copy of the weights" * grows
         takes = f"takes the step from {step} to {half} GB and"
         if step.quoted == half.quoted:
             takes = f"leaves the step at {step} GB and {'raises' if grows else 'lowers'}"
         yield Lettered(
             "c",
-            f"BF16 {takes} forward alone from {alone} to {half_alone}.",
-            Why(f"Weights, gradients and AdamW's state stay FP32; {moved}.", bool(alone and half_alone)),
+            f"At {self.at[-1]} BF16 {takes} forward alone from {alone} to {half_alone}.",
+            Why(f"Weights, gradients and AdamW's state stay FP32{copy}.", bool(alone and half_alone)),
         )
         yield Lettered("d", self.residual())
         yield Lettered("e", self.allocations())
@@ -617,7 +617,7 @@ class TorchCompile(Problem):
         loses = brief.value < 1 and not noisy(brief)
         yield Lettered(
             "a",
-            f"Compiled attention runs forward {times(forward)} and backward {times(backward)} as fast at "
+            f"Turn by turn compiled attention runs forward {times(forward)} and backward {times(backward)} as fast at "
             f"{long['seq_len']} × {long['head_dim']}, forward {times(brief)} at {short['seq_len']} × "
             f"{short['head_dim']}.",
             Why("At short lengths the guards and calls of compiled code cost more than fused kernels save.", loses),
@@ -640,7 +640,7 @@ class TorchCompile(Problem):
             why, holds = "aot_eager traces the model and generates no code, so there is nothing to gain.", True
         yield Lettered(
             "b",
-            f"The forward pass is {several(forward, forward_big)}, the full step {times(step)}"
+            f"Turn by turn the forward pass is {several(forward, forward_big)}, the full step {times(step)}"
             + (f" and {times(step_big)}." if big != small else "."),
             Why(why, holds),
         )

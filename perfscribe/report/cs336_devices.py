@@ -446,9 +446,10 @@ class BucketedBenchmarking(Ddp):
         fitted, model = ("", []) if yours else self.model()  # fitted to ours
         yield counted([low, high, torch], [little, much], model)
         same = low.within_noise(high)
-        steps = f"The step is fastest with {least} MB buckets, {low} ms; others take up to {high}"
+        on = f"On {self.site.ranks(WORLDS[0])}"
+        steps = f"{on} the step is fastest with {least} MB buckets, {low} ms; others take up to {high}"
         if same:
-            steps = f"The step takes {low} to {high} ms, the same within noise"
+            steps = f"{on} the step takes {low} to {high} ms, the same within noise"
         expected = (
             "We expected one call per tensor to pay its fixed cost each time, one large bucket to wait for the end of "
             "backward."
@@ -463,9 +464,9 @@ class BucketedBenchmarking(Ddp):
         if yours:  # the figure has ours
             return
         if little.within_noise(much):
-            yield Title(f"With buckets of any size {little} to {much} ms are exposed, the same within noise")
+            yield Title(f"{on} buckets of any size leave {little} to {much} ms exposed, the same within noise")
         else:
-            yield Title(f"Buckets of {few} MB leave {little} ms exposed, others up to {much}")
+            yield Title(f"{on} buckets of {few} MB leave {little} ms exposed, others up to {much}")
 
     def ends(self, column: str) -> list[tuple[str, Figure]]:
         """Bucket and figure where it is least and largest; of several sizes alone."""
@@ -489,7 +490,7 @@ class BucketedBenchmarking(Ddp):
             return f"The model does not fit (largest residual {off} of {of_this} ms).", [off, of_this]
         columns = ("bandwidth", "call_us", "best_bucket_mb")
         model = [of_this.of(figure(rows[0], column).value, *exposed) for column in columns]
-        return f"w is {model[0]} GB/s, o {model[1]} μs, the best bucket {model[2]} MB.", model
+        return f"On {WORLDS[0]} w is {model[0]} GB/s, o {model[1]} μs, the best bucket {model[2]} MB.", model
 
 
 class CommunicationAccounting(Problem):
@@ -626,7 +627,7 @@ class ShardingAccounting(Problem):
         )
         plain, sharded = (self.time("step_ms", one) for one in self.optimizers)
         whole, own = (self.time("optimizer_ms", one) for one in self.optimizers)
-        exchange = "" if self.is_yours else f"; the exchange alone takes {self.time('exchange_ms', 'sharded')}"
+        exchange = "" if self.is_yours else f"; timed apart, the exchange takes {self.time('exchange_ms', 'sharded')}"
         yield Lettered(
             "b",
             f"A step takes {sharded} ms sharded, {plain} unsharded{noise(plain, sharded)}.",

@@ -37,7 +37,7 @@ class NsysProfile(Problem):
     KINDS = {  # noqa: RUF012
         "elementwise_percent": "elementwise kernels",
         "reduction_percent": "reductions",
-        "softmax_percent": "softmax",
+        "softmax_percent": "softmax (the loss's too)",
         "copy_percent": "copies",
     }
     COUNTED = ("nothing", "one kernel", "two kernels", "three kernels", "four kernels")
@@ -92,7 +92,7 @@ class NsysProfile(Problem):
         filled = {cell: share for cell in self.traced() if (share := self.filled(*cell))}
         yield Title(said := self.fill(filled))
         if self.site.gpu and ends(filled.values())[0].value < 60:
-            yield Finding(1, "one device", f"{said}, untraced; {self.filled(*self.big)} % at {at}.")
+            yield Finding(1, "one device", f"{said}; {self.filled(*self.big)} % at {at}.")
 
     def where_time_goes(self) -> Iterator[Part]:
         """(b) to (e)."""
@@ -114,7 +114,7 @@ class NsysProfile(Problem):
         shares = [f"{name} {share} %" for share, name in families]
         if families:
             share, name = families[0]
-            shares[0] = f"{name} {'takes' if name == 'softmax' else 'take'} {share} % of that time"
+            shares[0] = f"{name} {'takes' if name.startswith('softmax') else 'take'} {share} % of that time"
         yield Lettered("c", f"Besides matmuls, {', '.join(shares)} ({where}){self.mark}." if families else "")
         inference, forward, step = (
             self.row(self.FAMILIES, self.big, **{"pass": one}) for one in ("inference", "forward", "full step")
@@ -143,8 +143,8 @@ class NsysProfile(Problem):
         if not filled:
             return ""
         (size, context), least = min(filled.items(), key=lambda one: one[1].value)
-        what = "In FP32 kernels" if self.site.gpu else "Operators"
-        return f"{what} fill at least {least} % of forward ({size}, {context})"
+        what, of = ("In FP32 kernels", "untraced forward") if self.site.gpu else ("Operators", "forward")
+        return f"{what} fill {least} % of {of} at {size}, {context}, the least of {len(filled)} cells"
 
     def against_untraced(self) -> str:
         """What tracing adds to the host clock of a pass that is not traced."""

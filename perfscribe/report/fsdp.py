@@ -355,7 +355,7 @@ class WorldOfOne(Problem):
         yield Answer(
             f"FSDP1 on one {self.site.rank} runs as {entry(one, 'applied_strategy')} and needs {peaks[0]} GB, "
             f"{peaks[1]} without FSDP{mark}.",
-            f"With off-load FSDP2 needs {peaks[2]} GB and runs at {speed}{mark}.",
+            f"With off-load FSDP2 needs {peaks[2]} GB and runs at {speed}{mark}." if self.site.gpu else "",
         )
 
     def found(self, setup: str, dtype: str = "") -> Row | None:
@@ -421,7 +421,7 @@ class Strategies(Problem):
             ],
         )
         small, memory = min(self.all("peak_allocated_gib"), key=lambda one: one[1].value)
-        least = f"{small} needs the least memory, {memory} GB{mark}"
+        least = f"{small} needs {memory} GB, the table's least{mark}"
         left = any(entry(self.found(*row), "status") == "not_run" for row in self.ROWS)
         of = f" of {len(self.all('samples_per_s'))} measured" if left else ""
         if self.world == 1:
@@ -431,15 +431,15 @@ class Strategies(Problem):
         (fast, speed), (second, next_speed) = sorted(self.all("samples_per_s"), key=lambda one: -one[1].value)[:2]
         fastest = f"{fast} is fastest{of}, {speed} samples/s"
         then = f", then {second}" if fast == "DDP" else ""
-        noise = f" ({second} within noise)" if speed.within_noise(next_speed) else then
+        doubt = f" ({second} within noise)" * speed.within_noise(next_speed)
         half, full, ddp = (figure(self.found(one), "state_gib").value for one in ("SHARD_GRAD_OP", "FULL_SHARD", "DDP"))
         yield Answer(
-            f"{fastest}{noise}; {least}.",
+            f"{fastest}{doubt or then}; {least}.",
             f"{', '.join(self.costs())}{mark}." if site.gpu else "",
             Why("SHARD_GRAD_OP's parameters are sharded outside the passes, not replicated.", half <= full < ddp),
         )
-        yield Title(f"On {on} in {dtype} {fastest}{mark}")
-        yield Finding(3, "fsdp", f"On {on} in {dtype} {fastest}{then and f'{then}, {next_speed}'}; {least}.")
+        yield Title(f"On {on} in {dtype} {fastest}{doubt}{mark}")
+        yield Finding(3, "fsdp", f"On {on} in {dtype} {fastest}{doubt or (then and f'{then}, {next_speed}')}; {least}.")
 
     @staticmethod
     def emulated(strategy: str) -> str:
@@ -707,7 +707,7 @@ def parameters(row: Row | None, column: str = "parameters") -> str:
 def losses(row: Row | None) -> str:
     """Which loss a table has, and where the training began."""
     first = figure(row, "first_loss")
-    return f"{LOSS}, the first step's {first}" if first else LOSS
+    return f"{LOSS}, the first row's first step {first}" if first else LOSS
 
 
 def vocabulary(row: Row | None) -> str:
@@ -790,7 +790,7 @@ class CustomMultiGpu(OfCustom):
         loop = fewer(site, first, {n: given(site, self.table, n) for n in several(site, self.table) if n < self.world})
         loop += f"{odd}; our tuned loop, by steps alone, gives {tuned.over(one)}x its rate on one‡" if gpu else ""
         yield Answer(f"{on} give {gain}x the samples/s of {self.alone()}{loop}.")
-        name, way = ("Tuned in BF16", "tuned") if gpu else ("In a bare loop", "bare loop")
+        name, way = ("Tuned in BF16, by steps alone", "tuned") if gpu else ("By a bare loop's steps", "bare loop")
         share = gain.of(100 * gain.value / self.world)
         as_given = f"; as given {share} %" if gpu and not self.mark(last) else ""
         if gpu and not as_given:

@@ -187,9 +187,9 @@ def lacking(problems: Sequence[Problem], pages: Collection[str] = ()) -> str:
     for problem in problems:
         names: dict[str, list[str]] = {}
         for table in problem.made:
-            letter = re.match(r"\(\w\) |", table.title)[0] if problem.made[1:] else ""  # type: ignore[index]
+            lettered = re.match(r"\(\w\) ", table.title) if problem.made[1:] else None
             for reason, of in _lacking(table).items():
-                names.setdefault(reason, []).extend([letter + of[0], *of[1:]])
+                names.setdefault(reason, []).extend([(lettered[0] if lettered else "") + of[0], *of[1:]])
         for reason, of in names.items():
             if reason or problem.measured:
                 shown = " / ".join(of) if len(of) <= MOST_NAMES else f"{len(of)} rows"

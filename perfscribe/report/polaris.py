@@ -468,8 +468,8 @@ class Formats(Problem):
             Why("PyTorch and NumPy files are read whole before the clock starts.", before),
         )
         longer = figure(packed, "against_memory")
-        said = f"Training from compressed HDF5 takes {longer} times as long as from memory"
-        rest_takes = f"loading other formats takes at most {share} % of an epoch{mark}"
+        said = f"Compressed HDF5 takes {longer} times as long as memory"
+        rest_takes = f"loading other formats from warm files takes at most {share} % of an epoch{mark}"
         yield Finding(13, "polaris", f"{said}; {rest_takes}." if longer.value > 1 else "")
         rest = [wait for name, wait in waits.items() if name != "hdf5_gzip"]
         yield Title(

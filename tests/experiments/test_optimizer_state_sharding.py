@@ -146,13 +146,15 @@ def xl(ranks: int = 1, flat: bool = False, exchange: str = "") -> Sharding:
 
 def test_traffic_beside_zero() -> None:
     for ranks in (2, 4):
-        plain, ours, zero = sharding.schemes(SIZES["xl"], ranks)
+        plain, ours, zero = sharding.schemes(SIZES["xl"], ranks, flat=False)
         sent = [scheme.gradient_bytes + scheme.parameter_bytes for scheme in (plain, ours, zero)]
         assert sent == pytest.approx([factor * XL_BYTES * (ranks - 1) / ranks for factor in (2, 3, 2)])
         assert plain.state_bytes == 2 * XL_BYTES
         assert zero.state_bytes == pytest.approx(2 * XL_BYTES / ranks)
         assert 1 <= ours.balance < 1.01
-    assert sharding.schemes(SIZES["nano"], 4)[1].balance > 1.5  # two of its tensors are half of it each
+    flat = sharding.schemes(SIZES["nano"], 4, flat=True)
+    assert flat[1].balance > 1.5  # two of its tensors are half of it each
+    assert [scheme.gradient_messages for scheme in flat] == [1, 1, 1]
 
 
 def test_published_savings_are_near_the_prediction() -> None:

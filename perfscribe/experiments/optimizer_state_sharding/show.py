@@ -100,7 +100,7 @@ def by_scheme(records: Iterable[Record]) -> list[Record]:
             values=_costs(scheme) if record.ok else {},
         )
         for (size, ranks), record in chosen.items()
-        for scheme in schemes(SIZES[size], ranks)
+        for scheme in schemes(SIZES[size], ranks, record.factors["wrapper"] == "flat")
     ]
 
 
