@@ -15,8 +15,8 @@ INTRODUCTION = """\
 
 <!-- Made by `python -m perfscribe.config.reference > docs/config.md`. -->
 
-Every key with its default; where presets differ, as tiny/cpu/gpu. An empty meaning: as above. A value that is
-not allowed, or an unknown key, stops the run with one line that names it. A value below `experiments` holds for every
+Every key with its default; where presets differ, as tiny/cpu/gpu. An empty meaning: the last that the page has for
+a key of this name. A value that is not allowed, or an unknown key, stops the run with one line that names it. A value below `experiments` holds for every
 preset, unless it is given by preset:
 
 ```yaml
@@ -27,15 +27,15 @@ experiments:
 ```
 """
 
-# Keys with their meanings that stand above.
-Said = set[tuple[str, str]]
+# The meaning that the page had last for a key.
+Said = dict[str, str]
 
 COMMON = "Each section of `experiments` has these keys, listed below only where the default differs.\n"
 
 
 def reference() -> str:
     """The whole page in Markdown."""
-    said: Said = set()
+    said: Said = {}
     root = properties(schema())
     common = properties(keys.experiment(""))
     parts = [
@@ -66,11 +66,11 @@ def _table(nodes: Mapping[str, Schema], said: Said) -> str:
 
 
 def _rows(nodes: Mapping[str, Schema], said: Said, above: str = "") -> Iterator[list[str]]:
-    """Of keys, and of those below them; the meaning where it was not said of a key of this name."""
+    """Of keys, and of those below them; the meaning where it is not what was said last of a key of this name."""
     for key, node in nodes.items():
-        meaning = (key, node["description"])
-        yield [f"`{above}{key}`", _default(node), "" if meaning in said else meaning[1]]
-        said.add(meaning)
+        meaning = node["description"]
+        yield [f"`{above}{key}`", _default(node), "" if said.get(key) == meaning else meaning]
+        said[key] = meaning
         yield from _rows(properties(node), said, f"{above}{key}.")
 
 

@@ -17,7 +17,9 @@ def path(meaning: str) -> Key:
 
 TOP = dict(
     site=text(
-        "name of this machine or cluster: results/<site>/, report/<site>/", "^[a-z0-9][a-z0-9_-]{0,39}$", "local"
+        "whose results/<site>/ and report/<site>/; local: your own, which git ignores; a published one is redrawn",
+        "^[a-z0-9][a-z0-9_-]{0,39}$",
+        "local",
     ),
     preset=choice(
         "tiny | cpu | gpu; auto: gpu where a CUDA device is found, else cpu", ["auto", "tiny", "cpu", "gpu"], "auto"

@@ -105,7 +105,7 @@ def _environments(sources: Sources) -> str:
         rows = dict(_identity_rows(identity))
         libraries = rows.pop("libraries", "lost")
         machine = (
-            of_texts([*rows.items(), *variables], ["Identity", "Value"])
+            of_texts([*rows.items(), *variables], ["Environment", "Value"])
             if rows
             else "A machine whose description is lost:"
         )

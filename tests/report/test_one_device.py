@@ -123,7 +123,7 @@ def test_a_cell_out_of_memory_takes_no_answer_away() -> None:
         {**levels, "size": size, "forward_speedup": "1.3", "full_step_speedup": "1.2"} for size in ("small", "large")
     ]
     problem = TorchCompile(site(compiled_models_speedup=gains, compiled_models=gains))
-    assert problem.answered[-1].text().startswith("The forward pass is 1.30x as fast at small and 1.30x at large")
+    assert problem.answered[-1].text().startswith("Turn by turn the forward pass is 1.30x as fast at small and 1.30x at large")
 
 
 def test_a_loss_that_the_passes_timed_apart_lack_is_called_noise() -> None:

@@ -39,8 +39,7 @@ MEASURED = ("ok", "oom", "timeout", "failed")
 # Values that say what work was done.
 DECISIVE = ("parameters", "message_bytes", "gradient_bytes", "steps_per_epoch", "batch_found")
 # What two runs of the same code on one machine may differ by, so that a ratio of single runs within it tells nothing.
-# By the host clock: an H200 site timed the same passes in several processes, and in one the host launched 2.14 times
-# as fast as in another (docs/compare.md). By a timer that launches do not reach: a choice of ours.
+# By the host clock: sites timed the same passes in two processes, which differed by up to 1.77 (docs/compare.md).
 HOST_RUNS_DIFFER, DEVICE_RUNS_DIFFER, DEVICE_TIMER = 2.2, 1.1, "CUDA graph replay"
 # Counts and losses this close are the same; a choice of ours.
 SAME = 0.01
