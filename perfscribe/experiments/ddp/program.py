@@ -8,6 +8,7 @@ whose phases are timed, for which the device is waited for after each of them.
 from __future__ import annotations
 
 import copy
+import gc
 import math
 import time
 import warnings
@@ -148,11 +149,12 @@ class Bench:
             require_equal_gradients(self.training.model, variant.key)
         began = time.perf_counter()
         order = ["step", "off"] * self.factors["steps"]
-        for name in order if turn % 2 == 0 else reversed(order):
-            with wrapped.without_communication() if name == "off" else nullcontext():
-                self.found.samples[f"{variant.key}_{name}_ms"] += self._timed_ms(wrapped)
-        if variant.implementation in v.PHASED:
-            self._time_phases(wrapped)
+        with without_collection():
+            for name in order if turn % 2 == 0 else reversed(order):
+                with wrapped.without_communication() if name == "off" else nullcontext():
+                    self.found.samples[f"{variant.key}_{name}_ms"] += self._timed_ms(wrapped)
+            if variant.implementation in v.PHASED:
+                self._time_phases(wrapped)
         self.found.timed_s += time.perf_counter() - began
         wrapped.release()
 
@@ -220,6 +222,17 @@ class Bench:
             self.found.samples[f"{key}_{name}_ms"] += timing.samples_ms
         if wrapped.variant.implementation == v.FLAT:
             self.found.samples[f"{key}_copies_ms"].append(sum(spent_ms.values()))
+
+
+@contextmanager
+def without_collection() -> Iterator[None]:
+    """Python collects garbage before it, not in it, as in timeit: a collection may take a quarter of a step."""
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
 
 
 @contextmanager
