@@ -16,8 +16,8 @@ INTRODUCTION = """\
 <!-- Made by `python -m perfscribe.config.reference > docs/config.md`. -->
 
 Every key with its default; where presets differ, as tiny/cpu/gpu. An empty meaning: the last that the page has for
-a key of this name. A value that is not allowed, or an unknown key, stops the run with one line that names it. A value below `experiments` holds for every
-preset, unless it is given by preset:
+a key of this name. A value that is not allowed, or an unknown key, stops the run with one line that names it. A value
+below `experiments` holds for every preset, unless it is given by preset:
 
 ```yaml
 experiments:

@@ -145,7 +145,7 @@ def language_model(meaning: str) -> dict[str, Key]:
 
 
 LOOPS = choices(
-    "trainer, bare loop; tuned: bf16, compiled, a batch that fills the memory; the first is the workshop's tables'",
+    "trainer, bare loop; tuned: bf16, compiled, a batch chosen by memory; the first is the workshop's tables'",
     ["trainer", "bare loop", "tuned"],
     ["bare loop"],
     gpu=["trainer", "tuned"],

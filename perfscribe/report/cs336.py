@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import pairwise
+from itertools import product
 from math import log2
 from typing import Any
 
@@ -178,25 +178,17 @@ class BenchmarkingScript(Problem):
         """The cell after so many warm-up steps, in FP32 where that was measured."""
         return self.site.row(self.WARMUP, size=size, warmup_steps=steps, dtype=self.warm_dtype)
 
-    def gpu_limits(self, size: str) -> dict[str, bool]:
-        """By measured context, whether doubling it takes the forward 1.75 times as long; the last, 1.5 times."""
-        forward = {context: time for context in self.contexts if (time := self.time(size, "forward", context)[0])}
-        grows = [second.value / first.value for first, second in pairwise(forward.values())]
-        limits = [*(one >= 1.75 for one in grows), *(one >= 1.5 for one in grows[-1:])] or [False]
-        return {context: self.site.gpu and one for context, one in zip(forward, limits, strict=False)}
-
     def deviations(self) -> str:
-        """Largest standard deviations in percent."""
-        found: dict[bool, list[Figure]] = {True: [], False: []}
-        for size in self.sizes:
-            for context, limits in self.gpu_limits(size).items():
-                times = [self.time(size, one, context)[0] for one in self.PASSES]
-                found[limits] += [time.of(100 * (time.spread or 0.0) / time.value) for time in times]
-        by_gpu, other = (ends(found[limits])[1] for limits in (True, False))
-        if by_gpu and other:
-            grows = "where time nearly doubles with the context"
-            return f"The largest std is {by_gpu} % {grows}, elsewhere {other} %."
-        return f"The largest std is {by_gpu or other} %."
+        """The largest standard deviation in percent, and the middle one."""
+        found = []
+        for cell in product(self.sizes, self.PASSES, self.contexts):
+            if time := self.time(*cell)[0]:
+                found.append((time.of(100 * (time.spread or 0.0) / time.value), " ".join(cell[:2]), cell[2]))
+        found.sort(key=lambda one: one[0].value)
+        if not found:
+            return ""
+        (most, which, context), (middle, *_) = found[-1], found[len(found) // 2]
+        return f"The largest std is {most} % ({which}, {context}); half of the passes have at most {middle} %."
 
     def few_steps(self) -> str:
         """Sizes whose mean after one step, and then after two, differs from that after five beyond noise."""
@@ -290,8 +282,8 @@ class BenchmarkingMixedPrecision(Problem):
         )
         yield Table(
             "(c) Forward and backward by dtype, ms, and speed-up over FP32.",
-            f"{median_of(site, self.PASSES, 'pass_ms_n', pass_type=self.BOTH)}; context {context}, batch {batch}, "
-            f"{site.one_device}; 004: batch 32, vocabulary 50,000.",
+            f"{median_of(site, self.PASSES, 'pass_ms_n', pass_type=self.BOTH)}, of a speed-up both relative ones added;"
+            f" context {context}, batch {batch}, {site.one_device}; 004: batch 32, vocabulary 50,000.",
             ["Model Size", "FP32", "BF16", "FP16", "BF16 Speedup", "FP16 Speedup", "TF32", "004 BF16 Speedup"],
             [self.gains_of(size) for size in sizes(site)],
         )
@@ -357,7 +349,7 @@ class BenchmarkingMixedPrecision(Problem):
             return " (within noise)"
         apart = [[self.time(size, dtype, one)[0] for one in ("forward", "backward")] for dtype in ("fp32", "bf16")]
         slow, fast = (Figure(sum(one.value for one in of), sum(one.spread or 0.0 for one in of)) for of in apart)
-        return " (its two passes timed apart: within noise)" if slow.within_noise(fast) else ""
+        return " (the sum of its passes timed apart: within noise)" if slow.within_noise(fast) else ""
 
     def variance(self) -> Lettered:
         """(b): what half precision does to a variance, and whether autocast keeps LayerNorm in FP32 here."""

@@ -90,9 +90,10 @@ class NsysProfile(Problem):
         )
         yield from self.where_time_goes()
         filled = {cell: share for cell in self.traced() if (share := self.filled(*cell))}
-        yield Title(said := self.fill(filled))
+        said = f"{self.fill(filled)}, {self.filled(*self.big)} % at {at}"
+        yield Title(said)
         if self.site.gpu and ends(filled.values())[0].value < 60:
-            yield Finding(1, "one device", f"{said}; {self.filled(*self.big)} % at {at}.")
+            yield Finding(1, "one device", f"{said}.")
 
     def where_time_goes(self) -> Iterator[Part]:
         """(b) to (e)."""
@@ -122,10 +123,11 @@ class NsysProfile(Problem):
         products, in_step = (figure(row, PRODUCTS) for row in (inference, step))
         least, most = (figure(row, ELEMENTWISE) for row in (forward, step))
         optimizer = figure(step, "optimizer_percent")
+        some = "at least " * (figure(forward, "other_percent").value > 0)  # rare kernels are one sum, of no family
         yield Lettered(
             "d",
             f"Matmuls take {products} % of inference and {in_step} % of a full step ({at}).",
-            f"Elementwise kernels take {least} % of forward and {most} % of the step"
+            f"Elementwise kernels take {some}{least} % of forward and {most} % of the step"
             f"{f', the optimizer {optimizer} %' if optimizer.value else ''}.",
         )
         spent, flop = (self.of(self.ATTENTION, column, self.big).percent() for column in ("time_ratio", "flop_ratio"))
@@ -144,7 +146,7 @@ class NsysProfile(Problem):
             return ""
         (size, context), least = min(filled.items(), key=lambda one: one[1].value)
         what, of = ("In FP32 kernels", "untraced forward") if self.site.gpu else ("Operators", "forward")
-        return f"{what} fill {least} % of {of} at {size}, {context}, the least of {len(filled)} cells"
+        return f"{what} fill {least} % of {of} at {size}, {context}"
 
     def against_untraced(self) -> str:
         """What tracing adds to the host clock of a pass that is not traced."""

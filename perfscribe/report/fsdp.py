@@ -232,8 +232,8 @@ class Baseline(NineRows):
     def parts(self) -> Iterator[Part]:
         """Losses, rates and memory; what evaluation and checkpoints, where they are timed, take of it."""
         yield self.nine(
-            "Published: 003, log sample of other settings (1,500 rows, 3 epochs): eval loss 1.2965, 1.5810, 1.7790; "
-            "11.971 samples/s."
+            "Published: 003, log sample of other settings (1,500 samples in 3 epochs): eval loss 1.2965, 1.5810, "
+            "1.7790; 11.971 samples/s."
         )
         mark, epochs, least = self.mark, self.epochs(), self.least()
         levels = {"model_name": entry(self.metric(self.METRICS[0]), "model_name"), "labels": "answer"}
@@ -779,7 +779,7 @@ class CustomMultiGpu(OfCustom):
         yield Answer(
             f"The Default rate is {default} samples/s, the Callback rate {callback}{odd}.",
             f"Callback memory is {rest} GB between steps; the peak is {peak} GB{odd}." * (rest.value < peak.value),
-            Why("The Default rate includes evaluation and checkpoints.", counts_more),
+            Why("The Callback's clock ends before the last evaluation and checkpoint.", counts_more),
         )
 
     def scaled(self, first: Row, last: Row, odd: str) -> Iterator[Part]:

@@ -577,7 +577,8 @@ class DataTypes(Problem):
         same = takes == wide_takes
         at, peaks = f"take {takes}", f"Its peak is {peak}"
         if wide:
-            at = f"and Large_Feature_{widest} {at}" if same else f"{at}, of Large_Feature_{widest} {wide_takes}"
+            wider_one = f"Large_Feature_{widest} (length {short})"
+            at = f"and {wider_one} {at}" if same else f"{at}, of {wider_one} {wide_takes}"
             peaks = f"Their peaks are {peak} and {wide_peak}"
         yield Answer(
             f"In BF16 later epochs of {longest} {at}.",

@@ -16,7 +16,7 @@ from perfscribe.show import tables as t
 from perfscribe.training.launching import SHAPE, TUNED
 
 LOOPS_NOTES = (
-    "Bare loop: fully_shard without Trainer; tuned: bf16, compiled, with a batch that fills the memory.",
+    "Bare loop: fully_shard without Trainer; tuned: bf16, compiled, with a batch chosen by memory.",
     "Efficiency: samples/s of steps alone per rank, over those of the loop's first row.",
 )
 CAPTION = "Samples per second of steps alone by loop; dashed: in proportion to ranks."

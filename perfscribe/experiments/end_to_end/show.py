@@ -36,7 +36,7 @@ PASSES_NOTE = (
 )
 SPEEDUP_CAPTION = (
     "Speed-up over true fp32 by model size, of forward, backward and both timed as one, one line per precision: "
-    "ratios of medians, host clock. Cells were not interleaved, so the ratios have no interval."
+    "ratios of medians, host clock. Cells were not interleaved."
 )
 REFERENCE = "fp32"
 OTHERS = tuple(dtype for dtype in DTYPES if dtype != REFERENCE)
