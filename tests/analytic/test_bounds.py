@@ -6,8 +6,6 @@ from perfscribe.analytic import roofline
 from perfscribe.analytic.parameters import transformer_parameters
 from perfscribe.analytic.shapes import SIZES
 
-# --- formulas ---------------------------------------------------------------------------------------------------
-
 
 def test_the_lower_ceiling_bounds() -> None:
     low, high = roofline.bound(10, 1e15, 5e12), roofline.bound(1000, 1e15, 5e12)

@@ -8,18 +8,6 @@ import torch.nn.functional as F
 
 from perfscribe.attention.eager import scaled_dot_product_attention
 
-BATCH, N, D = 3, 48, 16
-
-
-def inputs(*leading, n=N, m=N, d=D, e=D, dtype=torch.float32):
-    torch.manual_seed(0)
-    shapes = ((*leading, n, d), (*leading, m, d), (*leading, m, e))
-    return [torch.randn(shape, dtype=dtype, requires_grad=True) for shape in shapes]
-
-
-def causal(n=N, m=N):
-    return torch.ones(n, m, dtype=torch.bool).tril()
-
 
 def definition(q, k, v, mask=None):
     """Row by row in float64, without a matrix product."""
@@ -32,11 +20,12 @@ def definition(q, k, v, mask=None):
 
 @pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize(
-    ("leading", "shape"), [((2, 4), dict(n=33, m=47)), ((BATCH,), dict(d=128, e=24)), ((), dict(n=1, m=1))]
+    ("leading", "n", "m", "d", "e"), [((2, 4), 33, 47, 16, 16), ((3,), 48, 48, 128, 24), ((), 1, 1, 16, 16)]
 )
-def test_forward_and_backward_against_float64_and_torch(leading, shape, masked):
-    q, k, v = inputs(*leading, **shape)
-    mask = causal(q.shape[-2], k.shape[-2]) if masked else None
+def test_forward_and_backward_against_float64_and_torch(leading, n, m, d, e, masked):
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(*leading, *shape, requires_grad=True) for shape in ((n, d), (m, d), (m, e)))
+    mask = torch.ones(n, m, dtype=torch.bool).tril() if masked else None
     out = scaled_dot_product_attention(q, k, v, mask)
     expected = definition(q, k, v, mask)
     torch.testing.assert_close(out.double(), expected, rtol=1e-5, atol=1e-5)

@@ -62,8 +62,6 @@ def test_what_cannot_run_says_so() -> None:
         backends.make_call("tiled", "cpu", torch.float32, 20, True)
 
 
-# --- refusals ---------------------------------------------------------------------------------------------------
-
 # What torch 2.11 warns of, shortened: the kernel asked for cannot take the dtype, the others are switched off.
 WARNED = [
     "Memory efficient kernel not used because: (Triggered internally at /pytorch/aten/sdp_utils.cpp:971.)",

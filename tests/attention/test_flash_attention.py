@@ -19,17 +19,12 @@ from perfscribe.attention.tiled import FlashAttentionTorch
 from perfscribe.attention.triton_kernels import FlashAttentionTriton
 
 HERE = Path(__file__).resolve().parents[1]
-NATIVE_PARTS = 8
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 6e-6, torch.bfloat16: 4e-3, torch.float16: 1e-3}
 
 
 def operands(n_queries, n_keys, d, dtype=torch.float32, leading=(2,)):
     torch.manual_seed(n_queries + n_keys + d)
     return [torch.randn(*leading, n, d).to(dtype).requires_grad_() for n in (n_queries, n_keys, n_keys)]
-
-
-def causal_mask(n, m):
-    return torch.ones(n, m, dtype=torch.bool).tril()
 
 
 @pytest.mark.parametrize("dtype", list(TOLERANCE))
@@ -42,7 +37,7 @@ def test_torch_against_float64(monkeypatch, leading, d, shape, causal, dtype):
     upstream = torch.randn_like(out)
     got = (out, *torch.autograd.grad(out, (q, k, v), upstream, retain_graph=True))
     wide = [x.detach().double().requires_grad_() for x in (q, k, v)]
-    mask = causal_mask(*shape) if causal else None
+    mask = torch.ones(shape, dtype=torch.bool).tril() if causal else None
     right = scaled_dot_product_attention(*wide, mask)
     expected = (right, *torch.autograd.grad(right, wide, upstream.double()))
     for one, other in zip(got, expected, strict=True):
@@ -92,7 +87,7 @@ def test_triton_refuses_the_cpu_unless_interpreted_and_float64():
         FlashAttentionTriton.apply(*operands(4, 4, 16, torch.float64))
 
 
-def run_kernels(interpret: bool, part: int, count: int) -> str:
+def run_kernels(interpret: bool, part: int, count: int) -> None:
     """The cases of flash_kernels.py in a process of their own, for Triton reads TRITON_INTERPRET when imported."""
     environment = os.environ | {"FLASH_PART": f"{part}/{count}", "OMP_NUM_THREADS": "1"}
     environment.pop("TRITON_INTERPRET", None)
@@ -108,23 +103,21 @@ def run_kernels(interpret: bool, part: int, count: int) -> str:
         timeout=540,
     )
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
-    return done.stdout
+    last = done.stdout.strip().splitlines()[-1]
+    assert " passed" in last and "skipped" not in last
 
 
 @pytest.mark.slow
 def test_triton_in_the_interpreter():
-    last = run_kernels(True, 0, 1).strip().splitlines()[-1]
-    assert " passed" in last and "skipped" not in last
+    run_kernels(True, 0, 1)
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device: the kernels run in the interpreter alone")
 def test_triton_natively():
     """In several processes at once, for most of the time goes into compiling."""
-    with ThreadPoolExecutor(NATIVE_PARTS) as pool:
-        for printed in pool.map(lambda part: run_kernels(False, part, NATIVE_PARTS), range(NATIVE_PARTS)):
-            last = printed.strip().splitlines()[-1]
-            assert " passed" in last and "skipped" not in last
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda part: run_kernels(False, part, 8), range(8)))
 
 
 def test_choices_follow_torch_unless_chosen():

@@ -104,19 +104,16 @@ def test_damage_is_named(file, folder):
         verify(folder, digest, ["other.h5"])
 
 
-def token_plan(batch, context, seed=3):
-    [(name, dataset)] = tokens.datasets([batch], [context], seed).items()
-    return {"dataset": name, "formats": [], **dataset}
-
-
 def test_token_batches_are_generated_read_and_shared(tmp_path):
-    plan = token_plan(4, 512)
-    assert plan["dataset"] == tokens.dataset_name(2, 16) == "tokens_16x4096", "smaller batches read the same files"
+    name = "tokens_16x4096"  # smaller batches read the same files
+    assert name == tokens.dataset_name(4, 512) == tokens.dataset_name(2, 16)
     assert tokens.dataset_name(17, 5000) == "tokens_32x8192"
-    digest = load_digest(generate(plan, tmp_path / plan["dataset"]))
-    verify(tmp_path / plan["dataset"], digest, digest["files"])
+    first, other = (
+        load_digest(generate({"dataset": name, "formats": [], **tokens.datasets([4], [512], seed)[name]}, folder))
+        for seed, folder in ((3, tmp_path / name), (4, tmp_path / "other"))
+    )
+    assert other["arrays"] != first["arrays"]
+    verify(tmp_path / name, first, first["files"])
     ids = tokens.read(tmp_path, 4, 512)
     assert ids.shape == (4, 513) and ids.dtype == np.int64 and ids.min() >= 0 and ids.max() < 10_000
     assert (tokens.read(tmp_path, 2, 16) == ids[:2, :17]).all()
-    other = load_digest(generate(token_plan(4, 512, seed=4), tmp_path / "other"))
-    assert other["arrays"] != digest["arrays"]

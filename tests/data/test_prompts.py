@@ -34,12 +34,8 @@ def row(question: str = "who ?", context: str = "c1 c2 c3 c4", *answers: str) ->
     return squad.Question("q", "t", context, question, answers or ("a1 a2", "other"))
 
 
-@pytest.fixture
-def words() -> Words:
-    return Words()
-
-
-def test_prompt_and_answer_are_one_sequence_and_the_prompt_is_masked(words: Words) -> None:
+def test_prompt_and_answer_are_one_sequence_and_the_prompt_is_masked() -> None:
+    words = Words()
     batch = training_batch([row(), row("x", "y", "z")], words, 14, "answer")
     assert words.text(batch.input_ids[0]) == "Question: who ? Context: c1 c2 c3 c4 Answer: a1 a2 <end> <pad> <pad>"
     assert words.text(batch.labels[0]) == "- - - - - - - - - a1 a2 <end> - -"
@@ -60,7 +56,8 @@ def test_prompt_and_answer_are_one_sequence_and_the_prompt_is_masked(words: Word
         (5, "Question: ? Context: Answer: a1", ["context", "question", "answer"]),
     ],
 )
-def test_the_context_is_cut_first_and_on_its_left(words: Words, length: int, expected: str, cut: list[str]) -> None:
+def test_the_context_is_cut_first_and_on_its_left(length: int, expected: str, cut: list[str]) -> None:
+    words = Words()
     batch = training_batch([row()], words, length, "answer")
     assert words.text(batch.input_ids[0]) == expected
     assert [name for name, count in batch.cut.items() if count] == cut
@@ -69,7 +66,8 @@ def test_the_context_is_cut_first_and_on_its_left(words: Words, length: int, exp
     assert (batch.labels[0] != IGNORED).sum() == expected.split("Answer: ")[1].count(" ") + 1
 
 
-def test_source_labels_never_show_the_answer_to_the_model(words: Words) -> None:
+def test_source_labels_never_show_the_answer_to_the_model() -> None:
+    words = Words()
     batch = training_batch([row()], words, 11, "source")
     assert words.text(batch.input_ids[0]) == "<pad> <pad> Question: who ? Context: c1 c2 c3 c4 Answer:"
     assert words.text(batch.labels[0]) == "- - - - - - - - - a1 a2"

@@ -18,10 +18,6 @@ CONFIG = {"train_size": 12, "eval_size": 6, "max_length": 96, "new_tokens": 8, "
 CONFIG["workshop"] = NOWHERE
 
 
-def with_paths(**paths: object) -> dict:
-    return {**CONFIG, "workshop": {**NOWHERE, **{key: str(path) for key, path in paths.items()}}}
-
-
 def _make(config: dict, folder: Path) -> tuple[str, dict]:
     [(name, dataset)] = squad_sets.datasets(config).items()
     plan = json.loads(json.dumps({"dataset": name, "formats": [], **dataset}))  # as the planner's file gives it
@@ -70,18 +66,14 @@ def test_the_same_again_and_another_for_each_that_decides_it(made, tmp_path) -> 
         assert squad_sets.dataset_name({**CONFIG, **change}) != made[1]
 
 
-def _own(folder: Path, **names: object) -> Path:
+def test_a_models_own_tokenizer_is_taken_where_its_weights_bring_one(tmp_path) -> None:
+    folder, names = tmp_path / "model", {"pad_token": "<pad>", "eos_token": {"content": "</s>", "lstrip": False}}
     folder.mkdir()
     (folder / "tokenizer.json").write_text(tokenizer.train(["the river rises and the rivers fall"] * 3, 300).text)
     (folder / "tokenizer_config.json").write_text(json.dumps(names))
-    return folder
-
-
-def test_a_models_own_tokenizer_is_taken_where_its_weights_bring_one(tmp_path) -> None:
-    folder = _own(tmp_path / "model", pad_token="<pad>", eos_token={"content": "</s>", "lstrip": False})
-    name, digest = _make(with_paths(weights=folder), tmp_path / "data")
+    name, digest = _make({**CONFIG, "workshop": {**NOWHERE, "weights": str(folder)}}, tmp_path / "data")
     told = squad_sets.read(tmp_path / "data", name, "answer").facts["tokenizer"]
     assert (told["kind"], told["pad_id"], told["end_id"]) == ("own", 0, 1)
     assert digest["parameters"]["tokenizer"] == {"sha256": tokenizer.sha256_of(folder)}, "where it lies is private"
     moved = folder.rename(tmp_path / "elsewhere")
-    assert squad_sets.dataset_name(with_paths(tokenizer=moved)) == name
+    assert squad_sets.dataset_name({**CONFIG, "workshop": {**NOWHERE, "tokenizer": str(moved)}}) == name

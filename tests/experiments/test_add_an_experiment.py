@@ -16,16 +16,6 @@ SHELL = re.compile(r"^```bash\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 EXAMPLE = "copy_bandwidth"
 
 
-def blocks() -> dict[str, str]:
-    """Texts of the files that the page tells its reader to make, by path."""
-    return dict(FILE.findall(PAGE.read_text(encoding="utf-8")))
-
-
-def commands() -> list[str]:
-    """Lines of the page's shell blocks."""
-    return [line for text in SHELL.findall(PAGE.read_text(encoding="utf-8")) for line in text.splitlines() if line]
-
-
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
     """A copy with the example and no other experiment, its report written."""
@@ -37,7 +27,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
             shutil.copytree(source, workspace.root / name, dirs_exist_ok=True)
         else:
             shutil.copy2(source, workspace.root / name)
-    for path, text in blocks().items():
+    for path, text in FILE.findall(PAGE.read_text(encoding="utf-8")):
         (workspace.root / path).parent.mkdir(parents=True, exist_ok=True)
         (workspace.root / path).write_text(text)
     done = workspace.run("report", "--config", "preset=tiny")
@@ -45,47 +35,32 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
     return workspace
 
 
-def test_cells_are_measured_and_skipped(project: Workspace) -> None:
+def test_the_example_is_measured_shown_and_done(project: Workspace) -> None:
     rows = project.rows(EXAMPLE)
-    assert {row["factors"]["size_mb"]: row["status"] for row in rows} == {
-        1: "ok",
-        4: "ok",
-        16: "ok",
-        64: "skipped",
-        256: "skipped",
-    }
+    ends = {row["factors"]["size_mb"]: row["status"] for row in rows}
+    assert ends == {**dict.fromkeys((1, 4, 16), "ok"), **dict.fromkeys((64, 256), "skipped")}
     measured = [row for row in rows if row["status"] == "ok"]
     assert all(len(row["samples"]["copy_ms"]) == 20 and len(row["warmup"]["copy_ms"]) == 5 for row in measured)
     assert {row["timers"]["copy_ms"] for row in measured} == {"host clock"}
-
-
-def test_the_table_is_shown_by_itself(project: Workspace) -> None:
     text = (project.root / "report" / "local" / "details" / "more.md").read_text()
     assert "| Size (MB)" in text and "## Copies within host memory" in text
     assert len(re.findall(r"^\| (?:1|4|16) +\| [\d.]", text, re.MULTILINE)) == 3
     assert "details/more.md" in project.report()
-
-
-def test_nothing_is_left_to_do(project: Workspace) -> None:
     assert project.planned_jobs("--config", "preset=tiny") == set()
 
 
 def test_example_meets_the_checks_of_the_project(project: Workspace) -> None:
-    ruff = [sys.executable, "-m", "ruff"]
     for step in (["check"], ["format", "--check"]):
-        done = subprocess.run(
-            [*ruff, *step, "--no-cache", f"perfscribe/experiments/{EXAMPLE}"],
-            cwd=project.root,
-            capture_output=True,
-            text=True,
-        )
+        ruff = [sys.executable, "-m", "ruff", *step, "--no-cache", f"perfscribe/experiments/{EXAMPLE}"]
+        done = subprocess.run(ruff, cwd=project.root, capture_output=True, text=True)
         assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_commands_of_the_page_are_verbs(project: Workspace) -> None:
     from perfscribe.cli import VERBS
 
-    verbs = [line.split()[1] for line in commands() if line.startswith("./run ")]
+    lines = "\n".join(SHELL.findall(PAGE.read_text(encoding="utf-8"))).splitlines()
+    verbs = [line.split()[1] for line in lines if line.startswith("./run ")]
     assert verbs == ["plan", "report", "test"] and set(verbs) <= set(VERBS)
-    done = project.run(*commands()[commands().index("./run plan --config preset=tiny")].split()[1:])
+    done = project.run(*lines[lines.index("./run plan --config preset=tiny")].split()[1:])
     assert done.returncode == 0 and EXAMPLE in done.stdout

@@ -16,10 +16,8 @@ CONFIG = {
     "variance_std": 1.0,
     "features": 512,
 }
-SIX = [
-    *("parameters_dtype", "fc1_output_dtype", "layernorm_output_dtype"),
-    *("logits_dtype", "loss_dtype", "gradients_dtype"),
-]
+SIX = [f"{name}_dtype" for name in ("parameters", "fc1_output", "layernorm_output", "logits", "loss", "gradients")]
+NO_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 
 
 def run(cell):
@@ -36,21 +34,14 @@ def variances():
     }
 
 
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=NO_GPU)])
 @pytest.mark.parametrize("dtype, half", [("fp16", "float16"), ("bf16", "bfloat16")])
-def test_six_dtypes_on_the_cpu(dtype, half):
-    cell = next(c for c in measure.cells(CONFIG) if c["part"] == "dtypes" and c["dtype"] == dtype)
-    values = run(cell)
-    # On the CPU layer_norm is not in autocast's fp32 list; on CUDA it is (see the test below).
-    assert [values[name] for name in SIX] == ["float32", half, half, half, "float32", "float32"]
-    assert 0.5 < values["loss"] < 4  # near ln 5 for random weights and 5 classes
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-@pytest.mark.parametrize("dtype, half", [("fp16", "float16"), ("bf16", "bfloat16")])
-def test_six_dtypes_on_cuda(dtype, half):
-    cells = measure.cells(CONFIG | {"device": ["cuda"]})
+def test_six_dtypes(dtype, half, device):
+    cells = measure.cells(CONFIG | {"device": [device]})
     values = run(next(c for c in cells if c["part"] == "dtypes" and c["dtype"] == dtype))
-    assert [values[name] for name in SIX] == ["float32", half, "float32", half, "float32", "float32"]
+    norm = half if device == "cpu" else "float32"  # on CUDA alone layer_norm is in autocast's fp32 list
+    assert [values[name] for name in SIX] == ["float32", half, norm, half, "float32", "float32"]
+    assert 0.5 < values["loss"] < 4  # near ln 5 for random weights and 5 classes
 
 
 def test_fp16_overflows_where_fp32_does_not(variances):
@@ -74,6 +65,9 @@ def test_bf16_loses_the_variance_to_rounding_not_to_range(variances):
     assert figures["overflow"] is False
     assert figures["variance_two_pass_relative_error"] > 0.5
     assert figures["variance_pairwise_relative_error"] < 0.05
+    figures = variances["bf16", 10000]  # neighbours are 64 apart there
+    assert figures["inputs_variance"] == 0
+    assert figures["variance_two_pass_relative_error"] == "constant inputs"
 
 
 def test_difference_of_moments_cancels_in_fp32_too(variances):
@@ -86,9 +80,3 @@ def test_sums_keep_their_accumulator_in_the_dtype() -> None:
     ones = torch.ones(1, 4095, dtype=torch.float16)
     assert variance.left_to_right_sum(ones).item() == 2048  # where 1 is half an ulp and is rounded away
     assert variance.pairwise_sum(ones).item() == 4096
-
-
-def test_inputs_that_rounding_makes_equal_are_named(variances):
-    figures = variances["bf16", 10000]  # neighbours are 64 apart there
-    assert figures["inputs_variance"] == 0
-    assert figures["variance_two_pass_relative_error"] == "constant inputs"

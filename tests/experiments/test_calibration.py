@@ -18,29 +18,17 @@ from perfscribe.experiments.calibration import measure
 from perfscribe.plan import plan
 from perfscribe.show import ceilings
 
-H200 = "NVIDIA H200"
-
-
-def cells(preset: str) -> list[Cell]:
-    return plan.planned_cells(unmeasured.raw_config(), "calibration", preset)
-
-
-# --- data sheets ------------------------------------------------------------------------------------------------
-
 
 def test_bandwidths_of_data_sheets() -> None:
-    found = [peak_bandwidth(H200, kind) for kind in ("memory", "pcie")]
+    found = [peak_bandwidth("NVIDIA H200", kind) for kind in ("memory", "pcie")]
     assert [one.bytes_per_s / 1e9 for one in found if one] == [4800, 64]
     assert peak_bandwidth("NVIDIA H200 MIG 1g.18gb", "memory") is None
     for name in ("NVIDIA H100 80GB HBM3", "NVIDIA A100-SXM4-40GB", "NVIDIA L40S", "Tesla V100-PCIE-32GB"):
         assert peaks.peak_flops(name, "fp16") is not None and peak_bandwidth(name, "memory") is not None
 
 
-# --- cells ------------------------------------------------------------------------------------------------------
-
-
 def test_rates_are_of_all_bytes_that_move_and_of_right_products() -> None:
-    for cell in cells("tiny"):
+    for cell in plan.planned_cells(unmeasured.raw_config(), "calibration", "tiny"):
         if cell["workload"] in ("product", "memory") and not cell.skip and not cell.requires:
             found = measure.run(cell)
             made = as_record("calibration", cell, found)
@@ -60,24 +48,15 @@ def test_a_wrong_triad_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
         measure.run(Cell(factors))
 
 
-# --- disk -------------------------------------------------------------------------------------------------------
-
-
-def run_disk(tmp_path: Path, operation: str) -> Any:
-    (tmp_path / "data").mkdir(exist_ok=True)
-    factors = {"workload": "disk", "operation": operation, "size_mib": 9, "samples": 2}
-    return measure.run(Cell(factors, data_folder=str(tmp_path / "data")))
-
-
-def test_a_full_disk_is_unsupported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    usage = types.SimpleNamespace(free=100 * 2**20)
-    monkeypatch.setattr(measure.shutil, "disk_usage", lambda folder: usage)
-    with pytest.raises(Unsupported, match=r"^the disk of the results has 100 MiB free, 274 MiB are asked for$"):
-        run_disk(tmp_path, "write")
-
-
-def test_a_file_that_holds_something_else_fails_and_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_unsupported_and_a_wrong_file_is_removed(tmp_path: Path, monkeypatch: Any) -> None:
+    (tmp_path / "data").mkdir()
+    factors = {"workload": "disk", "operation": "write", "size_mib": 9, "samples": 2}
+    cell, usage = Cell(factors, data_folder=str(tmp_path / "data")), types.SimpleNamespace(free=100 * 2**20)
+    with monkeypatch.context() as full:
+        full.setattr(measure.shutil, "disk_usage", lambda folder: usage)
+        with pytest.raises(Unsupported, match=r"^the disk of the results has 100 MiB free, 274 MiB are asked for$"):
+            measure.run(cell)
     monkeypatch.setattr(measure, "_write", lambda path, blocks: path.write_bytes(bytes(9 * 2**20)))
     with pytest.raises(ValueError, match="the file does not hold what was written"):
-        run_disk(tmp_path, "write")
+        measure.run(cell)
     assert [path.name for path in tmp_path.iterdir()] == ["data"]

@@ -2,34 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from measured_cells import as_record
 
 from perfscribe.analytic import traffic
 from perfscribe.analytic.communication import Inputs, account
 from perfscribe.experiments.communication_accounting import measure, show
 from perfscribe.plan import plan
-from perfscribe.records.records import Record
-from perfscribe.show.tables import Table
 
 NAME = "communication_accounting"
-
-
-def tables() -> dict[str, Table]:
-    """The tables of the planned cell."""
-    (cell,) = plan.planned_cells({}, NAME, "cpu")
-    found = measure.run(cell)
-    record = Record(NAME, dict(cell.factors), "ok", "", "measured", values=found.values, series=found.series)
-    return {table.id: table for table in show.tables({NAME: [record]})}
-
-
-def steps() -> dict[str, Any]:
-    """The value of each step, of all parts."""
-    made = tables()
-    return {row.step: row.value for table_id in show.TABLES[1:] for row in made[table_id].ok.itertuples()}
 
 
 # brandon-snider/cs336-a2, writeup: batch 128, context 1024, 1 GB = 2^30 bytes; its own rounding.
@@ -46,14 +29,13 @@ PUBLISHED = {
 }
 
 
-def test_published_answers() -> None:
-    known = steps()
+def test_published_answers_and_why_others_have_none() -> None:
+    (cell,) = plan.planned_cells({}, NAME, "cpu")
+    made = {table.id: table for table in show.tables({NAME: [as_record(NAME, cell, measure.run(cell))]})}
+    known = {row.step: row.value for table_id in show.TABLES[1:] for row in made[table_id].ok.itertuples()}
     for name, (published, rounding) in PUBLISHED.items():
         assert known[name] == pytest.approx(published, abs=rounding), name
-    assert any(column.name == "published_brandon-snider" for column in tables()["cs336.communication_memory"].columns)
-
-
-def test_what_has_no_answer_says_why() -> None:
+    assert any(column.name == "published_brandon-snider" for column in made["cs336.communication_memory"].columns)
     lines = {line.name: line for line in account(Inputs(tensor_devices=64))}
     for name in ("summed", "summed_batch", "hidden", "hidden_batch"):
         assert lines[name].value is None and lines[name].formula.startswith("none: TP takes longer")
@@ -103,9 +85,6 @@ def test_remedies_are_the_least_batches(d_ff: int, m_x: int, m_y: int) -> None:
     assert found["bandwidth"] == pytest.approx(least(False, 2, faster=2), rel=1e-3)
     assert found["both_batch"] == found["both"] * 64
     assert found["pipeline"] == pytest.approx((2 * 16384 / 1.8e11) / (4 * 16384 * d_ff / 4.6e14))
-
-
-# --- rates of collectives ---------------------------------------------------------------------------------------
 
 
 def test_rates_as_nccl_tests_has_them() -> None:

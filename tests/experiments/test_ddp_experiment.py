@@ -24,26 +24,19 @@ from perfscribe.experiments.ddp.variants import Variant
 from perfscribe.instruments.profiling.trace import Kernel, Range, Trace, thread_key
 from perfscribe.records.records import Record
 
-ALL = levels.LEVELS["properties"]["implementation"]["items"]["enum"]
-
-
-# --- ranks ------------------------------------------------------------------------------------------------------
-
-FACTORS = {"device": "cpu", "dtype": "fp32", "size": "nano", "seq_len": 8, "batch": 4, "backend": "gloo"}
-
 
 @pytest.fixture(scope="module")
 def real(tmp_path_factory: pytest.TempPathFactory) -> Record:
     """A cell of two ranks as a record."""
     folder = with_tokens(tmp_path_factory.mktemp("data"), 4, 8)
-    of = variants.variants(ALL, [0.01, 10])
-    factors = {**FACTORS, "world_size": 2, "variants": variants.as_level(of), "traced": True}
-    factors |= {"turns": 2, "steps": 1, "warmup_steps": 1}
-    cell = Cell(factors, data_folder=str(folder))
+    of = variants.variants(levels.LEVELS["properties"]["implementation"]["items"]["enum"], [0.01, 10])
+    factors = {"device": "cpu", "dtype": "fp32", "size": "nano", "seq_len": 8, "batch": 4, "backend": "gloo"}
+    factors |= {"world_size": 2, "variants": variants.as_level(of), "traced": True}
+    cell = Cell({**factors, "turns": 2, "steps": 1, "warmup_steps": 1}, data_folder=str(folder))
     return as_record("ddp", cell, measure.run(cell))
 
 
-def test_every_variant_is_timed_with_and_without_communication(real: Record) -> None:
+def test_every_variant_is_timed_without_communication_too_and_traced(real: Record) -> None:
     for variant in variants.from_level(real.factors["variants"]):
         for name in ("step", "off"):
             (samples,) = real.samples[f"{variant.key}_{name}_ms"]
@@ -52,9 +45,6 @@ def test_every_variant_is_timed_with_and_without_communication(real: Record) -> 
         phased = f"{variant.key}_communication_ms" in real.samples
         assert phased == (variant.implementation in variants.PHASED)
     assert real.samples["flat_copies_ms"][0][0] > 0
-
-
-def test_the_real_trace_shows_communication(real: Record) -> None:
     for key in ("naive", "flat", "overlap_individual", "overlap_bucketed:10"):
         values = {name: real.values[f"{key}_traced_{name}_ms"] for name in ("step", "compute", "communication", "both")}
         assert 0 < values["communication"] < values["step"] and 0 < values["compute"] < values["step"]
@@ -103,24 +93,19 @@ def _gradients(rank: int) -> None:
     program.require_equal_gradients(model, "flat")
 
 
-def _left_behind(rank: int) -> bool:
-    """Whether PyTorch's wrapper is still there once it was released."""
-    gc.disable()
-    wrapped = Wrapped(Variant("torch_ddp"), torch.nn.Linear(3, 2))
-    wrapped.call(torch.ones(1, 3)).sum().backward()
-    there = weakref.ref(wrapped.call)
-    wrapped.release()
-    return there() is not None
-
-
 def _on_ranks(rank: int) -> tuple[list[str], bool]:
-    """What three checks refuse, and whether PyTorch's wrapper is left."""
+    """What three checks refuse, and whether PyTorch's wrapper is there once it was released."""
     refused = []
     for check in (partial(_checked, fault="not averaged"), partial(_checked, fault="no number"), _gradients):
         with pytest.raises(Exception, match=r"\S") as caught:
             check(rank)
         refused.append(str(caught.value))
-    return refused, _left_behind(rank)
+    gc.disable()
+    wrapped = Wrapped(Variant("torch_ddp"), torch.nn.Linear(3, 2))
+    wrapped.call(torch.ones(1, 3)).sum().backward()
+    there = weakref.ref(wrapped.call)
+    wrapped.release()
+    return refused, there() is not None
 
 
 def test_checks_refuse_what_does_not_average_and_nothing_is_left_of_pytorchs_wrapper() -> None:
@@ -140,8 +125,6 @@ def test_the_slowest_rank_counts() -> None:
     assert both.values == {"naive_error": 0.3, "naive_own_stream": True}
 
 
-# --- the timeline -----------------------------------------------------------------------------------------------
-
 MAIN, AUTOGRAD = thread_key(1, 1), thread_key(1, 2)
 NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
 GEMM = "sm90_xmma_gemm_f32f32_tf32f32_f32_tn_n"
@@ -149,13 +132,6 @@ GEMM = "sm90_xmma_gemm_f32f32_tf32f32_f32_tn_n"
 
 def kernel(name: str, start: int, end: int, launched: int, stream: int, thread: int = MAIN) -> Kernel:
     return Kernel(name, start, end, launched, launched + 1, thread, stream)
-
-
-def gpu_trace(*kernels: Kernel) -> Trace:
-    spans = {"forward": (1000, 1010), "backward": (1010, 1030), "finish": (1030, 1032), "optimizer": (1032, 1040)}
-    ranges = [Range("step", 1000, 1200, MAIN), *(Range(name, *span, MAIN) for name, span in spans.items())]
-    barrier = kernel(NCCL, 900, 950, 890, 20)
-    return Trace("torch profiler 2.11.0", [barrier, *kernels], ranges)
 
 
 OVERLAPPING = (
@@ -168,11 +144,15 @@ OVERLAPPING = (
 
 
 def test_a_gpus_lanes_are_its_kernels() -> None:
-    found = tracing.lanes(gpu_trace(*OVERLAPPING), 2, "cuda")
+    spans = {"forward": (1000, 1010), "backward": (1010, 1030), "finish": (1030, 1032), "optimizer": (1032, 1040)}
+    ranges = [Range("step", 1000, 1200, MAIN), *(Range(name, *span, MAIN) for name, span in spans.items())]
+    barrier = kernel(NCCL, 900, 950, 890, 20)
+    found = tracing.lanes(Trace("torch profiler 2.11.0", [barrier, *OVERLAPPING], ranges), 2, "cuda")
     assert found.compute == [(10, 120), (150, 190)] and found.communication == [(80, 100), (110, 150)]
     assert found.phases == {"forward": (10, 50), "backward": (50, 120), "optimizer": (150, 190)}
     values = found.values()
     assert values["traced_both_ms"] == pytest.approx(30e-6) and values["traced_communication_ms"] == 60e-6
     assert values["own_stream"] is True
     shared = [replace(one, stream=7) for one in OVERLAPPING]
-    assert tracing.lanes(gpu_trace(*shared), 2, "cuda").values()["own_stream"] is False
+    made = tracing.lanes(Trace("torch profiler 2.11.0", [barrier, *shared], ranges), 2, "cuda")
+    assert made.values()["own_stream"] is False

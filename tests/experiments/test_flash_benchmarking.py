@@ -19,9 +19,6 @@ PROBLEM = {"workload": "grid", "device": "cpu", "seq_len": 96, "head_dim": 16, "
 PROBLEM |= {"causal": True, "implementation": "eager", "samples": 3}
 
 
-# --- measuring --------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(("implementation", "backend"), [("tiled", None), ("sdpa_flash", "FLASH_ATTENTION")])
 def test_a_cell_is_measured_and_checked(implementation: str, backend: str, tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.delenv("TRITON_CACHE_DIR", raising=False)
@@ -44,7 +41,7 @@ def test_a_product_is_measured_and_checked(monkeypatch: pytest.MonkeyPatch) -> N
         measure.run(cell)
 
 
-@pytest.mark.parametrize("mistake", ["none", "last keys left out", "dk of the first key", "nan"])
+@pytest.mark.parametrize("mistake", ["last keys left out", "dk of the first key", "nan"])
 def test_the_check_finds_mistakes(mistake: str) -> None:
     def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         mask = torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool).tril()
@@ -59,9 +56,6 @@ def test_the_check_finds_mistakes(mistake: str) -> None:
     leaves = tuple(torch.randn(1, 2, 96, 16, requires_grad=True) for _ in range(3))
     check = correctness.Check(attend, leaves, correctness.TOLERANCE["fp32"])
     check.both()
-    if mistake == "none":
-        assert check.largest_error()["largest_relative_error"] < 1e-6
-        return
     with pytest.raises(ValueError, match=r"is off by .* against float64, allowed 0\.0001"):
         check.largest_error()
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from measured_cells import with_tokens
+from measured_cells import as_record, with_tokens
 
 from perfscribe.analytic import memory
 from perfscribe.base.cells import Measurement
@@ -18,7 +18,6 @@ from perfscribe.experiments.memory_profiling import measure, show
 from perfscribe.instruments.profiling.memory_timeline import KINDS
 from perfscribe.models.training_step import Step
 from perfscribe.plan import plan_cells
-from perfscribe.records.records import Record
 from perfscribe.run import child, processes
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -43,15 +42,6 @@ def process():
     started.stop()
 
 
-def as_record(factors, measurement, status="ok"):
-    reason = "" if status == "ok" else "why"
-    kept = {"values": measurement.values, "series": measurement.series}
-    return Record("memory_profiling", dict(factors), status, reason, "measured", **kept)
-
-
-# --- measured on the CPU ----------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(("mode", "dtype"), [("inference", "bf16"), ("forward", "fp32"), ("full_step", "bf16")])
 def test_a_cell_on_the_cpu(data_folder, process, mode, dtype):
     if mode == "inference" and torch.cpu._is_amx_tile_supported():
@@ -62,7 +52,7 @@ def test_a_cell_on_the_cpu(data_folder, process, mode, dtype):
     assert answer["status"] == "ok", answer
     measurement = Measurement(**answer["measurement"])
     child.check(measurement)
-    record = as_record(one.factors, measurement)
+    record = as_record("memory_profiling", one, measurement)
     predicted = show.predicted(record)
     assert tuple(predicted) == measure.PHASES[mode]
     for phase, items in predicted.items():
@@ -106,14 +96,8 @@ def test_what_was_recorded_before_memory_ran_out_is_kept(data_folder, monkeypatc
     assert kept.values["forward_peak_bytes"] > kept.values["start_bytes"]
     assert "optimizer_peak_bytes" not in kept.values
     assert ("peak_unrecorded_bytes" in kept.values) is warmed
-    made = shown([as_record(one.factors, kept, "oom")])
-    peaks = made["peaks"].iloc[0]
+    record = replace(as_record("memory_profiling", one, kept), status="oom", reason="why")
+    made = {table.id: table.frame for table in show.tables({"memory_profiling": [record]})}
+    peaks = made["cs336.memory_peaks"].iloc[0]
     assert peaks["forward_gib"] > 0 and peaks["backward_gib"] is None  # the CSV says oom
-    assert made["timelines"]["timeline"][0].startswith("{")
-
-
-# --- tables on records made up from the prediction ------------------------------------------------------
-
-
-def shown(records):
-    return {table.id.removeprefix("cs336.memory_"): table.frame for table in show.tables({"memory_profiling": records})}
+    assert made["cs336.memory_timelines"]["timeline"][0].startswith("{")

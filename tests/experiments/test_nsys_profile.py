@@ -8,14 +8,13 @@ from __future__ import annotations
 import csv
 import dataclasses
 from pathlib import Path
-from typing import Any
 
 import pytest
 from measured_cells import as_record, with_tokens
 from workspace import ROOT
 
 from perfscribe import config
-from perfscribe.base.cells import Cell, Measurement
+from perfscribe.base.cells import Cell
 from perfscribe.experiments.nsys_profile import measure, reading, show
 from perfscribe.instruments.profiling import ranges
 from perfscribe.instruments.profiling.families import family
@@ -32,18 +31,11 @@ ADAM = "void at::native::<unnamed>::multi_tensor_apply_kernel<at::native::FusedA
 MAIN, AUTOGRAD = 1, 2
 
 
-def section(preset: str) -> dict[str, Any]:
-    return plan.own_section(config.resolve({}, preset), "nsys_profile")
-
-
 def test_a_rule_for_families_needs_no_new_measurement() -> None:
     reached = Sources(ROOT).closure(measure_module("nsys_profile"))
     assert "perfscribe.instruments.profiling.summary" in reached
     assert "perfscribe.instruments.profiling.families" not in reached
     assert "perfscribe.instruments.profiling.families" in Sources(ROOT).closure(show_module("nsys_profile"))
-
-
-# --- names ----------------------------------------------------------------------------------------------------------
 
 
 def test_names_stay_different_and_have_the_family_of_the_full_one() -> None:
@@ -56,9 +48,6 @@ def test_names_stay_different_and_have_the_family_of_the_full_one() -> None:
     short = reading.short_names(full)
     assert len(set(short.values())) == len(full) > 100
     assert [name for name in full if family(short[name]) != family(name)] == []
-
-
-# --- reading a trace ------------------------------------------------------------------------------------------------
 
 
 def kernel(name: str, start: int, duration: int, launch: int, thread: int = MAIN) -> Kernel:
@@ -100,12 +89,8 @@ def trace() -> Trace:
 
 
 def test_times_of_phases(trace: Trace) -> None:
-    assert reading.host_ranges(trace) == {
-        "inference_range_ms": [400e-6],
-        "forward_range_ms": [400e-6],
-        "backward_range_ms": [400e-6],
-        "optimizer_range_ms": [200e-6],
-    }
+    of = {"inference": 400e-6, "forward": 400e-6, "backward": 400e-6, "optimizer": 200e-6}
+    assert reading.host_ranges(trace) == {f"{phase}_range_ms": [spent] for phase, spent in of.items()}
     found = reading.device_times(trace)
     assert found["forward_span_ms"] == [190e-6]  # 20 to 210
     assert found["forward_busy_ms"] == [170e-6]  # 30 + 30 + 100 + 10
@@ -136,34 +121,14 @@ def test_kernels_by_range(trace: Trace) -> None:
     assert parts == {"scores": {names[GEMM]: 30}, "softmax": {names[SOFTMAX]: 30}, "final_matmul": {names[GEMM]: 100}}
 
 
-# --- measuring, for real --------------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def cell(tmp_path: Path) -> Cell:
     """The tiny preset's detailed cell, of few passes, with its tokens."""
-    own = section("tiny")
-    chosen = next(found for found in measure.cells(own) if found["detailed"])
+    section = plan.own_section(config.resolve({}, "tiny"), "nsys_profile")
+    chosen = next(found for found in measure.cells(section) if found["detailed"])
     few = {**chosen.factors, "warmup_steps": 1, "timed_steps": 2, "traced_steps": 2}
     folder = with_tokens(tmp_path / "data", chosen["batch"], chosen["seq_len"])
     return dataclasses.replace(chosen, factors=few, data_folder=str(folder))
-
-
-def check_measured(found: Cell, measurement: Measurement) -> None:
-    """By torch's profiler, the ranges perhaps by nsys."""
-    assert measurement.values["kernel_tool"].startswith("torch profiler")
-    samples = measurement.samples
-    for phase in ("inference", "forward", "backward", "optimizer"):
-        assert len(samples[f"{phase}_ms"]) == found["timed_steps"]
-        assert len(samples[f"{phase}_range_ms"]) == len(samples[f"{phase}_busy_ms"]) == found["traced_steps"]
-        assert sum(measurement.series[f"{phase}_total_ns"]) > 0
-    for busy, span in zip(samples["forward_busy_ms"], samples["forward_span_ms"], strict=True):
-        assert 0 < busy <= span
-    assert set(measurement.timers) == set(samples)
-    layers = 2  # of nano
-    assert sum(measurement.series["softmax_launches"]) == layers * found["traced_steps"]
-    shown = measurement.series["kernel_names"]
-    assert "aten::mm" in shown and "aten::_softmax" in shown
 
 
 def test_an_nsys_that_fails_leaves_torchs_profiler(cell: Cell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -175,11 +140,18 @@ def test_an_nsys_that_fails_leaves_torchs_profiler(cell: Cell, tmp_path: Path, m
     fake.chmod(0o755)
     monkeypatch.setenv("PERFSCRIBE_NSYS", str(fake))
     measurement = measure.run(cell)
-    check_measured(cell, measurement)
+    assert measurement.values["kernel_tool"].startswith("torch profiler")
     assert measurement.values["tool_remark"] == "nsys profile: exit status 3: The driver is too new."
-    for sample, host in zip(
-        measurement.samples["forward_range_ms"], measurement.samples["forward_traced_ms"], strict=True
-    ):
-        assert sample == pytest.approx(host, rel=0.5)
+    samples, series = measurement.samples, measurement.series
+    for phase in ("inference", "forward", "backward", "optimizer"):
+        assert len(samples[f"{phase}_ms"]) == cell["timed_steps"]
+        assert len(samples[f"{phase}_range_ms"]) == len(samples[f"{phase}_busy_ms"]) == cell["traced_steps"]
+        assert sum(series[f"{phase}_total_ns"]) > 0
+    spans = zip(samples["forward_busy_ms"], samples["forward_span_ms"], strict=True)
+    assert all(0 < busy <= span for busy, span in spans)
+    assert samples["forward_range_ms"] == pytest.approx(samples["forward_traced_ms"], rel=0.5)
+    assert set(measurement.timers) == set(samples)
+    assert sum(series["softmax_launches"]) == 2 * cell["traced_steps"]  # layers of nano
+    assert {"aten::mm", "aten::_softmax"} <= set(series["kernel_names"])
     made = show.tables({"nsys_profile": [as_record("nsys_profile", cell, measurement)]})
     assert all(len(table.ok) > 0 for table in made)

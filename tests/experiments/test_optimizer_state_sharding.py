@@ -26,18 +26,12 @@ from perfscribe.base.cells import Cell
 from perfscribe.experiments.optimizer_state_sharding import measure, program, show
 from perfscribe.experiments.optimizer_state_sharding.measure import IMPLEMENTATIONS, SHARDED, UNSHARDED
 from perfscribe.models.transformer import Model
-from perfscribe.records.records import Record
 from perfscribe.show import references
-from perfscribe.show.tables import Table
 
 CONTEXT, BATCH, TURNS = 12, 6, 2
 LEVELS: dict[str, Any] = {"backend": "gloo", "size": "nano", "seq_len": CONTEXT, "batch": BATCH, "dtype": "fp32"}
 LEVELS |= {"turns": TURNS, "warmup_steps": 0, "timed_steps": 1, "optimizer_steps": 2}
 NAME = "optimizer_state_sharding"
-XL_BYTES = 4 * transformer_parameters(SIZES["xl"])
-
-
-# --- measured ---------------------------------------------------------------------------------------------------
 
 
 def cell(ranks: int, wrapper: str, folder: Path) -> Cell:
@@ -49,36 +43,23 @@ def data_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return with_tokens(tmp_path_factory.mktemp("site") / "data", BATCH, CONTEXT)
 
 
-@pytest.fixture(scope="module")
-def measured(data_folder: Path) -> list[Record]:
-    """A record of one round of two cells."""
-    found = []
-    for ranks, wrapper in ((2, "naive"), (3, "flat")):
-        one = cell(ranks, wrapper, data_folder)
-        found.append(as_record(NAME, one, measure.run(one)))
-    return found
-
-
-def test_memory_is_as_predicted(measured: list[Record]) -> None:
-    for record in measured:
-        for name, moment in itertools.product(IMPLEMENTATIONS, measure.MOMENTS):
-            found = sum(record.series[f"{name}_{moment}_bytes"])
-            where = record.factors["world_size"], name, moment
-            assert found == pytest.approx(show.predicted_bytes(record, moment, name), rel=1e-3), where
-
-
-def test_times_and_check_of_a_cell(measured: list[Record]) -> None:
-    for record in measured:
-        assert record.values["difference"] == 0
-        tensors = len(transformer_tensors(SIZES["nano"]))
-        assert record.values["gradient_calls"] == (1 if record.factors["wrapper"] == "flat" else tensors)
-        assert record.values["gradient_bytes"] == 4 * transformer_parameters(SIZES["nano"])
-        for name in (*IMPLEMENTATIONS, measure.AGAIN):
-            assert len(record.samples[f"{name}_step_ms"][0]) == TURNS
-            assert len(record.samples[f"{name}_optimizer_ms"][0]) == 2 * TURNS
-        parts = [record.samples[f"sharded_{part}_ms"][0] for part in ("update", "exchange")]
-        assert all(len(part) == 2 * TURNS and min(part) > 0 for part in parts)
-        assert set(record.timers.values()) == {"host clock"}
+@pytest.mark.parametrize(("ranks", "wrapper"), [(2, "naive"), (3, "flat")])
+def test_memory_is_as_predicted_and_all_is_timed(data_folder: Path, ranks: int, wrapper: str) -> None:
+    one = cell(ranks, wrapper, data_folder)
+    record = as_record(NAME, one, measure.run(one))
+    for name, moment in itertools.product(IMPLEMENTATIONS, measure.MOMENTS):
+        found = sum(record.series[f"{name}_{moment}_bytes"])
+        assert found == pytest.approx(show.predicted_bytes(record, moment, name), rel=1e-3), (name, moment)
+    assert record.values["difference"] == 0
+    tensors = len(transformer_tensors(SIZES["nano"]))
+    assert record.values["gradient_calls"] == (1 if wrapper == "flat" else tensors)
+    assert record.values["gradient_bytes"] == 4 * transformer_parameters(SIZES["nano"])
+    for name in (*IMPLEMENTATIONS, measure.AGAIN):
+        assert len(record.samples[f"{name}_step_ms"][0]) == TURNS
+        assert len(record.samples[f"{name}_optimizer_ms"][0]) == 2 * TURNS
+    parts = [record.samples[f"sharded_{part}_ms"][0] for part in ("update", "exchange")]
+    assert all(len(part) == 2 * TURNS and min(part) > 0 for part in parts)
+    assert set(record.timers.values()) == {"host clock"}
 
 
 def test_times_are_those_of_the_slowest_rank() -> None:
@@ -94,16 +75,6 @@ def test_times_are_those_of_the_slowest_rank() -> None:
     assert (found.values["difference"], found.values["sharded_outside_bytes"]) == (4e-9, 100)
     assert found.series["sharded_step_bytes"] == [20, 1, 0, 0, 0, 0]
     assert found.series["sharded_step_rank_bytes"] == [11, 21]
-
-
-# --- on a rank --------------------------------------------------------------------------------------------------
-
-
-def a_training(rank: int, folder: Path, wrapper: str) -> program.Training:
-    place = SimpleNamespace(rank=rank, world_size=2)
-    me: Any = SimpleNamespace(place=place, device=torch.device("cpu"))
-    factors = cell(2, wrapper, folder).factors | {"data_folder": str(folder)}
-    return program.Training(Model(SIZES["nano"], CONTEXT), factors, me)
 
 
 def checked(rank: int, folder: Path, fault: str) -> str:
@@ -122,35 +93,27 @@ def checked(rank: int, folder: Path, fault: str) -> str:
         made.register_step_post_hook(spoil)
         return made
 
+    me: Any = SimpleNamespace(place=SimpleNamespace(rank=rank, world_size=2), device=torch.device("cpu"))
+    factors = cell(2, "flat", folder).factors | {"data_folder": str(folder)}
     with mock.patch.object(program, "make_optimizer", broken), pytest.raises(ArithmeticError) as caught:
-        program.difference(a_training(rank, folder, "flat"))
+        program.difference(program.Training(Model(SIZES["nano"], CONTEXT), factors, me))
     return str(caught.value)
 
 
-def both_checked(rank: int, folder: Path) -> list[str]:
-    return [checked(rank, folder, fault) for fault in ("rate", "nan")]
-
-
-def test_a_wrong_optimizer_is_noticed(data_folder: Path) -> None:
-    for said in run_ranks(both_checked, 2, data_folder):
-        for text, off in zip(said, (r"\d", "nan"), strict=True):
-            assert re.match(rf"a parameter is off by {off}.* after 10 steps, allowed 1e-07", text)
-
-
-# --- the analytic model -----------------------------------------------------------------------------------------
-
-
-def xl(ranks: int = 1, flat: bool = False, exchange: str = "") -> Sharding:
-    return Sharding(Workload(SIZES["xl"], 8, 128, "tf32", "cuda"), ranks, flat, exchange)
+@pytest.mark.parametrize(("fault", "off"), [("rate", r"\d"), ("nan", "nan")])
+def test_a_wrong_optimizer_is_noticed(data_folder: Path, fault: str, off: str) -> None:
+    for text in run_ranks(checked, 2, data_folder, fault):
+        assert re.match(rf"a parameter is off by {off}.* after 10 steps, allowed 1e-07", text)
 
 
 def test_traffic_beside_zero() -> None:
+    xl_bytes = 4 * transformer_parameters(SIZES["xl"])
     for ranks in (2, 4):
         plain, ours, zero = sharding.schemes(SIZES["xl"], ranks, flat=False)
         sent = [scheme.gradient_bytes + scheme.parameter_bytes for scheme in (plain, ours, zero)]
-        assert sent == pytest.approx([factor * XL_BYTES * (ranks - 1) / ranks for factor in (2, 3, 2)])
-        assert plain.state_bytes == 2 * XL_BYTES
-        assert zero.state_bytes == pytest.approx(2 * XL_BYTES / ranks)
+        assert sent == pytest.approx([factor * xl_bytes * (ranks - 1) / ranks for factor in (2, 3, 2)])
+        assert plain.state_bytes == 2 * xl_bytes
+        assert zero.state_bytes == pytest.approx(2 * xl_bytes / ranks)
         assert 1 <= ours.balance < 1.01
     flat = sharding.schemes(SIZES["nano"], 4, flat=True)
     assert flat[1].balance > 1.5  # two of its tensors are half of it each
@@ -164,12 +127,6 @@ def test_published_savings_are_near_the_prediction() -> None:
         references.find(known, "memory_before_step_gib", dtype="tf32", batch=16, world_size=2, implementation=name)[0]
         for name in (UNSHARDED, SHARDED)
     )
-    predicted = total_bytes(sharding.passes_peak(xl())) - total_bytes(sharding.passes_peak(xl(2)))
-    assert plain.value - ours.value == pytest.approx(predicted / 2**30, rel=0.05)
-
-
-# --- tables -----------------------------------------------------------------------------------------------------
-
-
-def tables(records: list[Record]) -> dict[str, Table]:
-    return {table.id.removeprefix("cs336.sharding_"): table for table in show.tables({NAME: records})}
+    load = Workload(SIZES["xl"], 8, 128, "tf32", "cuda")
+    one, two = (total_bytes(sharding.passes_peak(Sharding(load, ranks, False, ""))) for ranks in (1, 2))
+    assert plain.value - ours.value == pytest.approx((one - two) / 2**30, rel=0.05)

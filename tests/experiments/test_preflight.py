@@ -22,7 +22,6 @@ from perfscribe.distributed.self_test import MIB, NO_FIGURE, PASSED, TOO_SLOW
 from perfscribe.experiments.preflight import measure
 
 ROOT = Path(__file__).resolve().parents[2]
-PROGRAM = ROOT / "workflow" / "scripts" / "preflight.py"
 
 HEAD = """\
 # nThread 1 nGpus 1 minBytes 4294967296 maxBytes 4294967296 step: 2(factor) warmup iters: 20 iters: 50 agg iters: 1
@@ -38,10 +37,7 @@ ROWS = """\
 """
 
 
-NODES = ("node-a", "node-b")
-
-
-def output(bandwidth: str = "220.15", ranks: int = 2, hosts: tuple[str, ...] = NODES, wrong: int = 0) -> str:
+def output(bandwidth="220.15", ranks=2, hosts=("node-a", "node-b"), wrong=0) -> str:
     """What all_reduce_perf prints."""
     devices = "".join(
         f"#  Rank {rank:2} Group  0 Pid   {690 + rank} on {hosts[rank % len(hosts)]:>10} device  0 [0x04] NVIDIA\n"
@@ -49,9 +45,6 @@ def output(bandwidth: str = "220.15", ranks: int = 2, hosts: tuple[str, ...] = N
     )
     tail = f"# Out of bounds values : {wrong} {'FAILED' if wrong else 'OK'}\n# Avg bus bandwidth    : {bandwidth} \n#\n"
     return HEAD + devices + ROWS + tail
-
-
-# --- NVIDIA's program ------------------------------------------------------------------------------------------------
 
 
 def test_the_bandwidth_is_read():
@@ -78,24 +71,6 @@ def test_no_figure_says_why_in_one_line(text, why):
     assert len(str(caught.value).splitlines()) == 1
 
 
-@pytest.fixture
-def nvidia(tmp_path, monkeypatch):
-    """A function that puts a stand-in for all_reduce_perf on PATH; it keeps its words and NCCL_ALGO."""
-
-    def put(text: str, status: int = 0) -> Path:
-        (tmp_path / "output").write_text(text)
-        program = tmp_path / nccl_tests.PROGRAM
-        program.write_text(
-            f'#!/bin/sh\necho "$@" "algorithm=${{NCCL_ALGO-none}}" >{tmp_path}/words\n'
-            f"cat {tmp_path}/output\nexit {status}\n"
-        )
-        program.chmod(0o755)
-        monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
-        return tmp_path / "words"
-
-    return put
-
-
 def cell(**factors) -> Cell:
     """The planned cell of two ranks, some levels replaced."""
     preset = "gpu" if factors.get("backend") == "nccl" else "tiny"
@@ -105,9 +80,13 @@ def cell(**factors) -> Cell:
     return replace(planned, factors={**planned.factors, **factors})
 
 
-def test_nvidias_program_is_asked_where_it_is_there(nvidia, monkeypatch):
+def test_nvidias_program_is_asked_where_it_is_there_and_gives_no_figure_where_it_fails(tmp_path, monkeypatch):
+    program, words = tmp_path / nccl_tests.PROGRAM, tmp_path / "words"
+    keep = f'#!/bin/sh\necho "$@" "algorithm=${{NCCL_ALGO-none}}" >{words}\n'
+    program.write_text(f"{keep}cat <<END\n{output(hosts=('node-a',))}END\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setenv("NCCL_ALGO", "Ring")
-    words = nvidia(output(hosts=("node-a",)))
     found = measure.run(cell(backend="nccl", algorithm="Tree"))
     assert words.read_text().split() == [
         *(["-b", "4294967296", "-e", "4294967296", "-f", "2", "-g", "2", "-c", "0", "-n", "50", "-w", "20"]),
@@ -120,15 +99,9 @@ def test_nvidias_program_is_asked_where_it_is_there(nvidia, monkeypatch):
         "preflight 0: all-reduce of 4096 MiB among 2 ranks on node-a by nccl: busbw 220 GB/s, threshold 5 GB/s"
     )
     assert any("Avg bus bandwidth" in line for line in found.series["log"])
-
-
-def test_nvidias_program_that_fails_gives_no_figure(nvidia):
-    nvidia("node-a: Test CUDA failure common.cu:1023 'no CUDA-capable device is detected'\n", status=2)
+    program.write_text("#!/bin/sh\necho node-a: Test CUDA failure common.cu:1023 no CUDA-capable device\nexit 2\n")
     with pytest.raises(NoFigure, match=r"ended with 2: .*no CUDA-capable device"):
         measure.run(cell(backend="nccl"))
-
-
-# --- our own loop ----------------------------------------------------------------------------------------------------
 
 
 def test_a_slow_pair_is_named():
@@ -145,31 +118,23 @@ def test_a_slow_pair_is_named():
     assert len(outcome.line().splitlines()) == 1
 
 
-# --- the program -----------------------------------------------------------------------------------------------------
+PROGRAM = {  # arguments; status; what it says, on stdout where it passes
+    "passes": ("--ranks 2 --threshold 0", PASSED, r"preflight 0: all-reduce of \d+ MiB among 2 ranks on .*\n"),
+    "judges a log": (
+        "--read nccl.log --threshold 5",
+        TOO_SLOW,
+        "preflight 46: .*4096 MiB among 2 ranks on node-a, node-b.*\n",
+    ),
+    "wants a rank": ("--ranks -1", NO_FIGURE, "preflight 44: no figure: --ranks -1: at least one is needed\n"),
+}
 
 
-def run(*arguments: str) -> subprocess.CompletedProcess:
+@pytest.mark.parametrize("case", PROGRAM)
+def test_the_program(tmp_path, case):
+    arguments, status, said = PROGRAM[case]
+    (tmp_path / "nccl.log").write_text(output("4.99"))
+    command = [sys.executable, str(ROOT / "workflow" / "scripts" / "preflight.py"), *arguments.split()]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, str(PROGRAM), *arguments]
-    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120)
-
-
-def test_the_program_passes():
-    done = run("--ranks", "2", "--threshold", "0")
-    assert done.returncode == PASSED, done.stderr
-    assert re.fullmatch(r"preflight 0: all-reduce of \d+ MiB among 2 ranks on .*\n", done.stdout)
-
-
-def test_the_program_judges_a_log(tmp_path):
-    log = tmp_path / "nccl.log"
-    log.write_text(output("4.99"))
-    done = run("--read", str(log), "--threshold", "5")
-    assert done.returncode == TOO_SLOW and done.stderr.startswith("preflight 46: ") and done.stderr.count("\n") == 1
-    assert "4096 MiB among 2 ranks on node-a, node-b" in done.stderr
-
-
-def test_the_program_wants_a_rank():
-    done = run("--ranks", "-1")
-    assert (
-        done.returncode == NO_FIGURE and done.stderr == "preflight 44: no figure: --ranks -1: at least one is needed\n"
-    )
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == status, done.stderr
+    assert re.fullmatch(said, done.stderr if status else done.stdout)

@@ -9,10 +9,12 @@ from importlib.util import find_spec
 
 import pytest
 import rank_recordings
+import torch
 
 from perfscribe.base.cells import Cell, Unsupported
 from perfscribe.distributed import launch, launchers, mpi_start, ranks
 from perfscribe.experiments.rank_methods import measure
+from perfscribe.experiments.rank_methods.program import Adam
 
 RECORDED = rank_recordings.RECORDINGS
 SIZES = dict.fromkeys(measure.SIZES, 1) | {"samples": 32, "target_length": 4, "features": 16, "d_ff": 16}
@@ -22,9 +24,6 @@ SIZES |= {"batch": 4, "epochs": 2, "warmup_steps": 3}
 def truth(nodes: Sequence[int]) -> list[list[int]]:
     """(rank, world size, local rank) of every rank from the node of each."""
     return [[rank, len(nodes), local] for rank, (local, _) in enumerate(rank_recordings.layout(nodes))]
-
-
-# --- recorded environments ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", RECORDED)
@@ -46,9 +45,6 @@ def test_what_each_method_says_in_recorded_environments(name):
         assert [[p.rank, p.world_size, p.local_rank] for p in places] == truth(one.nodes)
 
 
-# --- cells --------------------------------------------------------------------------------------------------------
-
-
 def bound(**factors) -> Cell:
     return Cell({"part": "bound", "machine": "this machine", "launcher": "open_mpi", "world_size": 2, **factors})
 
@@ -65,14 +61,7 @@ def test_bindings_that_cannot_be(monkeypatch):
         measure.run(bound(cpu_bind="list:0"))
 
 
-# --- processes ----------------------------------------------------------------------------------------------------
-
-
 def test_adam_is_adam():
-    import torch
-
-    from perfscribe.experiments.rank_methods.program import Adam
-
     torch.manual_seed(0)
     ours = [torch.rand(5, 3), torch.rand(7)]
     theirs = [one.clone() for one in ours]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,44 +18,24 @@ from perfscribe.distributed.launch import dismiss, launch
 from perfscribe.experiments.strategies import measure, program, show
 from perfscribe.plan import plan
 from perfscribe.records.records import Record
-from perfscribe.show.tables import Table
 
 NAME = "strategies"
-
-
-def section(preset: str) -> dict[str, Any]:
-    """The experiment's part of the committed config."""
-    return plan.own_section(config.resolve(raw_config(), preset), NAME)
-
-
-def as_shown(cell: Cell) -> Record:
-    """What it gives; skipped where it cannot run here."""
-    if cell.skip or "cuda" in cell.requires:
-        return Record(NAME, dict(cell.factors), "skipped", cell.skip or "no GPU", "measured")
-    return as_record(NAME, cell, measure.run(cell))
+SECTION = plan.own_section(config.resolve(raw_config(), "tiny"), NAME)
 
 
 @pytest.fixture(scope="module")
-def measured() -> Iterator[list[Record]]:
-    """The tiny preset, turns enough for an interval; in the order of its cells."""
-    cells = measure.cells(section("tiny") | {"turns": 6, "timed_steps": 1})
-    found = {}
-    for cell in sorted(cells, key=lambda one: one.cost):
-        found[id(cell)] = as_shown(cell)
+def measured() -> list[Record]:
+    """Each plan that the tiny preset can measure here, turns enough for an interval."""
+    cells = measure.cells(SECTION | {"turns": 6, "timed_steps": 1})
+    here = [cell for cell in sorted(cells, key=lambda one: one.cost) if not cell.skip and "cuda" not in cell.requires]
+    found = [as_record(NAME, cell, measure.run(cell)) for cell in here]
     dismiss()
-    yield [found[id(cell)] for cell in cells]
+    return found
 
 
 def grid(records: list[Record]) -> list[Record]:
     """Of each plan that was measured."""
     return [record for record in show.of_part(records, measure.GRID) if record.ok]
-
-
-def tables(records: list[Record]) -> dict[str, Table]:
-    return {table.id: table for table in show.tables({NAME: records})}
-
-
-# --- measured ---------------------------------------------------------------------------------------------------
 
 
 def test_state_and_traffic_are_as_predicted(measured: list[Record]) -> None:
@@ -75,11 +53,7 @@ def test_state_and_traffic_are_as_predicted(measured: list[Record]) -> None:
 def test_all_strategies_train_alike(measured: list[Record]) -> None:
     """Same weights, same batches: the losses after the steps are those of DDP."""
     for ranks in (1, 2):
-        same = [
-            one
-            for one in show.of_part(measured, measure.GRID)
-            if one.ok and one.has(world_size=ranks, dtype="fp32", offload=False)
-        ]
+        same = [one for one in grid(measured) if one.has(world_size=ranks, dtype="fp32", offload=False)]
         assert len(same) >= 5
         for key in ("first_loss", "last_loss"):
             losses = [one.values[key] for one in same]
@@ -89,25 +63,19 @@ def test_all_strategies_train_alike(measured: list[Record]) -> None:
 
 def test_every_cell_says_what_wrapped_its_model(measured: list[Record]) -> None:
     two = [one for one in grid(measured) if one.factors["world_size"] == 2]
-    assert {
+    told = {
         (one.factors["api"], one.factors["strategy"]): (one.values["applied_replicas"], one.values["applied_shards"])
         for one in two
-    } == {
-        ("fsdp2", "full_shard"): (1, 2),
-        ("ddp", "ddp"): (2, 1),
-        ("fsdp2", "shard_grad_op"): (1, 2),
-        ("fsdp2", "hybrid_shard"): (2, 1),
-        ("fsdp1", "full_shard"): (1, 2),
     }
-    shown = tables(measured)["fsdp.world_of_one"].ok.set_index("api")
+    shards = [("fsdp2", "full_shard"), ("fsdp2", "shard_grad_op"), ("fsdp1", "full_shard")]
+    replicas = [("ddp", "ddp"), ("fsdp2", "hybrid_shard")]
+    assert told == dict.fromkeys(shards, (1, 2)) | dict.fromkeys(replicas, (2, 1))
+    tables = {table.id: table for table in show.tables({NAME: measured})}
+    shown = tables["fsdp.world_of_one"].ok.set_index("api")
     applied = shown.loc["FSDP1", ["strategy", "applied_strategy", "mesh"]]
     assert list(applied) == ["FULL_SHARD", "NO_SHARD", "1 × 1"]
 
 
-# --- memory -----------------------------------------------------------------------------------------------------
-
-ONE_RANK: Any = SimpleNamespace(place=SimpleNamespace(rank=0, world_size=1), device=torch.device("cpu"))
-SINGLE: dict[str, Any] = {"api": "single", "strategy": "single", "world_size": 1}
 LEFT = [
     ("ddp", "ddp", "bf16", "per_block", "implicit"),
     ("fsdp2", "full_shard", "bf16", "per_block", "both"),
@@ -127,20 +95,18 @@ def test_a_plan_knows_what_it_holds_and_leaves_nothing() -> None:
             assert found["left"] == 0 and found["known"] >= found["state"], of
 
 
-# --- faults -----------------------------------------------------------------------------------------------------
-
-
-def a_cell(**factors: Any) -> Cell:
-    grid = [cell for cell in measure.cells(section("tiny")) if cell["part"] == measure.GRID and not cell.skip]
-    chosen = next(cell for cell in grid if cell["world_size"] == 2 and cell["strategy"] == "full_shard")
-    return replace(chosen, factors={**chosen.factors, **factors})
+def a_cell() -> Cell:
+    grid = [cell for cell in measure.cells(SECTION) if cell["part"] == measure.GRID and not cell.skip]
+    return next(cell for cell in grid if cell["world_size"] == 2 and cell["strategy"] == "full_shard")
 
 
 def test_a_model_that_computes_something_else_once_wrapped_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    rank: Any = SimpleNamespace(place=SimpleNamespace(rank=0, world_size=1), device=torch.device("cpu"))
+    single = a_cell().factors | {"api": "single", "strategy": "single", "world_size": 1}
     losses = iter((3.0, 4.0))
     monkeypatch.setattr(program, "loss_of", lambda module, ids: torch.tensor(next(losses), requires_grad=True))
     with pytest.raises(ArithmeticError, match="the first loss is 4, that of the model before it was wrapped 3"):
-        program.Trained(a_cell().factors | SINGLE, ONE_RANK)
+        program.Trained(single, rank)
 
 
 def test_a_loss_is_that_of_all_ranks_rows() -> None:

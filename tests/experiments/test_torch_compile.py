@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 import torch
@@ -31,13 +30,9 @@ def data_folder(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(with_tokens(tmp_path_factory.mktemp("data"), 2, 8))
 
 
-def cell(problem: str, data_folder: str = "", **levels: Any) -> Cell:
-    base: dict[str, Any] = dict(ATTENTION if problem == "attention" else MODEL)
-    base |= {"problem": problem, "implementation": "compiled", "turns": 2, "warmup_passes": 1, "passes": 2}
-    return Cell(base | levels, data_folder=data_folder)
-
-
-# --- cells that run ---------------------------------------------------------------------------------------------
+def cell(problem: str, data_folder: str = "") -> Cell:
+    levels = {"problem": problem, "implementation": "compiled", "turns": 2, "warmup_passes": 1, "passes": 2}
+    return Cell((ATTENTION if problem == "attention" else MODEL) | levels, data_folder=data_folder)
 
 
 @pytest.mark.parametrize(

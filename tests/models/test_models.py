@@ -30,9 +30,6 @@ def tokens():
     return torch.randint(SHAPE.vocab_size, (3, 16), generator=torch.Generator().manual_seed(1))
 
 
-# --- shapes and parameters --------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("size", SIZES)
 def test_transformer_parameters_are_the_formula(size):
     shape = SIZES[size]
@@ -43,9 +40,6 @@ def test_transformer_parameters_are_the_formula(size):
     assert sum(tensors) == transformer_parameters(shape)
     assert set(model.state_dict()) == {name for name, _ in model.named_parameters()}  # tables are not in the state
     assert model.head.weight is not model.embedding.weight
-
-
-# --- parts of the transformer -----------------------------------------------------------------------------------
 
 
 def test_rms_norm_is_torch_s_in_fp32_or_wider():
@@ -67,12 +61,9 @@ def test_rotary_turns_pairs_by_position_over_theta():
         for i in range(4):
             angle = position * 10_000 ** (-2 * i / 8)
             even, odd = x[0, 0, position, 2 * i], x[0, 0, position, 2 * i + 1]
-            expected = [
-                even * math.cos(angle) - odd * math.sin(angle),
-                even * math.sin(angle) + odd * math.cos(angle),
-            ]
-            got = turned[0, 0, position, 2 * i : 2 * i + 2]
-            torch.testing.assert_close(got, torch.stack(expected), atol=1e-6, rtol=0)
+            cos, sin = math.cos(angle), math.sin(angle)
+            expected = torch.stack([even * cos - odd * sin, even * sin + odd * cos])
+            torch.testing.assert_close(turned[0, 0, position, 2 * i : 2 * i + 2], expected, atol=1e-6, rtol=0)
 
 
 def test_swiglu():
@@ -80,9 +71,6 @@ def test_swiglu():
     x = torch.randn(2, 3, 32)
     gate, value = x @ block.w1.weight.T, x @ block.w3.weight.T
     torch.testing.assert_close(block(x), (gate * torch.sigmoid(gate) * value) @ block.w2.weight.T)
-
-
-# --- the whole transformer --------------------------------------------------------------------------------------
 
 
 def test_a_token_changes_no_earlier_logits(model, tokens):
@@ -117,9 +105,6 @@ def test_autocast_keeps_the_residual_stream_and_the_loss_in_fp32(model, tokens):
     assert set(streams) == {torch.float32} and loss.dtype == torch.float32
     assert loss.item() == pytest.approx(exact.item(), rel=1e-2)
     assert model.to(torch.bfloat16)(tokens).dtype == torch.bfloat16
-
-
-# --- the check before timing ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])

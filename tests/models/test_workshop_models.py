@@ -15,10 +15,6 @@ TINY = SimpleGptShape(vocab_size=40, hidden_size=16, num_layers=2, num_heads=2, 
 SOURCE = BLOOM_TOKENIZER_VOCABULARY
 
 
-def _count(model: torch.nn.Module) -> int:
-    return sum(parameter.numel() for parameter in model.parameters())
-
-
 @pytest.mark.parametrize(
     ("shape", "parameters"),
     [
@@ -29,15 +25,15 @@ def _count(model: torch.nn.Module) -> int:
     ],
 )
 def test_simple_gpt_has_the_parameters_that_were_counted_by_hand(shape: SimpleGptShape, parameters: int) -> None:
-    assert shape.parameters == parameters
-    assert _count(simple_gpt.build(shape, 0, "meta")) == parameters
+    model = simple_gpt.build(shape, 0, "meta")
+    assert shape.parameters == sum(parameter.numel() for parameter in model.parameters()) == parameters
 
 
 def test_bloom_560m_is_exact() -> None:
     shape = BLOOM["bigscience/bloom-560m"]
     assert (shape.parameters, shape.block_parameters) == (559_214_592, 12_596_224)
     model = bloom.build("bigscience/bloom-560m", None, 0, "meta")
-    assert _count(model) == 559_214_592
+    assert sum(parameter.numel() for parameter in model.parameters()) == 559_214_592
     assert model.lm_head.weight is model.transformer.word_embeddings.weight
 
 
@@ -64,12 +60,7 @@ def test_loss_is_of_the_next_token_or_as_the_single_node_script_of_the_token_its
     log_p = shifted(batch["input_ids"])["logits"].log_softmax(-1)
 
     def by_hand(offset: int) -> float:
-        terms = [
-            -log_p[row, at - offset, batch["labels"][row, at]]
-            for row in range(2)
-            for at in range(5, 12)
-            if at >= offset
-        ]
+        terms = [-log_p[row, at - offset, batch["labels"][row, at]] for row in range(2) for at in range(5, 12)]
         return torch.stack(terms).mean().item()
 
     assert shifted(**batch)["loss"].item() == pytest.approx(by_hand(1), rel=1e-5)

@@ -14,20 +14,18 @@ from perfscribe.distributed import links
 from perfscribe.training import meters
 from perfscribe.training.meters import MIB, SpeedMeter, UtilisationMeter
 
-CPU, GPU = torch.device("cpu"), torch.device("cuda")
-
 
 def test_readings_by_nvml_and_their_means(monkeypatch):
     busy = [100, 50]
     nvml = fake_nvml.FakeNvml([fake_nvml.Gpu("GPU-1", utilisation=[*busy], used_bytes=[2 * MIB, 6 * MIB])])
     monkeypatch.setattr(links, "of_visible", lambda count, question: question(nvml, nvml.gpus))
-    meter = UtilisationMeter(GPU)
+    meter = UtilisationMeter(torch.device("cuda"))
     meter.sample()
     meter.sample()
     found = meter.summary()
     assert found["avg_gpu_util_%"] == 75.0 and found["std_gpu_util_%"] == pytest.approx(statistics.pstdev(busy))
     assert (found["avg_mem_total_MB"], found["peak_mem_total_MB"]) == (4.0, 6.0)
-    assert UtilisationMeter(CPU).summary() == {}
+    assert UtilisationMeter(torch.device("cpu")).summary() == {}
 
 
 def test_peaks_are_those_of_the_fullest_rank(monkeypatch):
@@ -37,21 +35,15 @@ def test_peaks_are_those_of_the_fullest_rank(monkeypatch):
 
     monkeypatch.setattr(dist, "is_initialized", lambda: True)
     monkeypatch.setattr(dist, "all_reduce", with_another_rank)
-    meter = UtilisationMeter(CPU)
+    meter = UtilisationMeter(torch.device("cpu"))
     monkeypatch.setattr(meter, "read", lambda: {"mem_alloc_MB": 2.0})
     meter.sample()
     assert meter.summary()["peak_mem_alloc_MB"] == 6.0
 
 
-@pytest.fixture
-def clock(monkeypatch):
-    """Seconds that a test sets."""
-    found = SimpleNamespace(now=0.0)
-    monkeypatch.setattr(meters, "time", SimpleNamespace(perf_counter=lambda: found.now))
-    return found
-
-
-def test_the_workshops_clock_counts_what_is_no_training(clock):
+def test_the_workshops_clock_counts_what_is_no_training(monkeypatch):
+    clock = SimpleNamespace(now=0.0)
+    monkeypatch.setattr(meters, "time", SimpleNamespace(perf_counter=lambda: clock.now))
     meter = SpeedMeter(8)
     assert meter.summary() == {}
     clock.now = 5.0  # the model is moved, the optimizer made

@@ -17,12 +17,12 @@ TRAINED = {"experiment": "baseline", "key": "k" * 16, "round": 1, "status": "ok"
 TIME = {"time": "2026-01-02T03:04:05+00:00"}
 
 
-def training(model: str = "bloom", world_size: int = 2, **more) -> dict:
+def training(model: str = "bloom") -> dict:
     """A training's record: three logs, two evaluations, the callbacks' figures."""
     return records.make(
         {
             **TRAINED,
-            "factors": {"model": model, "world_size": world_size, "batch_size": 1, "grad_acc": 4},
+            "factors": {"model": model, "world_size": 2, "batch_size": 1, "grad_acc": 4},
             "samples": {"step_s": [0.5, 0.25]},
             "warmup": {"step_s": [1.0]},
             "values": {
@@ -43,25 +43,19 @@ def training(model: str = "bloom", world_size: int = 2, **more) -> dict:
                 "eval_samples_per_s": [39.41, 39.4],
             },
             "provenance": TIME,
-            **more,
         }
     )
 
 
-def cell(seq_len: int, **more) -> dict:
-    """A record of an experiment that trains nothing."""
-    fields = {"experiment": "attention", "factors": {"seq_len": seq_len, "dtype": "fp32"}, "provenance": TIME}
-    return records.make({**TRAINED, **fields, "samples": {"forward_ms": [1.0, 3.0, 2.0]}, **more})
-
-
-ROWS = [training(), training("simple_gpt"), cell(128), cell(256), cell(512, status="oom", reason="asked for much")]
-
-
-# --- what runs hold --------------------------------------------------------------------------------------------------
+# Of an experiment that trains nothing; the second time out of memory.
+FIELDS = {"experiment": "attention", "provenance": TIME, "samples": {"forward_ms": [1.0, 3.0, 2.0]}}
+CELLS = [({"seq_len": 128}, {}), ({"seq_len": 256}, {"status": "oom", "reason": "asked for much"})]
+OTHERS = [records.make({**TRAINED, **FIELDS, "factors": factors, **end}) for factors, end in CELLS]
+ROWS = [training(), training("simple_gpt"), *OTHERS]
 
 
 def test_a_training_is_a_run_with_the_workshops_keys():
-    run = runs.of_records([training()])[0]
+    run = runs.of_records(ROWS[:1])[0]
     assert run.summary["avg_gpu_util_%"] == 91.5 and run.summary["avg_mem_alloc_MB"] == 2.0
     assert run.summary["gpu_used_bytes"].startswith("no GPU") and "avg_mem_total_MB" not in run.summary
     assert run.summary["train/samples_per_second_mean"] == 12.5 and run.summary["train/train_loss"] == 0.7039
@@ -72,9 +66,6 @@ def test_a_training_is_a_run_with_the_workshops_keys():
     # rows of both ranks over the time of each step, warm-up included
     assert [by_step[step]["train/samples_per_second"] for step in (1, 2, 3)] == [8.0, 16.0, 32.0]
     assert run.config["origin"] == "measured" and run.config["model"] == "bloom"
-
-
-# --- read back -------------------------------------------------------------------------------------------------------
 
 
 def written(tmp_path: Path, tracker: str) -> Path:
@@ -111,9 +102,6 @@ def test_mlflow_files(tmp_path, monkeypatch):
     assert bloom.data.metrics["avg_gpu_util_percent"] == 91.5  # MLflow allows no %
     assert bloom.data.metrics["eval/loss"] == 1.581 and bloom.data.params["model"] == "bloom"
     assert bloom.data.tags["weights"] == "random" and bloom.info.status == "FINISHED"
-
-
-# --- in a run --------------------------------------------------------------------------------------------------------
 
 
 def test_a_missing_package_is_told_in_one_line(monkeypatch, capsys):

@@ -98,9 +98,6 @@ def test_a_step_is_from_the_end_of_the_one_before_or_the_beginning_of_its_epoch(
     assert clock.step_s == [1.0, 2.0, 4.0]  # the evaluation between the epochs is in none
 
 
-# --- which rows each rank trains on, as Trainer has them --------------------------------------------------------
-
-
 def test_every_row_is_trained_on_once_an_epoch_and_the_first_ones_fill_up() -> None:
     own = Knobs(batch_size=2, grad_acc=2, seed=3)
     ranks = [bare_loop.epoch_steps(own, 14, 1, rank, 4) for rank in range(4)]
