@@ -37,11 +37,6 @@ def test_every_collective_is_right_and_timed():
         assert one.values["busbw_gb_per_s"] > 0
 
 
-def rank(number: int, world_size: int):
-    place = SimpleNamespace(rank=number, world_size=world_size)
-    return SimpleNamespace(place=place, device=torch.device("cpu"), backend="gloo", seed=0)
-
-
 def wrongly(arguments, rank):
     """What the check says of each collective where rank 1 spoils its result after the exchange."""
     spoils = {
@@ -89,7 +84,9 @@ def test_a_call_begins_when_all_ranks_are_there():
 def test_sums_are_exact_in_each_dtype_for_any_number_of_ranks():
     for dtype in EXACT_UP_TO:
         for world_size in (2, 16, 64, 256):
-            one = Exchange(Message("all_reduce", 8192, dtype), rank(0, world_size))
+            place = SimpleNamespace(rank=0, world_size=world_size)
+            rank = SimpleNamespace(place=place, device=torch.device("cpu"), backend="gloo", seed=0)
+            one = Exchange(Message("all_reduce", 8192, dtype), rank)
             total = sum(block.double() for block in one._blocks)
             assert (sum(one._blocks[1:], start=one._blocks[0]).double() == total).all()
             assert one._blocks[0].any() and not one._blocks[0].equal(one._blocks[1])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any
 from unittest import mock
@@ -35,23 +34,16 @@ STEPS = 3
 ROWS = 12  # of the whole batch: divisible by 2, 3 and 4
 
 
-def one_after_the_other(rank: int, case: Callable[..., Any], wrappers: tuple[str, ...], args: tuple[Any, ...]) -> Any:
+def one_after_the_other(rank: int, case: Callable[..., Any], args: tuple[Any, ...]) -> Any:
     """case(rank, wrapper, *args) for each wrapper, in the same processes; gives the results by wrapper."""
     results = {}
-    for wrapper in wrappers:
+    for wrapper in WRAPPERS:
         try:
             results[wrapper] = case(rank, wrapper, *args)
         except BaseException as error:
             error.add_note(f"wrapper: {wrapper}")
             raise
     return results
-
-
-def run_wrappers(
-    case: Callable[..., Any], ranks: int, *args: Any, wrappers: tuple[str, ...] = tuple(WRAPPERS)
-) -> list[dict[str, Any]]:
-    """The results of case for each wrapper, by rank and wrapper."""
-    return run_ranks(one_after_the_other, ranks, case, wrappers, args)
 
 
 class Mixed(nn.Module):
@@ -130,12 +122,8 @@ def wrap(wrapper: str, model: str, rank: int) -> tuple[DataParallel, nn.Module]:
 
 def assert_same(model: nn.Module, expected: nn.Module, rtol: float = 1e-10, atol: float = 1e-12) -> None:
     """Parameters and buffers, by name."""
-    for part in ("named_parameters", "named_buffers"):
-        ours, theirs = dict(getattr(model, part)()), dict(getattr(expected, part)())
-        assert ours.keys() == theirs.keys()
-        for name in ours:
-            said = functools.partial("{}: {}".format, name)
-            torch.testing.assert_close(ours[name], theirs[name], rtol=rtol, atol=atol, msg=said)
+    ours, theirs = ({**dict(one.named_parameters()), **dict(one.named_buffers())} for one in (model, expected))
+    torch.testing.assert_close(ours, theirs, rtol=rtol, atol=atol)
 
 
 def train(rank: int, wrapper: str, model: str, rtol: float = 1e-10, atol: float = 1e-12) -> None:
@@ -158,20 +146,30 @@ def train(rank: int, wrapper: str, model: str, rtol: float = 1e-10, atol: float 
     ("model", "ranks", "rtol", "atol"), [("transformer", 2, 1e-10, 1e-12), ("mixed", 3, 1e-5, 1e-6)]
 )
 def test_training_equals_a_single_process(model: str, ranks: int, rtol: float, atol: float) -> None:
-    run_wrappers(train, ranks, model, rtol, atol)
+    run_ranks(one_after_the_other, ranks, train, (model, rtol, atol))
 
 
-def nothing_waits(rank: int, wrapper: str) -> None:
-    """All groups are sent before finish."""
+def nothing_waits(rank: int, wrapper: str) -> tuple[int, int, list[int]]:
+    """Groups are sent before finish, or all in it; gives calls and bytes of the step, and the sizes of the buckets."""
     ddp, single = wrap(wrapper, "transformer", rank)
     loss_of(ddp, make_batches(single)[0]).backward()
     during = ddp.traffic.calls
     ddp.finish_gradient_synchronization()
-    assert 0 < during == ddp.traffic.calls
+    assert during == (ddp.traffic.calls if wrapper in HOOKED else 0)
+    sizes = ddp.bucket_sizes_bytes if isinstance(ddp, BucketedDDP) else []
+    return ddp.traffic.calls, ddp.traffic.bytes, sizes
 
 
-def test_groups_leave_during_backward() -> None:
-    run_wrappers(nothing_waits, 2, wrappers=HOOKED)
+def test_groups_leave_during_backward_and_hold_each_gradient_once() -> None:
+    total = 8 * transformer_parameters(TRANSFORMER)
+    tensors = 9 * TRANSFORMER.layers + 3
+    for counts in run_ranks(one_after_the_other, 2, nothing_waits, ()):
+        for wrapper, (calls, sent_bytes, sizes) in counts.items():
+            assert sent_bytes == total, wrapper
+            assert sum(sizes) == (total if sizes else 0)
+            expected = {"flat": 1, "bucketed_one": 1, "naive": tensors, "overlapped": tensors}
+            assert calls == expected.get(wrapper, len(sizes)), wrapper
+        assert 2 < len(counts["bucketed_two"][2]) < len(counts["bucketed_tiny"][2]) == tensors
 
 
 def sent_in_one_order(rank: int) -> list[int]:
@@ -209,27 +207,6 @@ def test_all_ranks_send_in_one_order() -> None:
     assert run_ranks(sent_in_one_order, 2) == [[10, 6], [10, 6]]
 
 
-def count(rank: int, wrapper: str) -> tuple[int, int, list[int]]:
-    """Calls and bytes of one step of the transformer, and the sizes of the buckets."""
-    ddp, single = wrap(wrapper, "transformer", rank)
-    loss_of(ddp, make_batches(single)[0]).backward()
-    ddp.finish_gradient_synchronization()
-    sizes = ddp.bucket_sizes_bytes if isinstance(ddp, BucketedDDP) else []
-    return ddp.traffic.calls, ddp.traffic.bytes, sizes
-
-
-def test_calls_and_bytes() -> None:
-    total = 8 * transformer_parameters(TRANSFORMER)
-    tensors = 9 * TRANSFORMER.layers + 3
-    for counts in run_wrappers(count, 2):
-        for wrapper, (calls, sent_bytes, sizes) in counts.items():
-            assert sent_bytes == total, wrapper
-            assert sum(sizes) == (total if sizes else 0)
-            expected = {"flat": 1, "bucketed_one": 1, "naive": tensors, "overlapped": tensors}
-            assert calls == expected.get(wrapper, len(sizes)), wrapper
-        assert 2 < len(counts["bucketed_two"][2]) < len(counts["bucketed_tiny"][2]) == tensors
-
-
 def switched_off(rank: int, wrapper: str) -> None:
     """Without communication the same groups are prepared, but gradients stay the rank's own (gloo: divided)."""
     ddp, single = wrap(wrapper, "transformer", rank)
@@ -244,13 +221,7 @@ def switched_off(rank: int, wrapper: str) -> None:
 
 
 def test_communication_off() -> None:
-    run_wrappers(switched_off, 2)
-
-
-# Wrong use: an error, on all ranks.
-
-
-# The model of buckets.
+    run_ranks(one_after_the_other, 2, switched_off, ())
 
 
 def test_buckets_of_the_xl_model() -> None:

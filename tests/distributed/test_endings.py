@@ -13,11 +13,10 @@ from perfscribe.distributed.channel import MESSAGES, OUTPUT, Event
 from perfscribe.distributed.failures import RankError, RankTimeout, Stack
 
 # Shapes of the texts; numbers, addresses and paths are examples.
-OUT_OF_MEMORY = """NCCL error in: /src/NCCLUtils.cpp:94, unhandled cuda error (run with NCCL_DEBUG=INFO for details), NCCL version 2.28.9
-ncclUnhandledCudaError: Call to CUDA function failed.
-Last error:
-Cuda failure 2 'out of memory'"""  # noqa: E501
-NOT_ALLOCATED = OUT_OF_MEMORY.replace("Cuda failure 2 'out of memory'", "Failed to CUDA calloc async 1216 bytes")
+NOT_ALLOCATED = (
+    "NCCL error in: /src/NCCLUtils.cpp:94, unhandled cuda error (run with NCCL_DEBUG=INFO for details), NCCL version "
+    "2.28.9\nncclUnhandledCudaError: Call to CUDA function failed.\nLast error:\nFailed to CUDA calloc async 1216 bytes"
+)
 WATCHDOG = (
     "[rank0]:[E1120 15:00:00 ProcessGroupNCCL.cpp:685] [Rank 0] Watchdog caught collective operation timeout: "
     "WorkNCCL(SeqNum=2, OpType=ALLREDUCE, Timeout(ms)=5000) ran for 5001 milliseconds"

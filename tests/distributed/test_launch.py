@@ -10,10 +10,10 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Collection
 
 import psutil
 import pytest
+import torch
 from sessions import wait_for
 from shards import ShardJob
 
@@ -66,19 +66,12 @@ def nothing_left():
     """Of a launch: what earlier files' tests keep for the session was there before."""
     before, others = open_ports(), own_processes().keys()
     yield
-    left = wait_until_gone(others)
-    assert not left
-    assert open_ports() == before
-
-
-def wait_until_gone(others: Collection[int], timeout_s: float = 30) -> dict[int, str]:
-    """Processes besides these that are still there then."""
-    deadline = time.monotonic() + timeout_s
-    while left := {pid: line for pid, line in own_processes().items() if pid not in others}:
-        if time.monotonic() > deadline:
-            break
+    deadline = time.monotonic() + 30
+    while own_processes().keys() - others and time.monotonic() < deadline:
         time.sleep(0.02)
-    return left
+    left = own_processes()
+    assert left.keys() <= others, left
+    assert open_ports() == before
 
 
 def has_ended(pid: int) -> bool:
@@ -134,21 +127,19 @@ def test_the_guilty_rank_is_named_with_its_first_line(fault):
         assert answer["error"]["requested_bytes"] == 2**50
 
 
-def test_a_rank_that_hangs_is_told_from_those_that_wait_for_it():
-    text = failing(RankTimeout, "faulty", {"fault": "hangs"}, world_size=4, timeout_s=3)
-    assert re.fullmatch(r"rank 1 of 4 hangs: no result after 3 s; at rank_programs\.py:\d+ in <lambda>", text), text
-
-
-def test_a_rank_that_holds_the_interpreter(monkeypatch):
+@pytest.mark.parametrize(
+    ("fault", "options", "why"),
+    [
+        ("hangs", {"world_size": 4, "timeout_s": 3}, r"no result after 3 s; at rank_programs\.py:\d+ in <lambda>"),
+        ("holds_the_interpreter", {"timeout_s": 2}, "no result after 2 s; in code that does not let Python answer"),
+        ("hangs", {"timeout_s": 60, "collective_timeout_s": 1}, "rank 0 gave up: RuntimeError: .*Timed out.*"),
+    ],
+)
+def test_a_rank_that_hangs_is_told_from_those_that_wait_for_it(fault, options, why, monkeypatch):
     monkeypatch.setattr(watching, "ANSWER_S", 0.5)
-    text = failing(RankTimeout, "faulty", {"fault": "holds_the_interpreter"}, timeout_s=2)
-    assert text == "rank 1 of 2 hangs: no result after 2 s; in code that does not let Python answer"
-
-
-def test_a_rank_that_hangs_under_a_limit_of_the_collectives(monkeypatch):
     monkeypatch.setattr(watching, "EXPLANATION_S", 0.5)
-    text = failing(RankTimeout, "faulty", {"fault": "hangs"}, timeout_s=60, collective_timeout_s=1)
-    assert re.match("rank 1 of 2 hangs: rank 0 gave up: RuntimeError: .*Timed out", text), text
+    text = failing(RankTimeout, "faulty", {"fault": fault}, **options)
+    assert re.fullmatch(rf"rank 1 of \d hangs: {why}", text, re.DOTALL), text
 
 
 def test_what_a_dead_rank_had_started_ends_with_it(tmp_path):
@@ -160,13 +151,12 @@ def test_what_a_dead_rank_had_started_ends_with_it(tmp_path):
 @LINUX
 def test_no_rank_outlives_its_launcher(tmp_path):
     """Not even one in which no thread can run that would notice."""
-    code = (
+    script = tmp_path / "launcher.py"
+    script.write_text(
         "from perfscribe.distributed.launch import launch\n"
         f"arguments = {{'folder': {str(tmp_path)!r}}}\n"
         "launch('rank_programs:writes_pids_and_hangs', arguments, world_size=2, timeout_s=60)\n"
     )
-    script = tmp_path / "launcher.py"
-    script.write_text(code)
     environment = dict(os.environ) | {"PYTHONPATH": os.pathsep.join(sys.path)}
     with subprocess.Popen([sys.executable, script], env=environment) as process:
         files = [tmp_path / "0", tmp_path / "1"]
@@ -208,8 +198,6 @@ def test_a_cell_that_takes_too_long_leaves_no_rank(tmp_path):
 
 
 def test_a_machine_or_a_launcher_that_is_not_there(monkeypatch):
-    import torch
-
     monkeypatch.setattr(torch.distributed, "is_nccl_available", lambda: False)
     assert failing(Unsupported, "works", backend="nccl") == "torch is a build without nccl"
     monkeypatch.setattr(torch.distributed, "is_nccl_available", lambda: True)
@@ -248,11 +236,11 @@ def test_strangers_are_sent_away():
 # --- ranks that stay --------------------------------------------------------------------------------------------
 
 
-def workers(timeout_s: float = 60, **more) -> WorkerGroup:
-    return WorkerGroup("rank_programs:stays", world_size=2, timeout_s=timeout_s, **more)
+def workers(**more) -> WorkerGroup:
+    return WorkerGroup("rank_programs:stays", world_size=2, timeout_s=60, **more)
 
 
-def test_a_worker_group_runs_its_program_again_in_the_same_processes():
+def test_a_worker_group_runs_its_program_again_in_the_same_processes_until_the_first_failure():
     with workers() as ranks_that_stay:
         first = ranks_that_stay.ask({"n": 1})
         with pytest.raises(ValueError, match="not JSON compliant"):
@@ -260,23 +248,17 @@ def test_a_worker_group_runs_its_program_again_in_the_same_processes():
         second = ranks_that_stay.ask({"n": 2})
         assert [one[1:] for one in (*first, *second)] == [[1.0, {"n": 1}]] * 2 + [[1.0, {"n": 2}]] * 2
         assert [one[0] for one in first] == [one[0] for one in second]
-        assert all(psutil.pid_exists(one[0]) for one in first)
-    assert all(wait_for(lambda pid=one[0]: has_ended(pid)) for one in first)
-    ranks_that_stay.close()
-
-
-def test_a_worker_group_ends_with_the_first_failure():
-    with workers() as ranks_that_stay:
-        pids = [one[0] for one in ranks_that_stay.ask({})]
         with pytest.raises(RankError, match=r"^rank 1 of 2: ValueError: a bad value\n"):
             ranks_that_stay.ask({"fault": "raises"})
-        assert not ranks_that_stay.is_open and all(wait_for(lambda pid=pid: has_ended(pid)) for pid in pids)
+        assert not ranks_that_stay.is_open and all(wait_for(lambda pid=one[0]: has_ended(pid)) for one in first)
 
 
 def test_what_a_library_logs_is_there_with_the_result():
     """C's printf writes in blocks where standard output is no terminal, as NCCL does with its log."""
     with workers(nccl_log=True) as ranks_that_stay:
         for count in (1, 2, 3):
-            ranks_that_stay.ask({"text": f"work {count}"})
+            pids = [one[0] for one in ranks_that_stay.ask({"text": f"work {count}"})]
             for number, lines in ranks_that_stay.output.items():
                 assert lines == [f"work {n} by rank {number}" for n in range(1, count + 1)]
+    assert all(wait_for(lambda pid=pid: has_ended(pid)) for pid in pids)
+    ranks_that_stay.close()

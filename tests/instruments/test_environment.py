@@ -31,12 +31,13 @@ def h200(monkeypatch):
 # --- identity ---
 
 
-def test_identity_of_recorded_machine(h200):
+def test_identity_of_recorded_machine(h200, monkeypatch):
+    monkeypatch.setattr(environment, "granted_cores", lambda: (0, 3, 5, 7, 9))  # those that the job was given
     found = environment.identity(["torch", "os", "perfscribe", "no_such_library"])
     assert found["gpu_model"] == "NVIDIA H200" and found["gpu_count"] == 2
     assert found["gpu_memory_bytes"] == 143771 * 2**20 and found["gpu_power_limit_w"] == 700
     assert found["driver_version"] == "580.159.04" and found["cuda_driver_version"] == "13.0"
-    assert found["cpu_cores"] == len(os.sched_getaffinity(0))
+    assert found["cpu_cores"] == 5
     assert found["python"] == f"{sys.version_info.major}.{sys.version_info.minor}"
     assert set(found["libraries"]) == {"torch", "no_such_library"} and found["libraries"]["no_such_library"] is None
 
@@ -117,14 +118,11 @@ def test_provenance_of_a_checkout(tmp_path, monkeypatch):
 
 
 def test_provenance_variables_and_json(h200, tmp_path, monkeypatch):
-    for name in ("NCCL_NVLS_ENABLE", "PYTORCH_CUDA_ALLOC_CONF", "OMP_NUM_THREADS", "TORCHINDUCTOR_CACHE_DIR"):
-        monkeypatch.setenv(name, "x")
-    monkeypatch.setenv("MY_NCCL_TOKEN", "secret")
-    monkeypatch.setenv("SLURM_JOB_ID", "4711")
+    kept = {"NCCL_NVLS_ENABLE", "PYTORCH_CUDA_ALLOC_CONF", "OMP_NUM_THREADS", "TORCHINDUCTOR_CACHE_DIR"}
+    for name, value in {**dict.fromkeys(kept, "x"), "MY_NCCL_TOKEN": "secret", "SLURM_JOB_ID": "4711"}.items():
+        monkeypatch.setenv(name, value)
     found = environment.provenance(tmp_path)
-    assert {"NCCL_NVLS_ENABLE", "PYTORCH_CUDA_ALLOC_CONF", "OMP_NUM_THREADS", "TORCHINDUCTOR_CACHE_DIR"} <= set(
-        found["variables"]
-    )
+    assert kept <= set(found["variables"])
     assert "MY_NCCL_TOKEN" not in found["variables"] and found["slurm_job_id"] == "4711"
     assert found["gpu_clocks_mhz"] == [{"sm": 1980, "memory": 3201, "sm_max": 1980}] * 2
     json.dumps(found)
@@ -133,9 +131,12 @@ def test_provenance_variables_and_json(h200, tmp_path, monkeypatch):
 # --- capabilities ---
 
 
-def test_cuda_names_what_is_missing(h200, monkeypatch):
+def test_what_is_missing_is_named(h200, monkeypatch):
     monkeypatch.setattr(environment, "_installed", lambda module: True)
     assert environment.missing(["cuda", "bf16"]) is None
+    said = "unknown capability 'cudaa', expected cuda:<GPUs>, nodes:<nodes> or one of: cuda, "
+    with pytest.raises(ValueError, match=said):
+        environment.missing(["cudaa"])
     monkeypatch.setattr(environment, "_version_file", lambda name: {"cuda": None})
     assert environment.missing(["cuda"]) == "torch is a build without CUDA"
     monkeypatch.setattr(environment, "open_nvml", lambda: None)
@@ -152,12 +153,6 @@ def test_cuda_hidden_driver_too_old_or_gpu_without_bf16(h200, monkeypatch):
     assert "driver is older" in environment.missing(["cuda"])
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     assert environment.missing(["cuda"]) == "CUDA_VISIBLE_DEVICES hides every GPU"
-
-
-def test_unknown_capability_is_refused():
-    said = "unknown capability 'cudaa', expected cuda:<GPUs>, nodes:<nodes> or one of: cuda, "
-    with pytest.raises(ValueError, match=said):
-        environment.missing(["cudaa"])
 
 
 # --- processes and memory ---
@@ -186,8 +181,3 @@ def test_memory_limit(tmp_path, monkeypatch):
     for nothing in ("0", "", "32G"):
         monkeypatch.setenv("SLURM_MEM_PER_NODE", nothing)
         assert environment.memory_limit_bytes(tmp_path) == 40 * 2**30
-
-
-def test_cores_are_those_that_the_job_was_given(monkeypatch):
-    monkeypatch.setattr(environment, "granted_cores", lambda: (0, 3, 5, 7, 9))
-    assert environment.identity([])["cpu_cores"] == 5

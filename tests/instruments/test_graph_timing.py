@@ -105,16 +105,12 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> GraphCuda:
     return GraphCuda(monkeypatch)
 
 
-def making(log: list[str]) -> g.Make:
-    def make() -> Callable[[], object]:
-        log.append("make")
-        return lambda: log.append("call")
-
-    return make
-
-
 def test_calls_are_made_and_run_on_the_stream_before_they_are_captured(cuda: GraphCuda) -> None:
-    with g.CudaGraphs().capture(making(cuda.log), 2) as graph:
+    def make() -> Callable[[], object]:
+        cuda.log.append("make")
+        return lambda: cuda.log.append("call")
+
+    with g.CudaGraphs().capture(make, 2) as graph:
         before = list(cuda.log)
         assert graph.replay_ms(2) == [1.5, 1.5]
         during = cuda.log[len(before) :]
@@ -128,10 +124,7 @@ def test_calls_are_made_and_run_on_the_stream_before_they_are_captured(cuda: Gra
 
 
 def test_what_cannot_be_captured_is_timed_by_events(monkeypatch: pytest.MonkeyPatch, cuda: GraphCuda) -> None:
-    def time_device(call: Callable[[], object], **counts: int) -> Timing:
-        return Timing([2.0] * counts["timed"], [], CUDA_EVENTS, 0.1, 0.2)
-
-    monkeypatch.setattr(g, "time_device", time_device)
+    monkeypatch.setattr(g, "time_device", lambda _, timed, **_more: Timing([2.0] * timed, [], CUDA_EVENTS, 0.1, 0.2))
     cuda.failure = RuntimeError("CUDA error: operation not permitted when stream is capturing\nmore lines")
     found = g.time_replays(make, samples=10, recorder=g.CudaGraphs())
     assert found.fallback == "CUDA error: operation not permitted when stream is capturing"
@@ -142,7 +135,7 @@ def test_out_of_memory_while_capturing_stays_what_it_is(cuda: GraphCuda) -> None
     cuda.failure = RuntimeError("CUDA out of memory. Tried to allocate 16.00 GiB")
     cuda.failure_at_end = RuntimeError("CUDA error: capture was invalidated")
     with pytest.raises(RuntimeError, match=r"^CUDA out of memory"):
-        g.time_replays(making(cuda.log), samples=3, recorder=g.CudaGraphs())
+        g.time_replays(make, samples=3, recorder=g.CudaGraphs())
     assert cuda.log[-1] == "reset"
 
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from perfscribe.instruments.profiling import memory_recorder
+from perfscribe.instruments.profiling import memory_timeline as kinds
 from perfscribe.instruments.profiling.memory_recorder import (
     Change,
     Held,
@@ -18,16 +19,7 @@ from perfscribe.instruments.profiling.memory_recorder import (
     from_cuda,
     place,
 )
-from perfscribe.instruments.profiling.memory_timeline import (
-    COPIES,
-    GRADIENTS,
-    OTHER,
-    PARAMETERS,
-    REST,
-    SAVED,
-    TEMPORARY,
-    Timeline,
-)
+from perfscribe.instruments.profiling.memory_timeline import PARAMETERS, Timeline
 
 MIB = 2**20
 START_NS = 1_700_000_000_000_000_000
@@ -79,7 +71,7 @@ def cuda_timeline(marks=2):
     history = from_cuda(SEGMENTS, TRACE, START_NS)
     history.held[0] = Held(PARAMETER, 2 * MIB - 100, 0, PARAMETERS)
     history.marks = [Mark("forward", 50), Mark("backward", 78)][:marks]
-    history.labels = {PARAMETER: PARAMETERS, 300: GRADIENTS}
+    history.labels = {PARAMETER: PARAMETERS, 300: kinds.GRADIENTS}
     return Timeline(history, PHASES, {1000})
 
 
@@ -96,37 +88,33 @@ def test_places_are_relative_and_methods_carry_their_class():
     assert place("/home/someone/secret/train.py", "main", 3) == "train.py:main:3"
 
 
-def test_kinds_and_phases_of_a_replayed_snapshot():
+def test_kinds_phases_and_totals_of_a_replayed_snapshot():
     timeline = cuda_timeline()
     assert {(life.asked_bytes, life.phase): life.kind for life in timeline.lifetimes} == {
         (2 * MIB - 100, ""): PARAMETERS,
-        (600_000, ""): OTHER,
-        (1000, "forward"): COPIES,
-        (3000, "forward"): SAVED,
-        (5000, "forward"): TEMPORARY,
-        (700, "backward"): GRADIENTS,
-        (9000, "backward"): TEMPORARY,
+        (600_000, ""): kinds.OTHER,
+        (1000, "forward"): kinds.COPIES,
+        (3000, "forward"): kinds.SAVED,
+        (5000, "forward"): kinds.TEMPORARY,
+        (700, "backward"): kinds.GRADIENTS,
+        (9000, "backward"): kinds.TEMPORARY,
     }
     assert timeline.phase_of(len(timeline.history.changes)) == "optimizer"
     # a pass that was cut short has its unfinished phase
     assert set(timeline.phase_ranges()) == set(cuda_timeline(marks=1).phase_ranges()) == {"forward", "backward"}
     assert cuda_timeline(marks=0).phase_ranges() == {"forward": (0, 9)}
-
-
-def test_totals_round_up_as_the_allocator_does():
-    timeline = cuda_timeline()
-    held = 3 * MIB  # both blocks with their rests
+    held = 3 * MIB  # both blocks with their rests: totals round up as the allocator does
     assert timeline.totals[:4] == [held, held + 1024, held + 1024 + 3072, held + 1024 + 3072 + 5120]
     assert timeline.totals[-1] == held + 1024  # 700 bytes of gradient
     at_peak = {kind: sizes[timeline.peak_index("backward")] for kind, sizes in timeline.by_kind.items()}
-    assert (at_peak[TEMPORARY], at_peak[GRADIENTS], at_peak[REST]) == (9216, 1024, REST_BYTES)
+    assert (at_peak[kinds.TEMPORARY], at_peak[kinds.GRADIENTS], at_peak[kinds.REST]) == (9216, 1024, REST_BYTES)
     assert sum(at_peak.values()) == max(timeline.totals)
 
 
 def test_what_backward_frees_first_was_saved_for_it() -> None:
     changes = [Change(1, 8, 100, 0), Change(3, 8, -100)]
     history = History("", 1, changes=changes, origins=[Origin("", ())], marks=[Mark("forward", 2)])
-    assert [life.kind for life in Timeline(history, PHASES).lifetimes] == [SAVED]
+    assert [life.kind for life in Timeline(history, PHASES).lifetimes] == [kinds.SAVED]
 
 
 # --- recording --------------------------------------------------------------------------------------------------------

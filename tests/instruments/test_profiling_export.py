@@ -28,7 +28,7 @@ def export(path: Path, *statements: str) -> Path:
 
 def test_a_later_schema_reads_the_same(tmp_path: Path) -> None:
     later = export(
-        tmp_path / "later.sqlite",
+        tmp_path / "later #x?.sqlite",
         "ALTER TABLE CUPTI_ACTIVITY_KIND_KERNEL ADD COLUMN greenContextId INTEGER",
         "ALTER TABLE NVTX_EVENTS ADD COLUMN binaryData TEXT",
         "CREATE TABLE CUPTI_ACTIVITY_KIND_GRAPH_TRACE AS SELECT 1 AS start",
@@ -63,13 +63,7 @@ def test_correlations_count_within_a_process(tmp_path: Path) -> None:
     assert read_sqlite(export(tmp_path / "two.sqlite", *again)).kernels == read_sqlite(SYNTHETIC).kernels
 
 
-@pytest.mark.parametrize("content", [None, b"", b"text that is no database"])
-def test_what_is_no_export_is_refused(tmp_path: Path, content: bytes | None) -> None:
-    path = tmp_path / "odd #x?.sqlite"
-    if content is not None:
-        path.write_bytes(content)
-    with pytest.raises(ValueError, match=r"odd #x\?\.sqlite: no SQLite export of nsys \("):
-        read_sqlite(path)
+def test_an_export_that_lacks_a_column_is_refused(tmp_path: Path) -> None:
     missing = export(tmp_path / "columns.sqlite", "ALTER TABLE CUPTI_ACTIVITY_KIND_KERNEL DROP COLUMN streamId")
     with pytest.raises(ValueError, match=r"no SQLite export of nsys"):
         read_sqlite(missing)

@@ -96,19 +96,21 @@ def test_ranges_are_recorded_and_exported(found: nsys.Nsys, tmp_path: Path, scra
     nsys.check(trace, uses_cuda=False)
 
 
-def test_a_program_that_takes_too_long_is_ended(
+def test_a_program_that_takes_too_long_is_ended_and_one_that_fails_says_why(
     found: nsys.Nsys, tmp_path: Path, scratch: Path, command: list[str]
 ) -> None:
     with nothing_left(scratch), pytest.raises(nsys.NsysError, match=r"nsys profile: longer than 3 s"):
         nsys.profile(found, [*command, "60"], tmp_path / "late", 3)
+    failing = [sys.executable, "-c", "raise SystemExit('CUDA out of memory')"]
+    with pytest.raises(nsys.NsysError, match=r"^nsys profile: exit status 1: CUDA out of memory$"):
+        nsys.profile(found, failing, tmp_path / "out", 60)
 
 
 def test_the_program_ends_with_whoever_asked_for_it(
     found: nsys.Nsys, tmp_path: Path, scratch: Path, command: list[str]
 ) -> None:
     caller = (
-        "import sys; sys.path.insert(0, sys.argv[1])\n"
-        "from pathlib import Path\n"
+        "import sys; from pathlib import Path; sys.path.insert(0, sys.argv[1])\n"
         "from perfscribe.instruments.profiling import nsys\n"
         "nsys.profile(nsys.find(), sys.argv[3:], Path(sys.argv[2]), 60)\n"
     )
@@ -121,12 +123,6 @@ def test_the_program_ends_with_whoever_asked_for_it(
         assert (tmp_path / "pid").exists()
         process.send_signal(signal.SIGKILL)
         process.wait()
-
-
-def test_a_program_that_fails_says_why(found: nsys.Nsys, tmp_path: Path) -> None:
-    failing = [sys.executable, "-c", "raise SystemExit('CUDA out of memory')"]
-    with pytest.raises(nsys.NsysError, match=r"^nsys profile: exit status 1: CUDA out of memory$"):
-        nsys.profile(found, failing, tmp_path / "out", 60)
 
 
 @pytest.mark.parametrize("export", sorted(FOLDER.glob("*.sqlite")), ids=lambda path: path.stem)

@@ -19,15 +19,11 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
     made = Workspace(tmp_path_factory.mktemp("rules"))
     made.only("mixed_precision_accumulation")
     (made.root / EXPORTS).mkdir(parents=True)
-    # an nsys whose export is the committed one
     fake = made.root / "tools" / "nsys"
     fake.parent.mkdir()
-    export = FOLDER / "synthetic.sqlite"
-    copy = f'case $word in --output=*) cp {export} "${{word#--output=}}" ;; esac'
-    fake.write_text(
-        "#!/bin/sh\n"
-        'case "$1" in --version) echo version 2023.4.4.54; exit ;; esac\n'
-        f'for word in "$@"; do {copy}; done\n'
+    fake.write_text(  # its export is the committed one
+        '#!/bin/sh\ncase "$1" in --version) echo version 2023.4.4.54; exit ;; esac\nfor word in "$@"; do\n'
+        f'case $word in --output=*) cp {FOLDER / "synthetic.sqlite"} "${{word#--output=}}" ;; esac; done\n'
     )
     fake.chmod(0o755)
     text = (made.root / "config.yaml").read_text()

@@ -44,10 +44,20 @@ def test_host_timer_leaves_prepare_and_freeing_outside(clock):
         timing.time_host(fn, warmup=0, timed=0, device="cpu")
 
 
-def test_host_timer_synchronises_before_and_after_the_call(monkeypatch):
+def test_host_timers_synchronise_before_and_after_the_call_and_at_each_mark(monkeypatch):
     cuda = FakeCuda(monkeypatch)
     timing.time_host(lambda: cuda.work("fn"), warmup=0, timed=2, device="cuda", prepare=lambda: cuda.work("prepare"))
     assert cuda.log == ["prepare", "synchronise", "fn", "synchronise"] * 2
+
+    def step(mark):
+        for phase in ("forward", "backward"):
+            cuda.work(phase)
+            mark(phase)
+
+    cuda.log.clear()
+    timing.time_phases(step, warmup=0, timed=1, device="cuda", prepare=lambda: cuda.work("prepare"))
+    waits = "synchronise"
+    assert cuda.log == ["prepare", waits, "forward", waits, "backward", waits, waits]
 
 
 def test_device_timer_flushes_outside_the_events_and_waits_once(monkeypatch):
@@ -75,16 +85,3 @@ def test_phases_of_one_pass(clock):
         assert phases[name].timer == "host clock"
     assert phases["step"].timed_s == pytest.approx(0.242)
     assert phases["forward"].timed_s == phases["forward"].warmup_s == 0
-
-
-def test_phases_synchronise_at_each_mark(monkeypatch):
-    cuda = FakeCuda(monkeypatch)
-
-    def step(mark):
-        for phase in ("forward", "backward"):
-            cuda.work(phase)
-            mark(phase)
-
-    timing.time_phases(step, warmup=0, timed=1, device="cuda", prepare=lambda: cuda.work("prepare"))
-    waits = "synchronise"
-    assert cuda.log == ["prepare", waits, "forward", waits, "backward", waits, waits]

@@ -34,7 +34,6 @@ def test_times_to_the_second_tell_no_more_than_they_know() -> None:
     """Written down is the second that had begun, so that a cell's successor seems to begin before its end."""
     follows = {"one": [cell("one", "10:00:10"), cell("one", "10:00:12", 2.5)]}
     assert side_by_side.beside(follows) == {}
-    assert side_by_side.beside({"one": [cell("one", "10:00:10"), cell("one", "10:00:12", 5.0)]}) == {
-        "one": (2, ["one"])
-    }
+    overlap = {"one": [cell("one", "10:00:10"), cell("one", "10:00:12", 5.0)]}
+    assert side_by_side.beside(overlap) == {"one": (2, ["one"])}
     assert side_by_side.beside({"one": [cell("one", "10:00:10", 0.5), cell("one", "10:00:10", 0.5)]}) == {}

@@ -7,13 +7,13 @@ import shutil
 from pathlib import Path
 
 import pytest
-from workspace import CHEAP, Workspace
+from workspace import CHEAP, ROOT, Workspace
 
 from perfscribe.base import files, registry
 from perfscribe.records import records
-from perfscribe.report import handin, report
+from perfscribe.report import details, handin, report
 
-FIXTURE = Path(__file__).parents[1] / "fixtures" / "report"
+FIXTURE = ROOT / "tests" / "fixtures" / "report"
 
 
 @pytest.fixture
@@ -29,24 +29,24 @@ def sources(tmp_path: Path) -> report.Sources:
     return report.Sources(tmp_path, "demo", files.read_json(FIXTURE / "plan.json"), made)
 
 
-def section(sources: report.Sources, title: str) -> str:
-    """The appendix's text below a heading."""
-    return report.appendix(sources).split(f"\n## {title}\n")[1].split("\n## ")[0]
+def environments(sources: report.Sources) -> str:
+    """The appendix's text on machines, without padding."""
+    return re.sub(" +", " ", report.appendix(sources).split("\n## Environment\n")[1].split("\n## ")[0])
 
 
 def test_a_machine_is_described_once(sources: report.Sources) -> None:
     folder = sources.results / "environments"
     first, second = "a" * 12, "b" * 12
-    said = section(sources, "Environment")
+    said = environments(sources)
     assert said.count("| cpu_model ") == 2 and "not installed" in said
     files.write_json(
         folder / f"{second}.json", files.read_json(folder / f"{first}.json") | {"libraries": {"h5py": "3"}}
     )
-    said = re.sub(" +", " ", section(sources, "Environment"))
+    said = environments(sources)
     assert said.count("| cpu_model ") == 1
     assert re.search(rf"\| `{second}` \| `.*` \| h5py 3 \|", said) and f"| `{first}` |" in said
     (folder / f"{second}.json").unlink()
-    assert "| lost " in section(sources, "Environment")
+    assert "| lost " in environments(sources)
 
 
 # --- notes and details ----------------------------------------------------------------------------------------------
@@ -57,33 +57,28 @@ def test_notes_stand_under_their_problem_as_they_are(sources: report.Sources) ->
     kept = (
         "# A comment\n{{ no template }} | <b>kept</b>\n### Problem (no such)\nToo.\n```\n# Problem (naive_ddp)\n```\n"
     )
-    note = f"On the chapter.\n\n### {problem}\n{kept}"
-    files.write_text(sources.root / "report" / "notes" / "demo" / "cs336.md", note)
+    page = sources.root / "report" / "notes" / "demo" / "cs336.md"
+    files.write_text(page, f"On the chapter.\n\n### {problem}\n{kept}")
     text = report.write(sources)[0]["report.md"]
     assert "## CS336 assignment 2 (systems)\n\nOn the chapter.\n" in text
     assert kept in text.split(f"### {problem}\n")[1]
-    files.write_text(sources.root / "report" / "notes" / "demo" / "cs336.md", "### Problem (flash_benchmark)\nMine.\n")
-    with pytest.raises(ValueError, match=r"demo/cs336\.md: no problem .* did you mean .Problem \(flash_benchmarking"):
-        report.notes(sources, "cs336")
-    files.write_text(sources.root / "report" / "notes" / "demo" / "cs336.md", f"### {problem}\n```python\nn = 1\n")
-    with pytest.raises(ValueError, match=r"demo/cs336\.md: a block of code that begins with ``` has no end"):
-        report.notes(sources, "cs336")
+    for wrong, why in (
+        ("### Problem (flash_benchmark)\nMine.\n", r"no problem .* did you mean .Problem \(flash_benchmarking"),
+        (f"### {problem}\n```python\nn = 1\n", "a block of code that begins with ``` has no end"),
+    ):
+        files.write_text(page, wrong)
+        with pytest.raises(ValueError, match=rf"demo/cs336\.md: {why}"):
+            report.notes(sources, "cs336")
 
 
 def test_every_kept_table_and_figure_is_on_a_page() -> None:
     """Of all experiments; a page names nothing that none makes."""
-    from perfscribe.report import details
-
-    shown = [registry.shown(name, report_root()) for name in registry.known(report_root())]
+    shown = [registry.shown(name, ROOT) for name in registry.known(ROOT)]
     made = {one for presentation in shown for one in (*presentation.tables, *presentation.figures)}
     problems = [problem for *_, of in handin.chapters(registry.CHAPTERS) for problem in of]
     named = {one for problem in problems for one in (*problem.details, problem.figure, problem.figure_of_yours)} - {""}
     named |= {one for *_, ids in details.OTHERS for one in ids}
     assert made == named
-
-
-def report_root() -> Path:
-    return Path(__file__).resolve().parents[2]
 
 
 # --- in the workflow --------------------------------------------------------------------------------------------

@@ -27,11 +27,6 @@ ROWS = pd.DataFrame(
 )
 
 
-def texts(svg: str) -> list[str]:
-    """Everything written in an SVG."""
-    return [html.unescape(text).strip() for text in re.findall(r"<text[^>]*>(.*?)</text>", svg, flags=re.DOTALL)]
-
-
 def test_bars_are_as_long_as_the_spread() -> None:
     canvas, axes = plt.subplots()
     f.lines(axes, ROWS, "seq_len", "time_ms", "head_dim", spread="time_ms_iqr")
@@ -49,6 +44,8 @@ def test_every_experiment_draws_without_figures(tmp_path: Path, experiment: str)
     for figure in drawn:
         assert figure.caption.strip()
         assert not f.write(figure, tmp_path, FOOTER)  # which keeps it out of the report
-        written = texts((tmp_path / f"{figure.id}.svg").read_text())
+        svg = (tmp_path / f"{figure.id}.svg").read_text()
+        found = re.findall(r"<text[^>]*>(.*?)</text>", svg, flags=re.DOTALL)
+        written = [html.unescape(text).strip() for text in found]
         assert FOOTER in " ".join(written)
         assert any(re.match(r"[Nn]o(t|thing)?\b", text) for text in written), written

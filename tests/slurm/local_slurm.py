@@ -153,19 +153,11 @@ def wait_for(condition: Callable[[], Any], timeout_s: float, what: str) -> Any:
 
 
 class LocalSlurm:
-    """The cluster: nodes node1, node2, ... and `ctl`, where slurmctld and the database sit. Use it as a context."""
+    """The cluster: nodes node1, node2 and `ctl`, where slurmctld and the database sit. Use it as a context."""
 
-    def __init__(
-        self,
-        nodes: int = 2,
-        cpus: int = 4,
-        memory_mb: int = 8192,
-        accounting: bool = False,
-        more_conf: str = "",
-    ) -> None:
-        self.nodes = [f"node{number}" for number in range(1, nodes + 1)]
-        self.cpus, self.memory_mb, self.accounting = cpus, memory_mb, accounting
-        self.more_conf = more_conf
+    def __init__(self, cpus: int = 4, accounting: bool = False, more_conf: str = "") -> None:
+        self.nodes = ["node1", "node2"]
+        self.cpus, self.accounting, self.more_conf = cpus, accounting, more_conf
         self.name = f"ps{os.getpid()}{chr(ord('a') + next(_COUNT) % 26)}"
         self.met: set[str] = set()  # states of jobs that jobs() has told
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
@@ -309,7 +301,7 @@ class LocalSlurm:
         (self.etc / "hosts").write_text("\n".join(["127.0.0.1 localhost", *lines]) + "\n")
         nodes = [
             f"NodeName={node} NodeAddr={self._address(node)} CPUs={self.cpus} CoresPerSocket={self.cpus} Sockets=1"
-            f" ThreadsPerCore=1 RealMemory={self.memory_mb}"
+            f" ThreadsPerCore=1 RealMemory=8192"
             for node in self.nodes
         ]
         text = CONF.format(name=self.name, folder=self.folder, address=self._address("ctl"))

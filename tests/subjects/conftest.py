@@ -20,34 +20,33 @@ from perfscribe.subjects import VARIABLE
 
 ROOT = Path(__file__).resolve().parents[2]
 NAIVE = Path(__file__).parent / "naive"
-# One fault each: file, what stands there, what is put there.
+# By fault: file, what stands there, what is put there; some have two such places.
+IN_CALL = "        p, sums = weights(q, k, is_causal)\n"
+SENDS_ALL = "        for bucket in self.buckets:\n            self.send(bucket)\n"
 FAULTS = {
-    "wrong_dk": ("flash", "d_scores.transpose(-2, -1) @ q.float()", "d_scores.transpose(-2, -1) @ q.float() * 1.05"),
-    "wrong_sums": ("flash", "k, v, out, sums)\n        ctx", "k, v, out, sums + 0.1)\n        ctx"),
-    "wrong_in_bf16": ("flash", "p @ v.float()).to", "p @ v.float() * (1.05 if q.dtype.itemsize == 2 else 1)).to"),
-    "averages_nothing": ("ddp", "self.handles.append(dist.all_reduce(parameter.grad, async_op=True))", "pass"),
-    "hangs": ("flash", "        p, sums = weights(q, k, is_causal)\n", "        while True: pass\n"),
-    "raises": ("flash", "        p, sums = weights(q, k, is_causal)\n", "        raise RuntimeError('shape')\n"),
-    "no_python": ("flash", '"""Attention', '(:"""Attention'),
-    "leaves": ("flash", '"""Attention', 'import os\nos._exit(3)\n"""'),
-    "leaks": ("flash", "        ctx.is_causal = is_causal", "        ctx.is_causal = is_causal; KEPT.append(p)"),
-    "prints": (
-        "flash",
-        "        p, sums = weights",
-        '        while True: print("x" * 10_000)\n        p, sums = weights',
-    ),
-    "never_overlaps": ("buckets", "            self.send(self.buckets[self.place[parameter]])", "            pass"),
-    "not_written": ("flash", "class FlashAttention", "raise NotImplementedError\n\n\nclass FlashAttention"),
-    "updates_its_own": ("sharding", "            dist.broadcast(parameter.data, src=owner)", "            pass"),
-}
-ALSO = {
-    "leaks": ("flash", "import torch\n", "import torch\n\nKEPT = []\n"),
-    "never_overlaps": (
-        "buckets",
-        "    def finish_gradient_synchronization(self):\n",
-        "    def finish_gradient_synchronization(self):\n        for bucket in self.buckets:\n"
-        "            self.send(bucket)\n",
-    ),
+    "wrong_dk": [("flash", "d_scores.transpose(-2, -1) @ q.float()", "d_scores.transpose(-2, -1) @ q.float() * 1.05")],
+    "wrong_sums": [("flash", "k, v, out, sums)\n        ctx", "k, v, out, sums + 0.1)\n        ctx")],
+    "wrong_in_bf16": [("flash", "v.float()).to", "v.float() * (1.05 if q.dtype.itemsize == 2 else 1)).to")],
+    "averages_nothing": [("ddp", "self.handles.append(dist.all_reduce(parameter.grad, async_op=True))", "pass")],
+    "hangs": [("flash", IN_CALL, "        while True: pass\n")],
+    "raises": [("flash", IN_CALL, "        raise RuntimeError('shape')\n")],
+    "no_python": [("flash", '"""Attention', '(:"""Attention')],
+    "leaves": [("flash", '"""Attention', 'import os\nos._exit(3)\n"""')],
+    "leaks": [
+        ("flash", "        ctx.is_causal = is_causal", "        ctx.is_causal = is_causal; KEPT.append(p)"),
+        ("flash", "import torch\n", "import torch\n\nKEPT = []\n"),
+    ],
+    "prints": [("flash", IN_CALL, '        while True: print("x" * 10_000)\n')],
+    "never_overlaps": [
+        ("buckets", "            self.send(self.buckets[self.place[parameter]])", "            pass"),
+        (
+            "buckets",
+            "    def finish_gradient_synchronization(self):\n",
+            "    def finish_gradient_synchronization(self):\n" + SENDS_ALL,
+        ),
+    ],
+    "not_written": [("flash", "class FlashAttention", "raise NotImplementedError\n\n\nclass FlashAttention")],
+    "updates_its_own": [("sharding", "            dist.broadcast(parameter.data, src=owner)", "            pass")],
 }
 
 
@@ -58,7 +57,7 @@ def subject(tmp_path: Path) -> Callable[..., Path]:
     def make(*faults: str) -> Path:
         folder = tmp_path / "assignment2-systems"
         shutil.copytree(NAIVE, folder, dirs_exist_ok=True)
-        for module, old, new in [table[fault] for fault in faults for table in (FAULTS, ALSO) if fault in table]:
+        for module, old, new in [place for fault in faults for place in FAULTS[fault]]:
             path = folder / "cs336_systems" / f"{module}.py"
             text = path.read_text()
             assert text.count(old) == 1

@@ -38,21 +38,20 @@ def test_a_subject_adds_its_cells_and_its_page_and_changes_nothing_else(subject:
             assert {cell["factors"]["subject"] for cell in theirs} == {"yours"}
         elif unit["unit"] != "report":
             assert beside.units[name] == unit
-    written = str([unit for unit in beside.units.values()])
+    written = str(beside.units)
     assert str(adapters) not in written and adapters.parents[1].name not in written
 
 
 def test_what_is_no_adapter_file_is_one_line() -> None:
-    both = (
-        r"config: subjects\.bob: .*/nowhere\.py is no file; subjects\.eve: .* is a folder; expected the course's tests/"
-    )
-    with pytest.raises(ValueError, match=both):
-        plan.build({"subjects": {"bob": "nowhere.py", "eve": "tests"}}, "tiny", ROOT)
-    for name, why in (("yours", "your own code is the key subject"), ("ours", "ours are the implementations beside")):
-        with pytest.raises(ValueError, match=rf"config: subjects\.{name}: {why}"):
-            plan.build(
-                {"subjects": {name: str(ROOT / "tests" / "subjects" / "naive" / "tests" / "adapters.py")}}, "tiny", ROOT
-            )
+    right = "tests/subjects/naive/tests/adapters.py"
+    both = r"bob: .*/nowhere\.py is no file; subjects\.eve: .* is a folder; expected the course's tests/"
+    for subjects, why in (
+        ({"bob": "nowhere.py", "eve": "tests"}, both),
+        ({"yours": right}, "yours: your own code is the key subject"),
+        ({"ours": right}, "ours: ours are the implementations beside"),
+    ):
+        with pytest.raises(ValueError, match=rf"config: subjects\.{why}"):
+            plan.build({"subjects": subjects}, "tiny", ROOT)
 
 
 def _record(subject: str, seq_len: int, ms: float, **more: Any) -> Record:
@@ -89,7 +88,7 @@ def test_subjects_are_ranked_where_they_are_correct(tmp_path: Path) -> None:
     assert _site(tmp_path, [late]).table("cs336.subjects")[0]["correct"] == "no"
 
 
-def test_the_hand_in_has_the_subjects_rows_and_says_where_it_is_wrong(tmp_path: Path) -> None:
+def test_the_hand_in_has_the_subjects_rows_and_says_where_it_is_wrong_or_not_written(tmp_path: Path) -> None:
     site = _site(tmp_path, [_record("yours", 64, 4.0), _failed("yours", 128)])
     ours = {"status": "ok", "reason": "none", "device": "cpu", "implementation": "tiled", "head_dim": "16"}
     site._read["cs336.flash_cells"] = [
@@ -104,13 +103,10 @@ def test_the_hand_in_has_the_subjects_rows_and_says_where_it_is_wrong(tmp_path: 
     assert problem.status() == "check failed"
     assert "Failed: 1 of 2 cells, the first: dK off by 0.05 at causal" in problem.markdown({})
     assert "checked too" not in problem.markdown({})  # no cell tells an error that passed
-
-
-def test_the_hand_in_says_what_of_the_subject_is_not_written(tmp_path: Path) -> None:
     reason = "raises NotImplementedError"
     site = _site(tmp_path, [_record("yours", 64, 1.0, status="unsupported", reason=reason, samples={})])
-    ours = {"status": "ok", "reason": "none", "device": "cpu", "implementation": "tiled", "dtype": "fp32"}
-    site._read["cs336.flash_cells"] = [ours | {"largest_relative_error": "1e-7"}, *site.table("cs336.subject_flash")]
+    ours |= {"dtype": "fp32", "largest_relative_error": "1e-7"}
+    site._read["cs336.flash_cells"] = [ours, *site.table("cs336.subject_flash")]
     assert "Yours raises NotImplementedError: these rows are ours." in FlashForward(site).markdown({})
 
 
