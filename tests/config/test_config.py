@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import collections
 import datetime
+import functools
+import operator
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,8 +13,6 @@ from typing import Any
 
 import jsonschema
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from perfscribe.config import PRESETS, ConfigError, check, keys, load, reading, reference, resolve
 from perfscribe.config.schema import paths, properties, schema
@@ -68,7 +68,6 @@ E = "experiments.end_to_end"
 IO = "experiments.io_formats"
 REFUSED: dict[str, tuple[Any, tuple[str, ...]]] = {
     "unknown key": ({"sead": 1}, ("sead", "got 1", "unknown key", "nearest is seed")),
-    "dash": ({"budget-minutes": 5}, ("budget-minutes", "got 5", "nearest is budget_minutes")),
     "key of a section at the top": ({"head_dim": [8]}, ("head_dim", "[8]", f"stands at {A}.head_dim")),
     "nothing like it": ({"zzz": None}, ("zzz", "null", "one of site, preset, chapters")),
     "site with a path": ({"site": "../up"}, ("site", '"../up"', "^[a-z0-9]")),
@@ -101,18 +100,12 @@ REFUSED: dict[str, tuple[Any, tuple[str, ...]]] = {
         section("end_to_end", single_length={"gpu": {}, "seq_len": 64}),
         (f"{E}.single_length.gpu", "{}", "presets (tiny, cpu, gpu) alone"),
     ),
-    "key of an inner section": (
-        section("end_to_end", single_length={"seqlen": 64}),
-        (f"{E}.single_length.seqlen", "64", f"nearest is {E}.single_length.seq_len"),
-    ),
     "features and heads": (section("io_formats", features=500), (f"{IO}.features", "500", "a multiple of 8")),
     "batch above samples": (
         section("io_formats", samples={"cpu": 16}, training_samples=None, read_samples=8),
         (f"{IO}.batch", "32", f"at most 16, the value of {IO}.samples", "(preset cpu)"),
     ),
-    "infinity": ({"seed": float("inf")}, ("seed", "got Infinity", "a whole number")),
     "digits": ({"seed": 10**5000}, ("config", "digits", "plain values")),
-    "large": ({"seed": 10**40}, ("seed", "1000000", "from 0 to")),
     "date": ({"seed": datetime.date(2026, 11, 20)}, ("seed", "2026-11-20", "a whole number")),
     "key is a number": ({"experiments": {1: {}}}, ("experiments.1", "unknown key")),
     "escapes in a value": ({"preset": "\x1b[31m\u2028"}, ("preset", "u001b", "auto, tiny")),
@@ -150,36 +143,19 @@ def test_missing_file_folder_and_odd_path(tmp_path: Path) -> None:
         assert word in assert_one_line(caught.value)
 
 
-@pytest.mark.parametrize("preset", PRESETS)
-def test_resolved_config_is_valid_json_schema(preset: str) -> None:
-    config = resolve(load(CONFIG), preset)
-    jsonschema.Draft202012Validator(schema()).validate(config)
-    assert config["preset"] == preset
-    assert {tuple(path) for path in paths(schema())} == set(key_paths(config))
-
-
-def key_paths(config: dict[str, Any], above: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
-    for key, value in config.items():
-        yield (*above, key)
-        if isinstance(value, dict) and not set(value) <= set(PRESETS):
-            yield from key_paths(value, (*above, key))
-
-
 def test_config_yaml_states_the_defaults() -> None:
     raw = load(CONFIG)
     check(raw)
     for preset in PRESETS:
-        assert resolve(raw, preset) == resolve({}, preset)
+        config = resolve(raw, preset)
+        assert config == resolve({}, preset) and config["preset"] == preset
+        jsonschema.Draft202012Validator(schema()).validate(config)
     assert raw["preset"] == schema()["properties"]["preset"]["default"]
 
 
-def test_reference_is_generated() -> None:
+def test_reference_is_generated_and_has_the_keys_of_every_experiment() -> None:
     page = (ROOT / "docs" / "config.md").read_text(encoding="utf-8")
     assert page == reference.reference(), "python -m perfscribe.config.reference > docs/config.md"
-
-
-def test_reference_has_the_keys_of_every_experiment() -> None:
-    page = reference.reference()
     for name, section in properties(properties(schema())["experiments"]).items():
         rows = page.partition(f"\n## experiments.{name}\n")[2].partition("\n## ")[0]
         own = [key for key in properties(section) if key not in properties(keys.experiment(""))]
@@ -204,18 +180,14 @@ def test_schema_is_closed_and_explained() -> None:
 LEAVES = [path for path in paths(schema()) if path[0] == "experiments" and len(path) > 2]
 
 
-@settings(max_examples=60, deadline=None)
-@given(st.sampled_from(LEAVES))
-def test_any_key_may_be_given_for_one_preset_alone(path: tuple[str, ...]) -> None:
-    value: Any = resolve({}, "gpu")
-    for key in path:
-        value = value[key]
-    raw: Any = {"gpu": value}
-    for key in reversed(path):
-        raw = {key: raw}
-    check(raw)
-    for preset in PRESETS:
-        assert resolve(raw, preset) == resolve({}, preset)
+def test_any_key_may_be_given_for_one_preset_alone() -> None:
+    defaults = {preset: resolve({}, preset) for preset in PRESETS}
+    for path in LEAVES[::6]:
+        raw: Any = {"gpu": functools.reduce(operator.getitem, path, defaults["gpu"])}
+        for key in reversed(path):
+            raw = {key: raw}
+        check(raw)
+        assert {preset: resolve(raw, preset) for preset in PRESETS} == defaults, path
 
 
 def test_whole_sections_may_be_given_by_preset() -> None:
@@ -237,10 +209,7 @@ GOOD = {
 
 @pytest.mark.parametrize("name", GOOD)
 def test_good_configs(name: str, tmp_path: Path) -> None:
-    raw = load(written(tmp_path, GOOD[name]))
-    check(raw)
-    for preset in PRESETS:
-        resolve(raw, preset)
+    check(load(written(tmp_path, GOOD[name])))
 
 
 @pytest.mark.parametrize("text", ["010", "1:30", "0x10", "yes", "off", ".inf", "2026-11-20", "1_000"])

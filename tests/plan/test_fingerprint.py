@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import ast
 import json
 import os
 import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from perfscribe.plan import fingerprint as fp
 from perfscribe.plan.cache import Memory
-from perfscribe.plan.fingerprint import Sources, normalised
+from perfscribe.plan.fingerprint import Sources
 from perfscribe.plan.plan_cells import measure_module, show_module
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -24,14 +22,9 @@ FIXTURE = ROOT / "tests" / "fixtures" / "fingerprint_module"
 COMMITTED = "f8f45cc82b7e44f7"
 
 
-def fingerprint(module: str, root: Path, **options: Any) -> str:
+def fingerprint(module: str, root: Path) -> str:
     """Of the files as they are now."""
-    return Sources(root).fingerprint(module, **options)
-
-
-def said(source: str) -> str:
-    """What source text says."""
-    return normalised(ast.parse(source))
+    return Sources(root).fingerprint(module)
 
 
 @pytest.fixture
@@ -50,10 +43,6 @@ def project(tmp_path):
     return write
 
 
-def names(root, module="perfscribe.main"):
-    return set(Sources(root).closure(module)) - {"perfscribe"}
-
-
 @pytest.mark.parametrize(
     ("statement", "reached"),
     [
@@ -69,16 +58,7 @@ def names(root, module="perfscribe.main"):
 def test_closure_follows_every_form_of_import(project, statement, reached):
     leaf = "def f():\n    from ..other import NAME"
     root = project({"folder/leaf": leaf}, main=statement, other="NAME = 1", unrelated="")
-    assert names(root) == {"perfscribe.main"} | reached
-
-
-KERNEL = '''"""Kernel."""
-import math
-
-def run(q, k, scale=1.0):
-    """Scores."""
-    return (q @ k) * (scale / math.sqrt(2.0))  # scaled
-'''
+    assert set(Sources(root).closure("perfscribe.main")) - {"perfscribe"} == {"perfscribe.main"} | reached
 
 
 def test_what_a_name_stands_for_counts(project):
@@ -91,32 +71,6 @@ def test_what_a_name_stands_for_counts(project):
     assert len(prints) == len(imports)
 
 
-MEASURE = """
-class A:
-    def cells(self):
-        return "method"
-
-def cells(config):
-    return "cells"
-
-def datasets(config):
-    return "datasets"
-
-def run(cell):
-    from .kernel import cells
-    return "run"
-"""
-
-
-@pytest.mark.parametrize(("edited", "counts"), [("cells", 0), ("datasets", 0), ("run", 1), ("method", 1)])
-def test_planning_functions_are_left_out(project, edited, counts):
-    root = project(main=MEASURE, kernel="")
-    before, whole = fingerprint("perfscribe.main", root), fingerprint("perfscribe.main", root, leave_out=())
-    project(main=MEASURE.replace(f'"{edited}"', '"edited"'))
-    assert (fingerprint("perfscribe.main", root) != before) == counts
-    assert fingerprint("perfscribe.main", root, leave_out=()) != whole
-
-
 def test_libraries_are_those_of_the_whole_closure(project):
     main = "import os.path, json as j\nimport torch.nn as nn\nfrom . import kernel\nfrom __future__ import annotations"
     root = project(main=main, kernel="def f():\n    import numpy as np, h5py._hl\n    from torch import Tensor")
@@ -125,7 +79,8 @@ def test_libraries_are_those_of_the_whole_closure(project):
 
 
 def test_what_was_found_in_a_text_is_kept_from_run_to_run(project, tmp_path, monkeypatch):
-    root = project(main="import numpy\ndef run(): from . import kernel", kernel=KERNEL, other="import json")
+    kernel = "import math\ndef run(q, k): return q @ k / math.sqrt(2.0)"
+    root = project(main="import numpy\ndef run(): from . import kernel", kernel=kernel, other="import json")
     kept = tmp_path / "kept" / "code.json"
 
     def ask(method="a") -> tuple[str, list[str]]:
@@ -141,11 +96,11 @@ def test_what_was_found_in_a_text_is_kept_from_run_to_run(project, tmp_path, mon
     with monkeypatch.context() as patch:
         patch.setattr(fp, "_parsed", lambda *_: pytest.fail("read again"))
         assert ask() == first
-    project(kernel=KERNEL.replace("@", "*"))
+    project(kernel=kernel.replace("@", "*"))
     os.utime(root / "perfscribe" / "kernel.py", ns=(stamp, stamp))
     edited = ask()
     assert edited == (fingerprint("perfscribe.main", root), ["numpy"]) != first
-    project(kernel=KERNEL)
+    project(kernel=kernel)
     assert ask() == first
     kept.write_text(kept.read_text().replace('"numpy"', '"scipy"'))
     assert ask() == first  # what was damaged is not believed

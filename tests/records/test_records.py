@@ -37,12 +37,8 @@ def row(n: int = 1, status: str = "ok", number: int = 1, **fields: Any) -> dict[
 # --- rounds -----------------------------------------------------------------------------------------------------
 
 
-def test_the_worst_status_of_a_cell_wins() -> None:
-    for statuses in itertools.combinations(records.STATUSES, 2):
-        check_the_worst(statuses)
-
-
-def check_the_worst(statuses: tuple[str, str]) -> None:
+@pytest.mark.parametrize("statuses", [*itertools.combinations(records.STATUSES, 2)])
+def test_the_worst_status_of_a_cell_wins(statuses: tuple[str, str]) -> None:
     rounds = [row(status=status, number=number) for number, status in enumerate(statuses, start=1)]
     shown = 0 if statuses[1] == "not_run" else 1  # rounds still to come hide none that was measured
     for order in (rounds, reversed(rounds)):
@@ -80,12 +76,11 @@ def test_what_rounds_have_apart_is_put_together() -> None:
 # --- files ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("shards", [1, 3])
-def test_cells_of_all_shards_stand_in_the_order_of_the_plan(tmp_path: Path, shards: int) -> None:
+def test_cells_of_all_shards_stand_in_the_order_of_the_plan(tmp_path: Path) -> None:
     rows = [row(n, "skipped" if n % 5 == 4 else "ok") for n in range(10)]
     random.Random(0).shuffle(rows)
-    for shard in range(shards):
-        files.write_json_lines(tmp_path / "probe" / f"{shard}.jsonl", rows[shard::shards])
+    for shard in range(3):
+        files.write_json_lines(tmp_path / "probe" / f"{shard}.jsonl", rows[shard::3])
     loaded = records.load_by_experiment(sorted(tmp_path.glob("probe/*.jsonl"), reverse=True))
     assert list(loaded) == ["probe"]
     assert [cell.factors["n"] for cell in loaded["probe"]] == list(range(10))

@@ -10,6 +10,7 @@ import pytest
 import unmeasured
 from workspace import ROOT, Workspace
 
+from perfscribe.base import files
 from perfscribe.base.cells import Cell
 from perfscribe.plan import demands, plan
 from perfscribe.plan.plan_cells import cell_to_json
@@ -98,25 +99,21 @@ def test_below_the_threshold_trainings_are_skipped_and_the_verdict_fails(tmp_pat
 class Bench:
     """A gate over a plan of its own, which counts the tests that it makes."""
 
-    nodes = ""  # that a test names
-
     def __init__(self, root: Path) -> None:
         self.root, self.site = root, root / "results" / "local"
         self.tried: list[int] = []
         self.cells: list[dict] = []
         self.code = 0
         same = {"backend": "gloo", "nodes": 1, "device": "cpu"}
-        cells = [
-            {"position": n, **cell_to_json(Cell({**same, "world_size": w}, skip=skip))}
-            for n, (w, skip) in enumerate(((2, ""), (8, "preset tiny")))
-        ]
+        cells = [{"position": 0, **cell_to_json(Cell({**same, "world_size": 2}))}]
         unit = {"experiment": "preflight", "fingerprint": "f" * 16, "seed": 0, "rounds": 1, "datasets": [], "shard": 0}
         unit |= {"cells": cells, "budget_minutes": None, "on_identity_change": "keep", "libraries": []}
-        (self.site / "plan").mkdir(parents=True)
-        (self.site / "plan" / "measure-preflight-0.json").write_text(json.dumps(unit))
-        (self.site / "environments").mkdir()
-        self.identity = environment.identity(())
-        (self.site / "environments" / "0123456789ab.json").write_text(json.dumps(self.identity))
+        self.plan_file = self.site / "plan" / "measure-preflight-0.json"
+        files.write_json(self.plan_file, unit)
+        self.machine(environment.identity(()))
+
+    def machine(self, identity: dict) -> None:
+        files.write_json(self.site / "environments" / "0123456789ab.json", identity)
 
     def measure(self, shard: Shard, task: Task) -> None:
         self.tried.append(task.cell["factors"]["world_size"])
@@ -127,7 +124,7 @@ class Bench:
         job = environment.os.environ.get("SLURM_JOB_ID")
         time = datetime.datetime.now(datetime.UTC) - datetime.timedelta(seconds=seconds_ago)
         provenance = {"time": time.isoformat(), "node": node or gate.platform.node(), "slurm_job_id": job}
-        values = {"exit_code": self.code, "line": f"preflight {self.code}: a line", "nodes": self.nodes}
+        values = {"exit_code": self.code, "line": f"preflight {self.code}: a line", "nodes": ""}
         fields = shard.fields(task, status="ok", values=values, provenance=provenance, environment="0123456789ab")
         with journal.Journal(shard.folder / "0.jsonl") as book:
             book.record(fields)
@@ -136,7 +133,7 @@ class Bench:
         return gate.Gate(self.root, self.site, self.measure).shortfall(requires)
 
     def kept(self, seconds_ago: float, node: str = "") -> None:
-        shard = Shard(self.site / "plan" / "measure-preflight-0.json", self.root)
+        shard = Shard(self.plan_file, self.root)
         self.keep(shard, shard.tasks[0], seconds_ago, node)
 
 
@@ -152,8 +149,7 @@ def bench(tmp_path):
 def test_one_that_passed_lately_on_this_machine_is_taken(bench, seconds_ago, node, cores, tried):
     bench.kept(seconds_ago, node)
     if cores:
-        identity = {**bench.identity, "cpu_cores": cores}
-        (bench.site / "environments" / "0123456789ab.json").write_text(json.dumps(identity))
+        bench.machine({**environment.identity(()), "cpu_cores": cores})
     assert bench.ask("preflight:gloo:2") is None and bench.tried == tried
 
 
@@ -164,8 +160,7 @@ def test_one_that_failed_speaks_for_its_own_run_alone(bench):
     assert bench.ask("preflight:gloo:2") is None and bench.tried == [2]
     bench.code = 46
     bench.kept(seconds_ago=-1)
-    (bench.root / ".perfscribe").mkdir()
-    (bench.root / ".perfscribe" / "clock.json").write_text(json.dumps({"started": 0}))
+    files.write_json(bench.root / ".perfscribe" / "clock.json", {"started": 0})
     assert bench.ask("preflight:gloo:2") == ("skipped", "preflight 46: a line") and bench.tried == [2]
 
 
@@ -186,7 +181,7 @@ def test_over_several_nodes_a_test_speaks_for_its_own_job_alone(bench, monkeypat
 def test_a_backend_without_a_test_holds_back_unless_no_test_is_planned(bench):
     status, reason = bench.ask("preflight:nccl:2") or ("", "")
     assert status == "skipped" and reason.startswith("preflight 44: no self-test of nccl is planned")
-    (bench.site / "plan" / "measure-preflight-0.json").unlink()  # as where preflight is not enabled
+    bench.plan_file.unlink()  # as where preflight is not enabled
     assert bench.ask("preflight:nccl:2") is None and bench.tried == []
 
 

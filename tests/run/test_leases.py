@@ -8,7 +8,7 @@ import random
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -90,12 +90,10 @@ def run(cell):
 
 
 @pytest.fixture(autouse=True)
-def lease_folder(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+def lease_folder(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     """Locks of this test's own, and all GPUs visible."""
-    folder = tmp_path_factory.mktemp("leases")
-    monkeypatch.setenv(leases.FOLDER_VARIABLE, str(folder))
+    monkeypatch.setenv(leases.FOLDER_VARIABLE, str(tmp_path_factory.mktemp("leases")))
     monkeypatch.delenv(leases.VISIBLE, raising=False)
-    return folder
 
 
 @pytest.fixture(scope="module")
@@ -107,10 +105,9 @@ def four(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @contextmanager
-def holding(four: Path, tmp_path: Path, need: int, visible: str | None = None) -> Iterator[sessions.Process]:
+def holding(four: Path, tmp_path: Path, need: int) -> Iterator[sessions.Process]:
     """A process that takes so many GPUs and holds them."""
     env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(four), str(ROOT)])}
-    env |= {} if visible is None else {leases.VISIBLE: visible}
     output = tmp_path / f"{random.random()}.log"
     with sessions.running([sys.executable, "-c", HOLDER, str(need)], tmp_path, env, output) as process:
         yield process
@@ -122,13 +119,6 @@ def held(process: sessions.Process) -> list[str]:
     return line.removeprefix("has ").split(",")
 
 
-def waits(process: sessions.Process) -> str:
-    """The line by which it tells that it waits."""
-    found: list[str] = wait_for(lambda: [line for line in process.log().splitlines() if line.startswith("waits ")])
-    assert "has " not in process.log() and len(found) == 1
-    return found[0]
-
-
 # --- who holds which --------------------------------------------------------------------------------------------
 
 
@@ -138,7 +128,8 @@ def test_each_takes_a_free_one_and_the_next_waits_until_one_is_killed(four: Path
         have = [held(process)[0] for process in first]
         assert sorted(have) == pretended_gpus.uuids(4)
         fifth = stack.enter_context(holding(four, tmp_path, 1))
-        assert waits(fifth) == "waits for GPU 0, 1, 2, 3, leased by other jobs on this machine"
+        wait_for(fifth.log)
+        assert fifth.log() == "waits for GPU 0, 1, 2, 3, leased by other jobs on this machine\n"
         first[2].kill_all()  # kill -9
         assert held(fifth) == [have[2]]
 
@@ -160,41 +151,28 @@ def test_visible_devices_are_respected(
     assert named == ",".join(f"GPU-{number}aaa-bbb" for number in expected)
 
 
-def test_no_two_hold_one_and_none_waits_for_ever(four: Path, tmp_path: Path, lease_folder: Path) -> None:
+def test_no_two_hold_one_and_none_waits_for_ever(four: Path, tmp_path: Path) -> None:
     env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(four), str(ROOT)])}
     takers = [
         subprocess.Popen([sys.executable, "-c", TAKER, str(seed), str(tmp_path)], env=env, cwd=tmp_path)
         for seed in range(6)
     ]
     assert [taker.wait(120) for taker in takers] == [0] * 6
-    assert sorted(path.name for path in lease_folder.iterdir()) == [
-        f"perfscribe-{uuid}.lock" for uuid in pretended_gpus.uuids(4)
-    ]
 
 
 # --- what stands in the folder ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", ["link", "pipe", "hard link"])
-def test_what_is_no_lock_file_is_refused_with_one_line(lease_folder: Path, tmp_path: Path, kind: str) -> None:
+@pytest.mark.parametrize("make", [os.symlink, os.link, lambda other, path: os.mkfifo(path)])
+def test_what_is_no_lock_file_is_refused_with_one_line(tmp_path: Path, make: Callable[[Path, Path], None]) -> None:
     path, other = leases.lock_file("GPU-a"), tmp_path / "other"
     other.write_text("another's")
-    if kind == "pipe":
-        os.mkfifo(path)
-    elif kind == "hard link":
-        os.link(other, path)
-    else:
-        path.symlink_to(other)
+    make(other, path)
     with pytest.raises(leases.LeaseError, match=r"perfscribe-GPU-a\.lock: .*; remove it, or name another folder"):
         leases.try_lock(path)
-    assert other.exists()
 
 
 # --- which jobs run beside others -------------------------------------------------------------------------------
-
-
-def planned(*requires: str, skip: str = "") -> dict[str, Any]:
-    return {"requires": list(requires), "skip": skip}
 
 
 class WithCores(FakeNvml):
@@ -274,17 +252,7 @@ def test_jobs_of_two_checkouts_exclude_each_other_and_waiting_is_not_timed(tmp_p
     assert all(row["spent"]["wall_s"] < 1.2 for row in other.rows())
 
 
-def test_a_job_that_waits_ends_with_the_time_budget(tmp_path: Path, four: Path) -> None:
-    made = job(tmp_path / "root")
-    made.plan([Cell({"n": 0}, requires=("cuda",))], budget_minutes=0.05)
-    with holding(four, tmp_path, 4) as other:
-        assert held(other)
-        with made.running() as process:
-            assert process.wait() == 0, process.log()
-    assert [row["status"] for row in made.rows()] == ["not_run"]
-
-
-def test_a_job_that_waits_can_be_stopped(tmp_path: Path, four: Path) -> None:
+def test_a_job_that_waits_can_be_stopped_and_ends_with_the_time_budget(tmp_path: Path, four: Path) -> None:
     made = job(tmp_path / "root")
     with holding(four, tmp_path, 4) as other:
         assert held(other)
@@ -292,7 +260,11 @@ def test_a_job_that_waits_can_be_stopped(tmp_path: Path, four: Path) -> None:
             wait_for(lambda: "waits for GPU" in process.log())
             process.signal_group(signal.SIGTERM)
             assert process.wait() == 128 + signal.SIGTERM
-    assert not [event for event in made.events() if event["event"] in ("started", "record")]
+        assert not [event for event in made.events() if event["event"] in ("started", "record")]
+        made.plan([Cell({"n": 0}, requires=("cuda",))], budget_minutes=0.02)
+        with made.running() as process:
+            assert process.wait() == 0, process.log()
+    assert [row["status"] for row in made.rows()] == ["not_run"]
 
 
 def test_a_job_leases_for_the_cell_that_uses_most_of_those_that_can_run(
@@ -300,17 +272,14 @@ def test_a_job_leases_for_the_cell_that_uses_most_of_those_that_can_run(
 ) -> None:
     monkeypatch.setattr(environment, "open_nvml", lambda: FakeNvml(4))
     monkeypatch.setattr(environment, "unmet", lambda requires: ["lacking"] if "cuda:8" in requires else [])
-    cells = [planned(), planned("cuda"), planned("cuda", "cuda:2"), planned("cuda:8"), planned("cuda:4", skip="preset")]
+    needs = ([], ["cuda"], ["cuda", "cuda:2"], ["cuda:8"])
+    cells = [{"requires": need, "skip": ""} for need in needs] + [{"requires": ["cuda:4"], "skip": "preset"}]
     assert leases.for_shard({"cells": cells}, tmp_path, beside_others=True) == leases.Lease(2)
     assert leases.for_shard({"cells": cells[:1]}, tmp_path, beside_others=True) == leases.Lease(0)
     assert leases.for_shard({"cells": cells[1:2]}, tmp_path, beside_others=True) == leases.Lease(1, True)
 
 
 # --- Snakemake --------------------------------------------------------------------------------------------------
-
-
-def most_at_a_time(of: list[dict[str, Any]]) -> int:
-    return max(sum(one["began"] <= other["began"] < one["ended"] for one in of) for other in of)
 
 
 def test_as_many_jobs_at_a_time_as_gpus_and_one_that_is_alone(tmp_path: Path) -> None:
@@ -324,7 +293,8 @@ def test_as_many_jobs_at_a_time_as_gpus_and_one_that_is_alone(tmp_path: Path) ->
     done = project.run("report", "--cores", "4")
     assert done.returncode == 0, done.stdout
     single, wide = ([told(row) for row in project.rows(name)] for name in ("single", "wide"))
-    assert most_at_a_time(single) == 4 and {one["gpus"] for one in single} == set(pretended_gpus.uuids(4))
+    assert max(sum(one["began"] <= other["began"] < one["ended"] for one in single) for other in single) == 4
+    assert {one["gpus"] for one in single} == set(pretended_gpus.uuids(4))
     for one in single:
         meanwhile = [other for other in single if one["began"] < other["ended"] and other["began"] < one["ended"]]
         assert all(other["gpus"] != one["gpus"] for other in meanwhile if other is not one)

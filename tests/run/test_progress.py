@@ -26,23 +26,11 @@ def lines(out: io.StringIO) -> list[str]:
     return [line[9:] for line in told]
 
 
-# --- a run ------------------------------------------------------------------------------------------------------
-
-
-def test_what_failed_is_told_in_the_end_with_how_to_measure_it_again(tmp_path: Path) -> None:
-    keep(tmp_path, record(1, "failed"))
-    watcher, out = watch(tmp_path)
-    keep(tmp_path, record(2, "failed"), record(3, "oom"), record(4, "failed"))
-    watcher.stop()
-    assert lines(out)[3:] == [
-        "probe: 2 failed; to measure again: ./run remeasure probe status=failed, then ./run report"
-    ]
-
-
 def test_every_finished_cell_is_told_with_what_is_left(tmp_path: Path) -> None:
     watcher, out = watch(tmp_path)
     assert (watcher.total, watcher.done, watcher.seconds_left()) == (4, 0, None)
-    keep(tmp_path, record(1, wall_s=10.0), record(2, "oom", wall_s=20.0), record(3, wall_s=30.0), record(4, wall_s=1.0))
+    failed = record(4, "failed", wall_s=1.0)
+    keep(tmp_path, record(1, wall_s=10.0), record(2, "oom", wall_s=20.0), record(3, wall_s=30.0), failed)
     watcher.stop()
     # The quickest took 10 s, which each of the others may take too; what came on top of that goes by cost:
     # nothing, then 10 s for a cost of 3, then 30 s for a cost of 6.
@@ -50,12 +38,13 @@ def test_every_finished_cell_is_told_with_what_is_left(tmp_path: Path) -> None:
         "probe n=1: time_ms 2 (1/4, 30 s left)",
         "probe n=2: oom why (2/4, 43 s left)",
         "probe n=3: time_ms 2 (3/4, 30 s left)",
-        "probe n=4: time_ms 2 (4/4)",
+        "probe n=4: failed why (4/4)",
+        "probe: 1 failed; to measure again: ./run remeasure probe status=failed, then ./run report",
     ]
 
 
 def test_what_was_done_before_counts_and_is_not_told(tmp_path: Path) -> None:
-    keep(tmp_path, record(1), record(2), record(3, fingerprint="0" * 16), record(77))
+    keep(tmp_path, record(1, "failed"), record(2), record(3, fingerprint="0" * 16), record(77))
     watcher, out = watch(tmp_path)
     assert (watcher.total, watcher.done) == (4, 2)
     assert watcher.seconds_left() == pytest.approx(2.0 + 2.0)

@@ -21,9 +21,8 @@ def test_jobs_of_this_run_are_told_where_they_wait_in_vain_and_cancelled(
     queue.write_text(earlier)
     jobs = Keeper(tmp_path)
     jobs.start()
-    queue.write_text(
-        f"{earlier}3|Priority|{tmp_path}\n4|None|/elsewhere\n5|PartitionTimeLimit|{tmp_path}\n6|PartitionTimeLimit|{tmp_path}\n"
-    )
+    limit = f"PartitionTimeLimit|{tmp_path}"
+    queue.write_text(f"{earlier}3|Priority|{tmp_path}\n4|None|/elsewhere\n5|{limit}\n6|{limit}\n")
     jobs.look()
     jobs.look()
     assert capsys.readouterr().err == "jobs 5, 6 wait: PartitionTimeLimit\n", "once, and not who waits for a turn"

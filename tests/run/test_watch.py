@@ -40,7 +40,10 @@ def test_calm_gpu():
     json.dumps(summary)
 
 
-def test_throttling_is_a_share_with_reasons():
+def test_throttling_is_a_share_with_nvml_s_reasons():
+    names = ("SwPowerCap", "HwSlowdown", "SyncBoost", "SwThermalSlowdown", "HwThermalSlowdown", "HwPowerBrakeSlowdown")
+    assert set(monitor.THROTTLE_BITS) == {getattr(pynvml, f"nvmlClocksEventReason{name}") for name in names}
+    assert not [name for name in vars(FakeNvml) if name.startswith("nvml") and not hasattr(pynvml, name)]
     power_cap, idle, user_clocks = 0x4, 0x1, 0x2
     summary = watched(FakeNvml([Gpu("GPU-0", reasons=[power_cap | idle, idle, user_clocks, 0])]))
     assert summary["throttled_fraction"] == pytest.approx(0.25, abs=0.05)
@@ -58,14 +61,6 @@ def test_a_clock_below_the_highest_is_said_and_an_idle_one_is_not():
     assert flags({**seen, "median_sm_clock_mhz": 1680}) == [], "the highest clock is not known"
 
 
-def test_throttle_bits_are_nvml_s():
-    names = ("SwPowerCap", "HwSlowdown", "SyncBoost", "SwThermalSlowdown", "HwThermalSlowdown", "HwPowerBrakeSlowdown")
-    assert set(monitor.THROTTLE_BITS) == {getattr(pynvml, f"nvmlClocksEventReason{name}") for name in names}
-    assert (pynvml.NVML_CLOCK_SM, pynvml.NVML_CLOCK_MEM) == (1, 2)
-    used = {name for name in vars(FakeNvml) if name.startswith("nvml")}
-    assert not [name for name in used if not hasattr(pynvml, name)]
-
-
 def test_of_several_gpus_the_slowest_and_the_worst():
     slow = Gpu("GPU-1", clocks_mhz=[1200], reasons=[0x40])
     nvml = FakeNvml([Gpu("GPU-0"), slow, Gpu("GPU-2", clocks_mhz=[345])])
@@ -74,16 +69,13 @@ def test_of_several_gpus_the_slowest_and_the_worst():
     assert watched(nvml, gpus=1)["median_sm_clock_mhz"] == 1980
 
 
-def asleep(code="import time; time.sleep(60)", **settings):
-    return subprocess.Popen([sys.executable, "-uc", code], **settings)
-
-
 def test_foreign_process_is_named_and_own_tree_is_not(monkeypatch):
     """In a container NVML may tell the host's numbers: one of nobody, or of a thread here, is not foreign."""
     threaded = (
         "import threading, time; t = threading.Thread(target=time.sleep, args=(60,)); t.start(); print(t.native_id)"
     )
-    child, other = asleep(), asleep(threaded, stdout=subprocess.PIPE, text=True)
+    child = subprocess.Popen(["sleep", "60"])
+    other = subprocess.Popen([sys.executable, "-uc", threaded], stdout=subprocess.PIPE, text=True)
     try:
         nvml = FakeNvml()
         nvml.gpus[0].processes = [process(child.pid), process(other.pid), process(2**22 + 1)]
@@ -120,7 +112,7 @@ def test_host_load_tells_own_from_foreign(monkeypatch):
     with Watch(gpus=0) as ours, monkeypatch.context() as replaced:
         replaced.setattr(monitor, "_own_cpu_s", lambda: 0.0)  # of a watch that nothing belongs to
         with Watch(gpus=0) as theirs:
-            asleep(burn).wait()
+            subprocess.run([sys.executable, "-c", burn])
     own, other = ours.summary(), theirs.summary()
     difference = other["host_load_other"] - own["host_load_other"]
     # at least the time burned; 0.8 for ticks of 10 ms and since another's load may fill the cores (capped at 1)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import re
 import signal
@@ -13,7 +12,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import faulty
-import psutil
 import pytest
 from sessions import wait_for
 from shards import ShardJob
@@ -67,10 +65,6 @@ def statuses(rows: list[dict[str, Any]]) -> list[str]:
     return [row["status"] for row in rows]
 
 
-def has_gone(process: psutil.Process) -> bool:
-    return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
-
-
 # --- how cells end ----------------------------------------------------------------------------------------------
 
 
@@ -87,13 +81,6 @@ def test_each_kind_of_end(tmp_path: Path, side: Path) -> None:
     assert "traceback" in rows["raises"]["provenance"]["error"]
     assert probe.measure() == list(rows.values())
     assert sum(faulty.notes(side).values()) == sum(executions for _, _, executions in ENDS.values())
-
-
-GREEDY = """def run(cell):
-    note("start", cell)
-    blocks = [bytearray(16 << 20) for _ in range(cell["n"])]
-    return done(cell, blocks=len(blocks))
-"""
 
 
 PARTIAL = """def run(cell):
@@ -115,6 +102,13 @@ def test_what_was_measured_before_a_failure_is_kept(tmp_path: Path, side: Path) 
     assert (spoilt["status"], spoilt["samples"], spoilt["values"]) == ("oom", {}, {})
 
 
+GREEDY = """def run(cell):
+    note("start", cell)
+    blocks = [bytearray(16 << 20) for _ in range(cell["n"])]
+    return done(cell, blocks=len(blocks))
+"""
+
+
 @LINUX
 def test_the_limit_of_memory_makes_oom(tmp_path: Path, side: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(environment, "memory_limit_bytes", lambda: 256 << 20)
@@ -126,37 +120,16 @@ def test_the_limit_of_memory_makes_oom(tmp_path: Path, side: Path, monkeypatch: 
 # --- processes --------------------------------------------------------------------------------------------------
 
 
-def test_isolated_cells_have_a_process_each(tmp_path: Path, side: Path) -> None:
+@pytest.mark.parametrize(("isolation", "processes"), [("job", 2), ("cell", 6)])
+def test_rounds_are_interleaved_in_fresh_processes(tmp_path: Path, side: Path, isolation: str, processes: int) -> None:
     probe = sleeper(tmp_path, side, 0)
-    probe.plan(numbered(3), isolation="cell")
-    probe.measure()
-    assert len(set(faulty.processes(side))) == 3
-
-
-def test_rounds_are_interleaved_in_fresh_processes(tmp_path: Path, side: Path) -> None:
-    probe = sleeper(tmp_path, side, 0)
-    probe.plan(numbered(3), rounds=2)
+    probe.plan(numbered(3), rounds=2, isolation=isolation)
     rows = probe.measure()
     order = [line.split()[3] for line in side.read_text().splitlines() if line.startswith("start")]
     assert order == ["0", "1", "2"] * 2
-    processes = faulty.processes(side)
-    assert len(set(processes[:3])) == len(set(processes[3:])) == 1
-    assert processes[0] != processes[3]
+    used = faulty.processes(side)
+    assert len(set(used)) == processes and not set(used[:3]) & set(used[3:])
     assert [(row["round"], row["factors"]["n"]) for row in rows] == [(r, n) for r in (1, 2) for n in range(3)]
-
-
-def test_a_cell_that_kills_its_job_is_given_up_after_two_starts(tmp_path: Path, side: Path) -> None:
-    probe = job(tmp_path, side, faulty.FAULTS)
-    probe.plan([Cell({"what": what}) for what in ("fine", "kills_its_job", "fine_too")])
-    with probe.running() as process:
-        assert process.wait() == 0, process.log()
-    assert process.log().count("the worker died by SIGKILL; starting it again") == 2
-    assert [(row["status"], row["reason"]) for row in probe.rows()] == [
-        ("ok", ""),
-        ("failed", "killed its job twice"),
-        ("ok", ""),
-    ]
-    assert faulty.notes(side) == {"probe fine": 1, "probe kills_its_job": 2, "probe fine_too": 1}
 
 
 def test_a_child_that_is_killed_while_it_imports_is_started_once_more(tmp_path: Path, side: Path) -> None:
@@ -184,39 +157,11 @@ def test_no_child_outlives_its_worker(tmp_path: Path, side: Path) -> None:
         worker_process, child = process.member("--worker"), process.member("perfscribe.run.child")
         assert worker_process and child
         worker_process.kill()
-        wait_for(lambda: has_gone(child), 5)
+        wait_for(lambda: child.pid not in [member.pid for member in process.members()], 5)
         faulty.open_gate(side)
         assert process.wait() == 0, process.log()
     assert statuses(probe.rows()) == ["ok", "ok"]
     assert faulty.notes(side) == {"probe 0": 1, "probe 1": 2}
-
-
-@LINUX
-def test_neither_worker_nor_child_outlives_the_supervisor(tmp_path: Path, side: Path) -> None:
-    probe = job(tmp_path, side, faulty.WAITING)
-    probe.plan(numbered(2))
-    with probe.running() as process:
-        wait_for(lambda: faulty.notes(side)["probe 1"])
-        assert len(process.members()) == 3
-        psutil.Process(process.pid).kill()
-        wait_for(lambda: not process.members(), 5)
-
-
-def test_a_job_asked_to_stop_ends_soon_and_blames_no_cell(tmp_path: Path, side: Path) -> None:
-    probe = job(tmp_path, side, faulty.WAITING)
-    probe.plan(numbered(2))
-    stops = (signal.SIGTERM, signal.SIGINT, signal.SIGTERM)  # more often than a cell may kill its job
-    for times, number in enumerate(stops, start=1):
-        with probe.running() as process:
-            wait_for(lambda times=times: faulty.notes(side)["probe 1"] == times)
-            os.kill(process.pid, number)
-            assert process.wait(10) == 128 + number, process.log()
-        assert f"stopped by {number.name}" in process.log()
-        assert "Traceback" not in process.log()
-        assert probe.events()[-1]["event"] == "interrupted"
-    faulty.open_gate(side)
-    assert statuses(probe.measure()) == ["ok", "ok"]
-    assert faulty.notes(side) == {"probe 0": 1, "probe 1": 4}
 
 
 # --- what stands and what is measured again ---------------------------------------------------------------------
@@ -237,11 +182,6 @@ def test_other_data_code_or_seed_measure_again(tmp_path: Path, side: Path) -> No
     assert faulty.notes(side) == {"probe 0": 4, "probe 1": 3}
 
 
-def change_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    true = environment.identity
-    monkeypatch.setattr(environment, "identity", lambda libraries: {**true(libraries), "driver_version": "999"})
-
-
 @pytest.mark.parametrize(
     ("policy", "again"),
     [("keep", {"bare_oom", "raises", "segfault"}), ("remeasure", {"fine", "bare_oom", "raises", "segfault"})],
@@ -252,13 +192,13 @@ def test_after_a_change_of_machine(
     probe = job(tmp_path, side, faulty.FAULTS)
     probe.plan([Cell({"what": w}) for w in ("fine", "bare_oom", "raises", "segfault")], on_identity_change=policy)
     before = {row["factors"]["what"]: row for row in probe.measure()}
-    change_machine(monkeypatch)
+    true = environment.identity
+    monkeypatch.setattr(environment, "identity", lambda libraries: {**true(libraries), "driver_version": "999"})
     after = {row["factors"]["what"]: row for row in probe.measure()}
     assert {what for what in after if after[what]["id"] != before[what]["id"]} == again
     environments = {row["environment"] for row in after.values()}
     assert len(environments) == (2 if policy == "keep" else 1)
-    for name in environments:
-        assert (probe.site / "environments" / f"{name}.json").is_file()
+    assert all((probe.site / "environments" / f"{name}.json").is_file() for name in environments)
     monkeypatch.undo()
     assert {row["factors"]["what"]: row for row in probe.measure()} == before, "back on the first machine"
 
@@ -288,11 +228,8 @@ def test_the_budget_is_the_runs_not_each_jobs(tmp_path: Path, side: Path) -> Non
 
 
 def test_a_cell_draws_the_same_numbers_whatever_ran_before() -> None:
-    def drawn(seed: int) -> float:
-        child.reset_state(seed)
-        return random.random()
-
-    assert drawn(7) == drawn(7) != drawn(8)
+    drawn = [(child.reset_state(seed), random.random())[1] for seed in (7, 7, 8)]
+    assert drawn[0] == drawn[1] != drawn[2]
 
 
 def test_a_budget_is_in_minutes(tmp_path: Path) -> None:

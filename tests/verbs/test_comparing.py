@@ -75,20 +75,15 @@ def test_a_wide_interval_of_single_runs_tells_nothing(tmp_path: Path) -> None:
         ("peak_allocated_bytes", 1000, 1100, "worse"),
         ("final_loss", 2.0, 2.001, "same"),
         ("train_runtime_s", 10.0, 30.0, "cannot tell"),
+        ("train_samples_per_s", steady(100.0), steady(110.0), "faster"),
+        ("after_f1_percent", steady(100.0), steady(110.0), "better"),
+        ("eval_loss", steady(100.0), steady(110.0), "worse"),
     ],
 )
-def test_single_figures(tmp_path: Path, name: str, a: float, b: float, verdict: str) -> None:
-    cells = [Measured({"n": 1}, values={name: value}) for value in (a, b)]
-    assert only(pair(tmp_path, *cells)).verdict == verdict
-
-
-@pytest.mark.parametrize(
-    ("sample", "verdict"),
-    [("train_samples_per_s", "faster"), ("after_f1_percent", "better"), ("eval_loss", "worse")],
-)
-def test_which_way_is_better(tmp_path: Path, sample: str, verdict: str) -> None:
-    cells = [Measured({"n": 1}, steady(level), sample=sample) for level in (100.0, 110.0)]
-    assert only(pair(tmp_path, *cells)).verdict == verdict
+def test_which_way_is_better(tmp_path: Path, name: str, a: Any, b: Any, verdict: str) -> None:
+    """Of single figures and of samples."""
+    given = ({"rounds": one, "sample": name} if isinstance(one, list) else {"values": {name: one}} for one in (a, b))
+    assert only(pair(tmp_path, *(Measured({"n": 1}, **fields) for fields in given))).verdict == verdict
 
 
 # --- what is refused, withheld, marked ---------------------------------------------------------------------------
@@ -166,9 +161,10 @@ def test_wrong_names_are_one_line(tmp_path: Path, name: str, said: str) -> None:
 # --- the verb ---------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def two(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Sites a and b with a slower, a faster and a lost cell."""
+    tmp_path = tmp_path_factory.mktemp("two")
     write_site(tmp_path, "a", [Measured({"n": n}, steady(10.0)) for n in (1, 2, 3)])
     slow, fast = (Measured({"n": n}, steady(time)) for n, time in ((1, 11.0), (2, 8.0)))
     write_site(tmp_path, "b", [slow, fast, Measured({"n": 3}, status="timeout")])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from pathlib import Path
 
@@ -89,9 +88,8 @@ def test_the_heading_above_decides_between_like_tables() -> None:
 
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
 def test_nothing_else_of_the_file_changes(end: str) -> None:
-    before = end.join(
-        ["# T", "", "> | Setup | Total GPUs | Time (ms) |", "> |---|---|---|", "> | One GPU | 1 |  |", "x"]
-    )
+    lines = ["# T", "", "> | Setup | Total GPUs | Time (ms) |", "> |---|---|---|", "> | One GPU | 1 |  |", "x"]
+    before = end.join(lines)
     text, _ = filled(before)
     assert text == before.replace("| One GPU | 1 |  |", "| One GPU | 1 | 12.3 |")
 
@@ -133,19 +131,6 @@ def test_blanked_tables_of_the_sources_are_filled(site: str, number: str) -> Non
 # --- the verb -------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def page(tmp_path: Path) -> Path:
-    path = tmp_path / "notes.md"
-    path.write_bytes("\ufeff# Mine\r\n\r\n| a | b |\r\n|---|---|\r\n| 1 | |\r\n".encode())
-    return path
-
-
-@pytest.fixture
-def root(tmp_path: Path) -> Path:
-    files.write_json(tmp_path / "results" / "local" / "summary.json", {"gpus": 0})
-    return tmp_path
-
-
 @pytest.mark.parametrize(
     ("words", "line"),
     [
@@ -156,11 +141,12 @@ def root(tmp_path: Path) -> Path:
     ],
 )
 def test_what_cannot_be_done_is_one_line(
-    root: Path, page: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], line: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], line: str
 ) -> None:
-    monkeypatch.chdir(page.parent)
-    monkeypatch.setenv("PERFSCRIBE_CALLED_FROM", os.fspath(page.parent))
-    (page.parent / "empty.md").write_text("# Nothing\n")
-    (page.parent / "latin.md").write_bytes(b"\xe9|")
+    monkeypatch.chdir(tmp_path)
+    files.write_json(tmp_path / "results" / "local" / "summary.json", {"gpus": 0})
+    (tmp_path / "notes.md").write_text("| a | b |\n|---|---|\n| 1 | |\n")
+    (tmp_path / "empty.md").write_text("# Nothing\n")
+    (tmp_path / "latin.md").write_bytes(b"\xe9|")
     with pytest.raises((ValueError, SystemExit), match=rf"^{line}$"):
-        verb.main(root, "local", words)
+        verb.main(tmp_path, "local", words)

@@ -21,17 +21,13 @@ def told(root: Path, made: plan.Plan) -> tuple[dict[int, str], str, str]:
     return cells, summary[0], text.splitlines()[-1].removesuffix("; cell by cell: ./run plan EXPERIMENT")
 
 
-def test_nothing_measured_yet(tmp_path: Path) -> None:
-    cells, time, last = told(tmp_path, planned(tmp_path, [cell(1), cell(2, skip="preset tiny")]))
-    assert cells == {1: "to measure", 2: "skipped (preset tiny)"}
+def test_the_journal_gives_each_cell_its_status(tmp_path: Path) -> None:
+    made = planned(tmp_path, [*(cell(n) for n in range(1, 6)), cell(6, skip="preset tiny")])
+    cells, time, last = told(tmp_path, made)
+    assert cells == {**dict.fromkeys(range(1, 6), "to measure"), 6: "skipped (preset tiny)"}
     assert time == "no estimate: no site of this preset has it"
     assert last == "site local, preset tiny; to measure: without an estimate, probe"
-
-
-def test_the_journal_gives_each_cell_its_status(tmp_path: Path) -> None:
-    made = planned(tmp_path, [cell(n) for n in range(1, 6)])
-    kept = record(1), record(2, "oom"), record(3, **OLD), record(4, "failed"), record(4)
-    keep(tmp_path, *kept)
+    keep(tmp_path, record(1), record(2, "oom"), record(3, **OLD), record(4, "failed"), record(4))
     cells, _, _ = told(tmp_path, made)
     assert [cells[n] for n in range(1, 6)] == ["ok", "oom", "to measure (code changed)", "ok", "to measure"]
 

@@ -18,23 +18,17 @@ from perfscribe.base.cells import Measurement
 def run(cell):
     return Measurement(values={"gpus": cell["world_size"]})
 """
-CELLS = [Cell({"world_size": n}, requires=(f"cuda:{n}",), cost=float(n)) for n in (2, 4, 6)]
-
-
-def machine(monkeypatch: pytest.MonkeyPatch, gpus: int) -> None:
-    """A machine with this many GPUs and a torch for them."""
-    monkeypatch.setattr(environment, "open_nvml", lambda: FakeNvml(gpus) if gpus else None)
-    monkeypatch.setattr(environment, "_version_file", lambda name: {"cuda": "13.0"})
-    monkeypatch.setattr(environment, "_installed", lambda module: True)
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
 
 
 def test_the_worker_skips_them_and_takes_them_up_on_more_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     probe = ShardJob(tmp_path, SOURCE)
-    probe.plan(CELLS)
+    probe.plan([Cell({"world_size": n}, requires=(f"cuda:{n}",), cost=float(n)) for n in (2, 4, 6)])
+    monkeypatch.setattr(environment, "_version_file", lambda name: {"cuda": "13.0"})
+    monkeypatch.setattr(environment, "_installed", lambda module: True)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     told = []
     for gpus in (0, 2, 2, 4):
-        machine(monkeypatch, gpus)
+        monkeypatch.setattr(environment, "open_nvml", lambda gpus=gpus: FakeNvml(gpus) if gpus else None)
         told.append([(row["status"], row["reason"]) for row in probe.measure()])
     few, ok = ("skipped", "2 GPUs"), ("ok", "")
     none = [("unsupported", "no CUDA device")] * 3

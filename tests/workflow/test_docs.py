@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 import subprocess
-from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,6 +21,7 @@ COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
 CODE = re.compile(r"`[^`\n]+`")
 LINK = re.compile(r"\[[^\]]*\]\(\s*<?([^)\s>]+)>?(?:\s+\"[^\"]*\")?\s*\)")
 HEADING = re.compile(r"^#+ +(.+?) *$", re.MULTILINE)
+SOURCES = r"(?:perfscribe|tests|bench|docs|workflow|rules|references|report/method|slurm)"
 VERB = re.compile(r"\./run (?:--system )?([a-z][a-z-]*)(?![a-z/-])")  # files are named by their path
 
 
@@ -57,11 +56,6 @@ def broken_links(page: Path, text: str) -> list[str]:
     return broken
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_links_resolve(page: Path) -> None:
-    assert broken_links(page, page.read_text(encoding="utf-8")) == []
-
-
 def test_every_page_is_reached_from_the_readme() -> None:
     reached, waiting = set(), [ROOT / "README.md"]
     while waiting:
@@ -85,23 +79,13 @@ def test_verbs_of_readme_help_and_command_line_are_the_same() -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_pages_name_no_verb_that_does_not_exist(page: Path) -> None:
-    assert set(VERB.findall(page.read_text(encoding="utf-8"))) <= set(cli.VERBS)
-
-
-def named_paths(text: str) -> Iterator[str]:
-    """Code spans that read like a path of this project's own sources."""
-    sources = r"(?:perfscribe|tests|bench|docs|workflow|rules|references|report/method|slurm)"
-    for span in re.findall(r"`([^`\n]+)`", COMMENT.sub("", FENCED.sub("", text))):
-        if re.fullmatch(rf"{sources}/[\w./-]+", span):
-            yield span
-
-
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_paths_that_pages_name_exist(page: Path) -> None:
+def test_links_verbs_and_paths_of_a_page_exist(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
+    assert broken_links(page, text) == []
+    assert set(VERB.findall(text)) <= set(cli.VERBS)
     made = set(re.findall(r"^```\w+ file=(\S+)", text, re.MULTILINE)) | {"references/copy_bandwidth.csv"}
-    assert [path for path in named_paths(text) if not (ROOT / path).exists() and path not in made] == []
+    named = re.findall(rf"`({SOURCES}/[\w./-]+)`", COMMENT.sub("", FENCED.sub("", text)))
+    assert [path for path in named if not (ROOT / path).exists() and path not in made] == []
 
 
 # --- the project speaks of itself alone ---------------------------------------------------------------------------
@@ -126,7 +110,6 @@ FOREIGN = [
 ]
 
 
-@cache
 def tracked_files() -> list[Path]:
     """What git tracks or would add, or every file where there is no git."""
     listing = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import re
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import faulty
-import pytest
 import sessions
 from sessions import wait_for
 from workspace import Workspace
@@ -18,7 +15,7 @@ from perfscribe.records.records import STATUSES
 
 # On a loaded machine processes take long to start and to end; a cell of faulty.WAITING that nobody stops takes longer.
 BEGIN_S, STOP_S = 180, 10
-# What cells of faulty.FAULTS end as, all of which test_worker.py has: status, beginning of the reason, executions.
+# What cells of faulty.FAULTS end as, more of which test_worker.py has: status, beginning of the reason, executions.
 ENDS = {
     "fine": ("ok", "", 1),
     "numpy_oom": ("oom", "Unable to allocate 1.00 PiB for an array", 2),
@@ -26,7 +23,7 @@ ENDS = {
     "raises": ("failed", "ValueError: a bad value", 1),
     "unsupported": ("unsupported", "needs a quantum computer", 1),
 }
-BROKEN = ["raises", "exits", "gives_nan"]
+
 # The report's process reads the cells from this module; the child cannot.
 CANNOT_BE_IMPORTED = """import sys
 
@@ -69,59 +66,31 @@ def running(workspace: Workspace, *arguments: str) -> sessions.Process:
 # --- cells that fail --------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def after_faults(tmp_path_factory: pytest.TempPathFactory) -> tuple[Workspace, subprocess.CompletedProcess[str]]:
-    """A finished report."""
-    workspace = make(tmp_path_factory.mktemp("faults") / "root")
+def test_a_report_with_every_fault_succeeds(tmp_path: Path) -> None:
+    workspace = make(tmp_path / "root")
     add_faults(workspace, "faults", list(ENDS))
     add_faults(workspace, "hanging", ["fine", "hang", "fine_too"])
     workspace.set_config("experiments: {hanging: {timeout_s: 2}}\n")
-    return workspace, workspace.run("report")
-
-
-Finished = tuple[Workspace, subprocess.CompletedProcess[str]]
-
-
-def test_a_report_with_every_fault_succeeds(after_faults: Finished) -> None:
-    workspace, done = after_faults
+    done = workspace.run("report")
     assert done.returncode == 0, done.stdout
     assert "Traceback" not in done.stdout
     assert done.stdout.splitlines()[-1] == "report: report/local/report.md"
     assert [row["status"] for row in workspace.rows("hanging")] == ["ok", "timeout", "ok"]
-    assert "timeout: longer than 2 s" in workspace.report()
-
-
-@pytest.mark.parametrize("what", ENDS)
-def test_a_fault_in_the_records_and_in_the_report(after_faults: Finished, what: str) -> None:
-    workspace, done = after_faults
-    status, reason, executions = ENDS[what]
-    row = next(row for row in workspace.rows("faults") if row["factors"]["what"] == what)
-    assert row["status"] == status and row["reason"].startswith(reason)
-    assert faulty.notes(side_of(workspace))[f"faults {what}"] == executions
-    assert f"faults what={what}: " in done.stdout, "told as it happened"
-    shown = re.search(rf"^\| {what} +\|(.*)$", workspace.report(), re.MULTILINE)
-    assert shown and [word for word in STATUSES if word in shown[1]] == ([status] if status != "ok" else [])
-    assert (reason if status != "oom" else "oom: asked for ") in workspace.report()
-
-
-def test_out_of_memory_says_how_much_was_asked_for(after_faults: Finished) -> None:
-    workspace, _ = after_faults
-    (row,) = (row for row in workspace.rows("faults") if row["status"] == "oom")
-    assert (row["provenance"]["error"]["requested_bytes"], row["provenance"]["attempts"]) == (1 << 50, 2)
-
-
-def test_faults_are_not_measured_again(after_faults: Finished) -> None:
-    workspace, _ = after_faults
-    before = faulty.notes(side_of(workspace))
-    (workspace.root / "results" / "local" / "records" / "faults" / "0.jsonl").unlink()
-    again = workspace.run("report")
-    assert again.returncode == 0, again.stdout
-    assert faulty.notes(side_of(workspace)) == before
+    report, rows = workspace.report(), {row["factors"]["what"]: row for row in workspace.rows("faults")}
+    assert "timeout: longer than 2 s" in report
+    for what, (status, reason, executions) in ENDS.items():
+        assert rows[what]["status"] == status and rows[what]["reason"].startswith(reason)
+        assert faulty.notes(side_of(workspace))[f"faults {what}"] == executions
+        assert f"faults what={what}: " in done.stdout, "told as it happened"
+        shown = re.search(rf"^\| {what} +\|(.*)$", report, re.MULTILINE)
+        assert shown and [word for word in STATUSES if word in shown[1]] == ([status] if status != "ok" else [])
+        assert (reason if status != "oom" else "oom: asked for ") in report
+    assert rows["numpy_oom"]["provenance"]["error"]["requested_bytes"] == 1 << 50
 
 
 def test_an_experiment_of_which_nothing_worked(tmp_path: Path) -> None:
     workspace = make(tmp_path / "root")
-    add_faults(workspace, "broken", BROKEN)
+    add_faults(workspace, "broken", ["raises", "exits", "gives_nan"])
     workspace.add_experiment("unimportable", f'"""Cells."""\n{CANNOT_BE_IMPORTED}', n=[1, 2])
     add_faults(workspace, "sound", ["fine", "raises"])
     errors = (
@@ -137,17 +106,8 @@ def test_an_experiment_of_which_nothing_worked(tmp_path: Path) -> None:
         assert [done.stdout.splitlines().count(error) for error in errors] == [1, 1], done.stdout
         assert "Traceback" not in done.stdout
     assert len(second.stdout.splitlines()) <= 5, "the two errors, where the log lies, and the report twice"
-    assert (
-        faulty.notes(side_of(workspace))
-        == executions
-        == {
-            "broken raises": 1,
-            "broken exits": 2,
-            "broken gives_nan": 1,
-            "sound fine": 1,
-            "sound raises": 1,
-        }
-    )
+    once = dict.fromkeys(("broken raises", "broken gives_nan", "sound fine", "sound raises"), 1)
+    assert faulty.notes(side_of(workspace)) == executions == {**once, "broken exits": 2}
     assert "cannot be imported" in workspace.report() and "a bad value" in workspace.report()
 
 
@@ -159,32 +119,22 @@ def test_a_run_told_to_stop_ends_soon_and_the_next_one_finishes(tmp_path: Path) 
     workspace = make(tmp_path / "root")
     add_waiting(workspace)
     side = side_of(workspace)
-    for times, number in enumerate((signal.SIGINT, signal.SIGTERM), start=1):
+    stops = ((signal.SIGINT,), (signal.SIGTERM,), (signal.SIGINT, signal.SIGINT))
+    for times, numbers in enumerate(stops, start=1):
         with running(workspace, "report") as run:
-            wait_for(lambda times=times: faulty.notes(side)["probe 1"] == times, BEGIN_S)
-            run.signal_group(number)
-            wait_for(lambda run=run: not run.members(), STOP_S)
-            assert run.wait() == 128 + number, run.log()
-            assert run.log().splitlines()[-1] == "stopped; finished cells are kept", run.log()
+            wait_for(lambda times=times: faulty.notes(side).total() == times + 1, BEGIN_S)
+            for number in numbers:
+                run.signal_group(number)
+            wait_for(lambda run=run: not run.members(), STOP_S if len(numbers) == 1 else 3)
+            assert run.wait() == 128 + numbers[0], run.log()
+            assert run.log().endswith("finished cells are kept\n"), run.log()
             assert "Traceback" not in run.log()
     assert faulty.notes(side, "end") == {"probe 0": 1}, "the cell in flight was ended"
     faulty.open_gate(side)
     done = workspace.run("report")
     assert done.returncode == 0, done.stdout
-    assert [row["status"] for row in workspace.rows("probe")] == ["ok"] * 3, "a third start is given"
-    assert faulty.notes(side) == {"probe 0": 1, "probe 1": 3, "probe 2": 1}
-
-
-def test_a_second_ctrl_c_ends_it_at_once(tmp_path: Path) -> None:
-    workspace = make(tmp_path / "root")
-    add_waiting(workspace)
-    with running(workspace, "report") as run:
-        wait_for(lambda: faulty.notes(side_of(workspace))["probe 1"], BEGIN_S)
-        run.signal_group(signal.SIGINT)
-        run.signal_group(signal.SIGINT)
-        wait_for(lambda: not run.members(), 3)
-        assert run.wait() == 130, run.log()
-        assert run.log().endswith("finished cells are kept\n") and "Traceback" not in run.log()
+    assert [row["status"] for row in workspace.rows("probe")] == ["ok"] * 3, "a fourth start is given"
+    assert faulty.notes(side) == {"probe 0": 1, "probe 1": 4, "probe 2": 1}
 
 
 def test_the_second_of_two_runs_says_whose_the_first_is(tmp_path: Path) -> None:
@@ -200,15 +150,6 @@ def test_the_second_of_two_runs_says_whose_the_first_is(tmp_path: Path) -> None:
         )
         owner = int(re.search(r"process (\d+)", second.stdout)[1])
         assert owner in [process.pid for process in first.members()]
-        literal = subprocess.run(
-            [sys.executable, "-m", "snakemake", "--cores", "all", "report"],
-            cwd=workspace.root,
-            env=workspace.environment(),
-            capture_output=True,
-            text=True,
-        )
-        assert literal.returncode != 0
-        assert second.stdout in literal.stderr
         single = workspace.run("results/local/records/probe/0.jsonl", "--forcerun", "measure", timeout_s=BEGIN_S)
         assert single.returncode == 1 and single.stdout.endswith(second.stdout)
         retire = workspace.run("remeasure", "probe")

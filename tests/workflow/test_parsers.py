@@ -193,8 +193,3 @@ def test_it_is_read_or_refused_in_one_line(parser: Parser, tmp_path: Path, monke
         finally:
             monkeypatch.undo()
         assert not found, content
-
-
-def test_no_reader_is_told_to_unpickle() -> None:
-    texts = {path: path.read_text(encoding="utf-8") for path in (ROOT / "perfscribe").rglob("*.py")}
-    assert not [path for path, text in texts.items() if re.search(r"allow_pickle=True|weights_only=False", text)]

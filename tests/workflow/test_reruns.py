@@ -40,20 +40,9 @@ SETTINGS: dict[str, Any] = {
 }
 
 
-def table() -> dict[str, tuple[str, ...]]:
-    """Patterns of job names by edit, as the document's table has them."""
-    lines = (ROOT / "docs" / "reruns.md").read_text(encoding="utf-8").splitlines()
-    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("|")]
-    assert rows[0] == ["Edit", "For example", "Jobs that run again"]
-    found = {}
-    for edit, _, jobs in rows[2:]:
-        found[edit] = tuple(re.findall("`([^`]+)`", jobs))
-        assert jobs == (", ".join(f"`{job}`" for job in found[edit]) or "nothing"), f"{edit}: {jobs}"
-    assert len(found) == len(rows) - 2
-    return found
-
-
-TABLE = table()
+# Patterns of job names by edit, as the document's table has them: edit, example, jobs.
+ROWS = re.findall(r"(?m)^\| *(.+?) *\|.*\| *(`.*`|nothing) *\|$", (ROOT / "docs" / "reruns.md").read_text("utf-8"))
+TABLE = {edit: tuple(re.findall("`([^`]+)`", jobs)) for edit, jobs in ROWS}
 
 
 def expand(patterns: tuple[str, ...], jobs: set[str]) -> set[str]:
@@ -340,15 +329,6 @@ def cells_measured(workspace: Workspace) -> dict[str, list[dict[str, Any]]]:
     return found
 
 
-def lose_time_stamps(root: Path) -> None:
-    """Time stamps of all generated files in any order, as after a copy that does not keep them."""
-    generated = [path for folder in (RESULTS, SHOWN) for path in (root / folder).rglob("*") if path.is_file()]
-    now = max(path.stat().st_mtime for path in generated)
-    for path in generated:
-        moment = now - random.Random(path.name).uniform(0, 60)
-        os.utime(path, (moment, moment))
-
-
 def test_edit_taken_back_and_lost_files_measure_nothing(places, tmp_path):
     here = duplicate(places["here"], tmp_path / "here")
     clone = duplicate(places["in a fresh clone"], tmp_path / "clone")
@@ -359,7 +339,12 @@ def test_edit_taken_back_and_lost_files_measure_nothing(places, tmp_path):
         (workspace.root / EAGER).write_text(kept)
         assert jobs_of(workspace) == set(), "a dry run leaves the plan files as they were"
 
-    lose_time_stamps(clone.root)
+    # Time stamps in any order, as after a copy that does not keep them.
+    generated = [path for folder in (RESULTS, SHOWN) for path in (clone.root / folder).rglob("*") if path.is_file()]
+    now = max(path.stat().st_mtime for path in generated)
+    for path in generated:
+        moment = now - random.Random(path.name).uniform(0, 60)
+        os.utime(path, (moment, moment))
     EDITS["records deleted"](clone.root)
     before, rows = cells_measured(clone), here.rows("attention")
     done = clone.run("report")
