@@ -90,8 +90,7 @@ class NsysProfile(Problem):
         )
         yield from self.where_time_goes()
         filled = {cell: share for cell in self.traced() if (share := self.filled(*cell))}
-        said = f"{self.fill(filled)}, {self.filled(*self.big)} % at {at}"
-        yield Title(said)
+        yield Title(said := self.fill(filled))
         if self.site.gpu and ends(filled.values())[0].value < 60:
             yield Finding(1, "one device", f"{said}.")
 
@@ -146,7 +145,8 @@ class NsysProfile(Problem):
             return ""
         (size, context), least = min(filled.items(), key=lambda one: one[1].value)
         what, of = ("In FP32 kernels", "untraced forward") if self.site.gpu else ("Operators", "forward")
-        return f"{what} fill {least} % of {of} at {size}, {context}"
+        big = "" if (size, context) == tuple(self.big) else f", {self.filled(*self.big)} % at {', '.join(self.big)}"
+        return f"{what} fill {least} % of {of} at {size}, {context}{big}"
 
     def against_untraced(self) -> str:
         """What tracing adds to the host clock of a pass that is not traced."""

@@ -141,9 +141,9 @@ def _of_trainings(site: Site) -> Iterator[Headline]:
     levels = {**cell, "pass": "forward", "name": "eager, no heads"}
     modelled = site.row("cs336.roofline", **levels)
     forward = figure(row, "forward_ms")
-    of = figure(modelled, "share_percent")
+    share = figure(modelled, "share_percent")
     # Of the time that is shown, which another clock took.
-    share = of.of(of.value * figure(modelled, "time_ms").value / forward.value)
+    share = share.of(share.value * figure(modelled, "time_ms").value / forward.value)
     what = f"attention {' × '.join(cell.values())}, forward"
     yield Headline(what, forward, "ms", "pytorch_attention", share, "of the roofline")
 
