@@ -115,7 +115,7 @@ def table(rows: list[dict[str, Any]]) -> str:
     """The rows as Markdown."""
     keys = ["heads", "n", "d", "dtype", "pass", "implementation", "device_ms", "launched_ms", "host_us", "device_ratio",
             "launched_ratio", "error"]  # fmt: skip
-    cells = [[row.get(key, row.get("failed", "") if key == "pass" else "") for key in keys] for row in rows]
+    cells = [[row[key] for key in keys] for row in rows]
     formats = ("",) * 6 + (".4f", ".4f", ".0f", ".3f", ".3f", ".1e")
     return tabulate(cells, HEADERS, "github", floatfmt=formats)
 
@@ -142,8 +142,10 @@ def compare(quick: bool) -> bool:
     graphs, right = CudaGraphs(), True
     for cell in cells(quick):
         rows = list(rows_of(cell, graphs))
-        print(table(rows), flush=True)
-        right &= not any(row["implementation"] == "triton" and "failed" in row for row in rows)
+        failed = [row for row in rows if "failed" in row]
+        print(table([row for row in rows if "failed" not in row]))
+        print(*(f"{row['implementation']}: {row['failed']}" for row in failed), sep="\n", flush=True)
+        right &= not any(row["implementation"] == "triton" for row in failed)
         torch.cuda.empty_cache()
     return right
 
