@@ -421,7 +421,7 @@ class Strategies(Problem):
             ],
         )
         small, memory = min(self.all("peak_allocated_gib"), key=lambda one: one[1].value)
-        least = f"{small} needs {memory} GB, the table's least{mark}"
+        least = f"{small} needs least, {memory} GB{mark}"
         left = any(entry(self.found(*row), "status") == "not_run" for row in self.ROWS)
         of = f" of {len(self.all('samples_per_s'))} measured" if left else ""
         if self.world == 1:
