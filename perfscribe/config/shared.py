@@ -66,12 +66,6 @@ TUNED = section(
     compiled=flag("whether blocks and loss are compiled", True),
 )
 
-WRAP = choices(
-    "FSDP1: the whole model is one unit, as the workshop's settings took effect | FSDP2: each block is one",
-    ["FSDP1", "FSDP2"],
-    ["FSDP2"],
-    gpu=["FSDP1", "FSDP2"],
-)
 SAVE = choice("epoch: Trainer saves after each, and keeps the last | no", ["no", "epoch"], "no", gpu="epoch")
 # Two launches of one training gave 22.1 and 16.0 samples/s.
 ROUNDS = whole("times that the whole grid is measured, each in fresh processes", 1, 100, 1, gpu=3)
@@ -150,6 +144,12 @@ LOOPS = choices(
     ["bare loop"],
     gpu=["trainer", "tuned"],
 )
+
+
+def wrap(gpu: list[str]) -> Key:
+    """Ways to shard a model; by preset gpu these."""
+    meaning = "FSDP1: the whole model is one unit, as the workshop's settings took effect | FSDP2: each block is one"
+    return choices(meaning, ["FSDP1", "FSDP2"], ["FSDP2"], gpu=gpu)
 
 
 def training(vocab_size: Key, tiny_rows: int, **batches: Key) -> dict[str, Key]:

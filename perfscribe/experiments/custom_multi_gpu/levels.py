@@ -11,7 +11,7 @@ LEVELS = experiment(
     **shared.SIMPLE_GPT,
     num_layers=whole("layers", 1, 1000, 3, tiny=1),
     loop=shared.LOOPS,
-    wrap=shared.WRAP,
+    wrap=shared.wrap(["FSDP1"]),
     **shared.training(
         shared.SIMPLE_GPT_VOCABULARY,
         12,

@@ -10,7 +10,7 @@ LEVELS = experiment(
     **shared.RANKS,
     model_name=shared.BLOOM,
     loop=shared.LOOPS,
-    wrap=shared.WRAP,
+    wrap=shared.wrap(["FSDP1", "FSDP2"]),
     **shared.training(
         shared.BLOOM_VOCABULARY,
         12,
