@@ -347,19 +347,18 @@ class NaiveDdpBenchmarking(Ddp):
     def communication(self) -> Iterator[Part]:
         """Set-up and shares of the naive implementation."""
         naive = self.naive()
-        found = [[figure(row, one) for one in ("spent_ms", "spent_of_ms", "spent_percent")] for row in naive]
+        found = [[figure(row, one) for one in ("step_ms", "spent_ms", "spent_percent")] for row in naive]
         if not naive or not all(map(all, found)):
             return
-        shares = [f"{spent} of {of} ms ({percent} %)" for spent, of, percent in found]
-        row, on = naive[0], self.site.ranks(naive[0]["world_size"])
+        row, worlds = naive[0], [self.site.ranks(naive[0]["world_size"]), *(each["world_size"] for each in naive[1:])]
         rows, *more = (f"{int(row['batch']) // int(each['world_size'])}" for each in naive)
-        per = f"{rows} rows per {self.site.rank} on {on}"
-        per += "".join(f" and {rows} on {each['world_size']}" for rows, each in zip(more, naive[1:], strict=True))
+        per = f"{rows} rows per {self.site.rank} on {worlds[0]}"
+        per += "".join(f" and {rows} on {world}" for rows, world in zip(more, worlds[1:], strict=True))
+        steps = ", ".join(f"{step}{' ms' * (not n)} on {worlds[n]}" for n, (step, *_) in enumerate(found))
+        spent = " and ".join(f"{spent}{' ms' * (not n)} ({percent} %)" for n, (_, spent, percent) in enumerate(found))
         yield Answer(
             f"{spelt(row['size'])}, context {row['seq_len']}, {per}, AdamW, {spelt(row['backend'])}.",
-            f"In steps that wait after each phase the {self.calls()} all-reduces take {shares[0]} on {on}"
-            + "".join(f", {of} on {row['world_size']}" for row, of in list(zip(naive, shares, strict=True))[1:])
-            + ".",
+            f"A step takes {steps}. In steps that wait after each phase the {self.calls()} all-reduces take {spent}.",
         )
 
     def cells(self, implementation: str, world: str, bucket: str) -> list[Cell]:
@@ -379,10 +378,10 @@ class FlatBenchmarking(Ddp):
         whole, many = (self.of_two(self.PHASES, "communication_ms", one) for one in ("flat", "naive"))
         copies = self.of_two(self.PHASES, "copies_ms", "flat")
         one_call, calls = whole.of(whole.value - copies.value, copies), self.calls()
-        flat, naive = self.step("flat"), self.step("naive")
+        flat, naive, on = self.step("flat"), self.step("naive"), self.site.ranks(WORLDS[0])
         yield counted([one_call, copies, many], [flat, naive])
         yield Answer(
-            f"One all-reduce takes {one_call} ms plus {copies} for copies; {calls} take {many}." * bool(calls),
+            f"On {on} one all-reduce takes {one_call} ms plus {copies} for copies; {calls} take {many}." * bool(calls),
             f"The flat step takes {flat} ms, the naive {naive}{noise(flat, naive)}. {LINK}",
         )
 
@@ -406,9 +405,10 @@ class OverlapIndividualBenchmarking(Ddp):
         hidden, share_hidden, sent = (self.traced(one, self.OVERLAP) for one in self.TIMES)
         naive_hidden, _, naive_sent = (self.traced(one, "naive") for one in self.TIMES)
         yield counted([overlap, naive, flat, exposed, share], [hidden, sent, share_hidden, naive_hidden, naive_sent])
+        on = f"On {self.site.ranks(WORLDS[0])}"
         yield Lettered(
             "a",
-            f"A step takes {overlap} ms (naive {naive}, flat {flat}); {exposed} ms of communication are exposed, "
+            f"{on} a step takes {overlap} ms (naive {naive}, flat {flat}); {exposed} ms of communication are exposed, "
             f"{share} % of naive DDP's{noise(exposed, naive_exposed)}. {LINK}",
         )
         during = f"{hidden} of {sent} ms of communication ({share_hidden} %) run during computation"
@@ -420,7 +420,7 @@ class OverlapIndividualBenchmarking(Ddp):
         )
         if self.is_yours(self.OVERLAP):
             self.figure = self.figure_of_yours
-        yield Title(f"Naive DDP communicates after backward; overlapped, {during}{hidden.mark}")
+        yield Title(f"{on} naive DDP communicates after backward; overlapped, {during}{hidden.mark}")
 
     def traced(self, column: str, implementation: str) -> Figure:
         """A figure of the traces; marked where those of the homework's precision are not there."""
@@ -478,14 +478,14 @@ class BucketedBenchmarking(Ddp):
         """What the model says where it fits, else how far it is off; and the figures of that."""
         levels = {**training(self.site), "world_size": WORLDS[0]}
         rows = list(filter(ok, self.site.rows(self.OVERHEAD, **levels)))
-        if any(row["residual_ms"].startswith(NO_FIT) for row in rows):
-            return f"The model could not be fitted: {rows[0]['residual_ms'].removeprefix(NO_FIT)}.", [NO_FIGURE] * 2
         exposed = [figure(row, "exposed_ms") for row in rows]
-        residuals = [abs(figure(row, "residual_ms").value) for row in rows]
         if not rows or not all(exposed):
             return "", [NO_FIGURE] * 2
+        residuals = [abs(figure(row, "residual_ms").value) for row in rows]
         worst, of_this = max(zip(residuals, exposed, strict=True), key=lambda one: one[0])
-        if worst > (of_this.spread or 0.0):
+        if rows[0]["residual_ms"].startswith(NO_FIT):
+            return f"The model could not be fitted: {rows[0]['residual_ms'].removeprefix(NO_FIT)}.", [NO_FIGURE] * 2
+        if rows[0]["bandwidth"].startswith(NO_FIT):
             off = of_this.of(worst)
             return f"The model does not fit (largest residual {off} of {of_this} ms).", [off, of_this]
         columns = ("bandwidth", "call_us", "best_bucket_mb")

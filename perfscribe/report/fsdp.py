@@ -111,8 +111,10 @@ def weights(row: Row | None) -> str:
 
 def fewer(site: Site, first: Row | None, rows: Mapping[int, Row | None]) -> str:
     """What fewer ranks give where that is less than one of them gives. rows: by number of ranks."""
-    gains = {n: figure(row, DEFAULT).over(figure(first, DEFAULT)) for n, row in rows.items() if ok(row)}
-    return "".join(f", {site.ranks(n)} {gain}x" for n, gain in gains.items() if gain.value < 1)
+    one = figure(first, DEFAULT)
+    found = {n: figure(row, DEFAULT) for n, row in rows.items() if ok(row)}
+    slower = {n: rate for n, rate in found.items() if rate.value < one.value and not rate.within_noise(one)}
+    return "".join(f", {site.ranks(n)} {rate.over(one)}x" for n, rate in slower.items())
 
 
 def tokens(site: Site) -> str:
@@ -626,11 +628,8 @@ class MultiGpu(OfBloom):
 
     def memory(self) -> str:
         """How it changes per GPU from one to most."""
-        rows = self.first(), self.of(self.world, self.ways[0])
-        columns = "peak_mem_alloc_gb", "avg_mem_total_gb"
-        peak, in_use = ([figure(row, column) for row in rows] for column in columns)
-        goes = ["falls" if many.value < one.value else "grows" for one, many in (peak, in_use)]
-        return f"torch's peak {goes[0]} from {peak[0]} to {peak[1]} GB, and all memory in use {goes[1]}"
+        one, many = (figure(row, "avg_mem_total_gb") for row in (self.first(), self.of(self.world, self.ways[0])))
+        return f"memory in use {'falls' if many.value < one.value else 'grows'} from {one} to {many} GB"
 
     def waits(self, how: str) -> str:
         """What a step of the same wrapping computes, with as few rows a rank."""
@@ -640,7 +639,9 @@ class MultiGpu(OfBloom):
         if row is None or not self.site.gpu:
             return ""
         computing = figure(row, "traced_compute_ms").share(figure(row, "step_ms"))
-        return f"With {row['batch']} row per GPU computing takes {computing} % of a step on {world} GPUs, {how}."
+        unit = "in one unit" if how == "as given" else how
+        traced = f"With {row['batch']} row per GPU a traced step's computing"
+        return f"{traced} is {computing} % of an untraced step on {world} GPUs, {unit}."
 
     def lines(self) -> list[Line]:
         """Labels and the source's rows."""
@@ -659,7 +660,7 @@ class MultiGpu(OfBloom):
         if not ok(row) or row is None or row["loop"] != "tuned":
             return super().cell(row, column, mark)
         if column == "samples_scale":
-            return shown(figure(row, STEPPING).over(figure(self.first(), STEPPING)))
+            return shown(figure(row, STEPPING).over(figure(self.of(1, "tuned"), STEPPING)))
         columns = {DEFAULT: STEPPING, "avg_mem_total_gb": "avg_mem_total_gb"}
         return super().cell(row, columns[column], mark) if column in columns else NO_SUCH_THING
 
@@ -669,7 +670,7 @@ class MultiGpu(OfBloom):
         if row is None or not ok(row):
             return super().setup(rows)
         low = f"{row['dtype'].upper()}, compiled, {row['batch']} rows per GPU"
-        return f"{super().setup(rows)}; tuned: {low}, {row['step_ms_n']} steps timed alone, against one GPU's steps"
+        return f"{super().setup(rows)}; tuned: {low}, {row['step_ms_n']} steps timed alone, against one GPU, tuned"
 
     def of(self, world: int, how: str) -> Row | None:
         """A training on several ranks."""

@@ -17,6 +17,7 @@ COMPUTE, COMMUNICATION = f.COLOURS[0], f.COLOURS[1]
 LANES = {"compute": COMPUTE, "communication": COMMUNICATION}
 PHASE_COLOURS = {"forward": "#D8D8D8", "backward": "#9A9A9A", "communication": "#F4C7A1", "optimizer": "#C9D9E8"}
 SHORT = {v.NAIVE: "naive", v.FLAT: "flat", v.OVERLAP: "overlap", v.BUCKETED: "bucket", v.TORCH: "torch DDP"}
+NO_FIT = "no fit: "  # begins what stands for the model's figures where it is not fitted or does not fit
 FAINTEST = 0.08  # that is still seen
 BESIDE = 1.06  # how far cells of the same bucket size are drawn apart
 
@@ -104,18 +105,19 @@ def _busy(spans: pd.DataFrame, step: pd.DataFrame, lane: str) -> float:
 
 
 def buckets(canvas: Any, rows: pd.DataFrame) -> None:
-    """Exposed communication over bucket size, a colour a cell, with the model where one was fitted."""
+    """Exposed communication over bucket size, a colour a cell, with the model where it fits."""
     axes = canvas.subplots()
     rows = rows[rows["implementation"] == v.BUCKETED]
     cells = _cells(rows)
     for number, (key, own) in enumerate(cells):
         own = own.sort_values("bucket_mb", key=lambda sizes: sizes.astype(float), kind="stable")
         colour, marker = f.COLOURS[number % len(f.COLOURS)], f.MARKERS[number % len(f.MARKERS)]
-        sizes, model = _floats(own, "bucket_mb"), _floats(own, "model_ms")
+        sizes = _floats(own, "bucket_mb")
         style = {"color": colour, "marker": marker, "markersize": 4, "linestyle": "none", "capsize": 2}
         beside = sizes * BESIDE ** (number - (len(cells) - 1) / 2)
         axes.errorbar(beside, _floats(own, "exposed_ms"), yerr=_interval(own), label=_title(key), **style)
-        axes.plot(sizes, model, color=colour, linewidth=1, linestyle="--")
+        if not str(own["bandwidth"].iloc[0]).startswith(NO_FIT):
+            axes.plot(sizes, _floats(own, "model_ms"), color=colour, linewidth=1, linestyle="--")
     axes.set_xscale("log")
     f.power_of_two_ticks(axes, sorted(set(_floats(rows, "bucket_mb"))))
     axes.set_xlabel("Bucket (MB)")

@@ -21,12 +21,12 @@ TABLES, FIGURES = SHOWN.tables, SHOWN.figures
 NO_BUCKETS = "none"
 TOO_FEW_TURNS = "too few turns"
 INTERVAL = ("exposed_low_ms", "exposed_high_ms", "exposed_interval")
-NO_FIT = "too few numbers of buckets"
-NOT_TOLD = "no fit: exposed time within noise"
-NO_MODEL = "no fit: residuals above half of the exposed times"
+TOO_FEW_BUCKETS = f"{drawings.NO_FIT}too few numbers of buckets"
+NOT_TOLD = f"{drawings.NO_FIT}exposed time within noise"
+NO_MODEL = f"{drawings.NO_FIT}off beyond noise"
+SAID = ("bandwidth", "call_us", "best_bucket_mb")  # by the model, where it fits
 NO_OPTIMUM = "no optimum in this range"
 NO_TERM = "no such term"
-MOST_RESIDUAL = 0.5  # of what is exposed, both root mean square
 PUBLISHED = (
     ("brandon-snider", "step_ms", "Step, brandon-snider (ms)"),
     ("note-h100-pair", "step_ms", "Step, a note on 2 x H100 (ms)"),
@@ -54,16 +54,14 @@ TIMELINE_NOTE = (
 )
 OVERHEAD_NOTE = (
     "Exposed = s / (n_b·w) + n_b·o, the handout's model, by least squares over bucket sizes and overlap_individual. "
-    "Nothing is fitted where all exposed times are within noise."
+    "It is not fitted where all exposed times are within noise, and not used where a residual is beyond its time's ±."
 )
 TIMELINE_CAPTION = (
     "One traced step of rank 0: its phases (on a GPU from their first to their last kernel), and what the device "
     "computes and communicates. NCCL's kernels also run while they wait for another rank. The fainter a bar, the less "
     "of it is busy."
 )
-BUCKETS_CAPTION = (
-    "Exposed communication over bucket size, with intervals over turns; dashed: the fitted model at these sizes."
-)
+BUCKETS_CAPTION = "Exposed communication over bucket size, with intervals over turns; dashed: the model, where it fits."
 
 
 def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
@@ -170,21 +168,29 @@ def overhead(cell: Sequence[Record]) -> list[Record]:
     if not all(row.ok for row in rows):
         return rows
     fit = _fit(rows)
-    return [
+    found = [
         replace(row, values=row.values | {"bucket_count": row.values["all_reduces"]} | _modelled(row, fit))
         for row in rows
     ]
+    if not isinstance(fit, str) and any(_is_off(row) for row in found):
+        return [replace(row, values=row.values | dict.fromkeys(SAID, NO_MODEL)) for row in found]
+    return found
+
+
+def _is_off(row: Record) -> bool:
+    """Whether the model is further from what is exposed than half its interquartile range."""
+    spread = row.values["exposed_spread"]
+    return abs(row.values["residual_ms"]) > (spread / 2 if isinstance(spread, float) else 0.0)
 
 
 def _fit(rows: Sequence[Record]) -> OverheadFit | str:
     """The model of the rows' exposed times, or why there is none."""
     found = [(int(row.values["all_reduces"]), row.values["exposed_ms"] / 1e3) for row in rows]
     if len({count for count, _ in found}) < 2:
-        return NO_FIT
+        return TOO_FEW_BUCKETS
     if all(_may_be_none(row) for row in rows):
         return NOT_TOLD
-    fit = fit_overhead(float(rows[0].values["gradient_bytes"]), found)
-    return NO_MODEL if math.hypot(*fit.residuals_s) > MOST_RESIDUAL * math.hypot(*[s for _, s in found]) else fit
+    return fit_overhead(float(rows[0].values["gradient_bytes"]), found)
 
 
 def _may_be_none(row: Record) -> bool:
@@ -195,7 +201,7 @@ def _may_be_none(row: Record) -> bool:
 
 def _modelled(row: Record, fit: OverheadFit | str) -> dict[str, Any]:
     if isinstance(fit, str):
-        return dict.fromkeys(("model_ms", "residual_ms", "bandwidth", "call_us", "best_bucket_mb"), fit)
+        return dict.fromkeys(("model_ms", "residual_ms", *SAID), fit)
     total, rates = float(row.values["gradient_bytes"]), (fit.bytes_per_s, fit.call_s)
     model_ms = 1e3 * overhead_s(total, int(row.values["all_reduces"]), *rates)
     return {
