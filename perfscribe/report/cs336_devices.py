@@ -97,7 +97,7 @@ class DistributedCommunication(Problem):
     def parts(self) -> Iterator[Part]:
         """By backend, processes and size; the largest size, what it adds, what further devices add."""
         sizes = [message.replace(" ", "") for message in self.messages]
-        first, before, last = self.messages[0], self.messages[-2:][0], self.messages[-1]
+        before, last = self.messages[-2:][0], self.messages[-1]
         yield Table(
             "All-reduce of FP32 arrays, ms per call.",
             f"1MB: 2²⁰ bytes, 1GB: 2³⁰; median ± half IQR of {self.calls()}, slowest rank, host clock"
@@ -125,12 +125,13 @@ class DistributedCommunication(Problem):
             f"From {sizes[-2]} to {sizes[-1]} {spelt(name)}'s time grows {grows} times." if before != last else "",
             self.more_devices(takes, self.time(name, last, few), time, few) if few != most else "",
         )
+        first = next((one for one in self.messages if self.is_steady("gloo", one, most)), last)
         ratios = [self.time("gloo", one, most).over(self.time("nccl", one, most)) for one in (last, first)]
         if is_nccl:
-            said = f"NCCL is {ratios[0]} times as fast as Gloo at {sizes[-1]}, {ratios[1]} at {sizes[0]}"
+            said = f"NCCL is {ratios[0]} times as fast as Gloo at {sizes[-1]}, {ratios[1]} at {first.replace(' ', '')}"
         else:
             grown = gloo.over(self.time("gloo", first, most))
-            said = f"Gloo takes {grown} times as long for {sizes[-1]} as for {sizes[0]}"
+            said = f"Gloo takes {grown} times as long for {sizes[-1]} as for {first.replace(' ', '')}"
         if first != last:
             yield Title(f"{said} ({most} processes)")
         row = self.row(name, most, last)
@@ -147,6 +148,11 @@ class DistributedCommunication(Problem):
     def time(self, backend: str, message: str, world: str) -> Figure:
         """Time of a call, ms."""
         return figure(self.row(backend, world, message), "host_ms")
+
+    def is_steady(self, backend: str, message: str, world: str) -> bool:
+        """Whether half the interquartile range is at most a quarter of the time."""
+        time = self.time(backend, message, world)
+        return (time.spread or 0.0) <= time.value / 4
 
     def calls(self) -> str:
         """How many calls, and where there are fewer."""

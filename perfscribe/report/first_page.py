@@ -98,10 +98,10 @@ def _of_several_devices(site: Site) -> Iterator[Headline]:
     levels = {"backend": "nccl"} if site.gpu else {"backend": "gloo", "device": "cpu"}
     row = site.largest("cs336.all_reduce", "busbw_gb_per_s", "world_size", "size_bytes", **levels)
     rate, link = figure(row, "busbw_gb_per_s"), figure(row, "link_gb_per_s")
-    what = (
-        f"bus bandwidth of all-reduce, {entry(row, 'message').replace(' ', '')}, {site.ranks(entry(row, 'world_size'))}"
-    )
-    yield Headline(what, rate, "GB/s", "distributed_communication_single_node", rate.share(link), "of a plain copy")
+    of = f"{entry(row, 'message').replace(' ', '')}, {site.ranks(entry(row, 'world_size'))}"
+    what, problem = f"bus bandwidth of all-reduce, {of}", "details/distributed_communication_single_node"
+    timer = ", CUDA events" * site.gpu
+    yield Headline(f"{what}{timer}", rate, "GB/s", problem, rate.share(link), "of a plain copy")
 
     table = "cs336.ddp_benchmark"
     levels = {"implementation": handed_in(site, table, "overlap_bucketed"), "world_size": "2", "dtype": "fp32"}

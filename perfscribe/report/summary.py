@@ -18,20 +18,23 @@ from perfscribe.show.provenance import commit_name, environment_ids, node_name
 def of_site(plan: Mapping[str, Any], records: Mapping[str, Sequence[Record]], results: Path) -> dict[str, Any]:
     """The summary. records: by experiment; results: the site's folder."""
     cells = [record for of in records.values() for record in of]
-    identities = [files.read_object(results / "environments" / f"{name}.json") for name in environment_ids(cells)]
+    known = {name: files.read_object(results / "environments" / f"{name}.json") for name in environment_ids(cells)}
+    identities = known.values()
     measured = [one for record in cells for one in record.provenances if one.get("time")]
     days = sorted(str(provenance["time"])[:10] for provenance in measured)
     statuses = Counter(record.status for record in cells)
     nodes = {node_name(record.provenance) for record in cells if record.provenance.get("cluster")}
     several = [int(record.factors.get("nodes") or 1) for record in cells if record.ok]
     with form.as_written(results / "environments"):
-        machines = sorted({machine(identity) for identity in identities})
+        names = {name: machine(identity) for name, identity in known.items()}
+        ok = Counter(names[record.environments[0]] for record in cells if record.ok and record.environments)
+        machines = sorted(set(names.values()))
         gpus = max((int(identity.get("gpu_count") or 0) for identity in identities), default=0)
         software = _software(identities)
     return {
         "site": plan["site"],
         "preset": plan["preset"],
-        "machines": machines,
+        "machines": [f"{name} ({ok[name]} cells)" for name in machines] if len(machines) > 1 else machines,
         "gpus": gpus,
         "nodes": max([len(nodes), *several]) if nodes else 0,
         "emulated": any(
