@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import ceil
 from pathlib import Path
@@ -92,6 +92,12 @@ def rounds(*rows: Row | None) -> str:
     if counts[-1:] in ([], [1]):
         return "one run each"
     return f"median ± half the range of {' to '.join(map(str, dict.fromkeys([counts[0], counts[-1]])))} rounds"
+
+
+def of_steps(rows: Iterable[Row | None]) -> str:
+    """How many steps were timed of each."""
+    counts = sorted({int(row["step_ms_n"]) for row in rows if row is not None and ok(row)}) or [""]
+    return f"median ± half IQR of {' to '.join(map(str, dict.fromkeys([counts[0], counts[-1]])))} steps"
 
 
 def trained(site: Site, row: Row | None, rows: Sequence[Row]) -> str:
@@ -337,7 +343,7 @@ class WorldOfOne(Problem):
         yield Table(
             f"Setups on one {self.site.rank}{mark}.",
             f"{self.model.split('/')[-1]}, {dtype}, batch {batch_of(self.site, Strategies.TABLE, '1')}"
-            f"{tokens(self.site)}, median ± half IQR of steps, host clock with synchronise; peak of allocated memory"
+            f"{tokens(self.site)}, {of_steps(rows.values())}, host clock with synchronise; peak of allocated memory"
             f"{f'; ‡ {dtype} in place of FP16' if mark else ''}.",
             ["Setup", "took effect as", "Samples/s", "Peak memory (GB)", "state on"],
             [
@@ -410,12 +416,15 @@ class Strategies(Problem):
         site, mark, dtype = self.site, self.mark, self.dtype.upper()
         on = site.ranks(self.world)
         nodes = f"; † one machine's {on} as two nodes" if ok(self.found(*self.ROWS[3])) else ""
-        api = "; one unit: FSDP1, other shards: FSDP2 per block" if ok(self.found(self.GIVEN)) else ""
+        given = self.found(self.GIVEN)
+        turns = f"{entry(given, 'step_ms_n')} turns"
+        api = f"; one unit: FSDP1, {turns}; other shards: FSDP2 per block" if ok(given) else ""
+        steps = of_steps(self.found(*row) for row in self.ROWS if row[0] != self.GIVEN)
         yield Table(
             f"Strategies on {on}{mark}.",
             f"{self.model.split('/')[-1]}, {dtype}, batch {batch_of(site, self.TABLE, '1')} per rank"
-            f"{tokens(site)}, median ± half IQR of steps, host clock with synchronise; peak of allocated memory; state "
-            f"per rank, with off-load on the CPU{api}{nodes}{f'; ‡ {dtype} in place of FP16' if mark else ''}.",
+            f"{tokens(site)}, {steps}, host clock with synchronise; peak of allocated memory; state per rank, with "
+            f"off-load on the CPU{api}{nodes}{f'; ‡ {dtype} in place of FP16' if mark else ''}.",
             ["Strategy", "CPU off-load", "Activation checkpointing", *self.COLUMNS],
             [
                 [*row, *(cell(site, self.found(*row), one, self.emulated(row[0])) for one in self.COLUMNS.values())]
@@ -934,10 +943,12 @@ class WeakScaling(Problem):
         steps, work = [figure(row, "step_ms") for row in (self.last, self.first)], self.work()
         kept = f"Efficiency by step time is {self.efficiency} % on {self.on}"
         per = f"The work per {self.site.rank}"
+        same_model = run(self.site, self.TABLE, entry(self.last, "world_size"), variant="same model")
+        equal = steps[1].share(figure(same_model, "step_ms"))
         yield Answer(
             f"{kept}: a step takes {steps[0]} ms, the first row's {steps[1]}. {per} is {work} % of the first "
             f"row's{self.mark}.",
-            f"The workshop's formula gives {self.by_formula} %{self.mark}.",
+            f"With the first row's model and batch efficiency is {equal} %{self.mark}." * bool(equal),
             Why(f"{per} falls because the head does not grow with the layers.", work.value < 99.5),
         )
         yield Title(f"{kept}{self.mark}")

@@ -237,7 +237,10 @@ def _name(table: Table, row: int) -> str:
     texts = [[cell.text for cell in cells if not cell.able] for cells in table.rows]
     own = texts[row]
     count = next((n for n in range(1, len(own)) if [other[:n] for other in texts].count(own[:n]) == 1), len(own))
-    return " ".join(text for text in own[:count] if text != NOTHING) or table.rows[row][0].text
+    told = [text for text in own[:count] if text != NOTHING]
+    if told and all(text.isdecimal() for text in told):
+        return ", ".join(f"{header} {text}" for header, text in zip(table.header, told, strict=False))
+    return " ".join(told) or table.rows[row][0].text
 
 
 # What lacks figures in a problem is named up to so many rows, then counted.

@@ -151,6 +151,7 @@ def test_the_workshop_speaks_of_the_ranks_epochs_and_dtypes_that_were_trained() 
     train = {"model_name": "bloom-tiny", "dtype": "bf16", "batch_size": "1", "grad_acc": "1", "loop": "bare loop"}
     train |= {"num_epochs": "2", "train_size": "6", "max_length": "48", "labels": "source", "hidden_size": "24"}
     step = {"model": "bloom-tiny", "strategy": "FULL_SHARD", "api": "FSDP2", "offload": "no", "checkpointing": "no"}
+    step |= {"step_ms_n": "5"}
     tables: dict[str, list[Row]] = {
         "fsdp.multi_gpu": [{**own, **train, "train_samples_per_second": "20", "samples_scale": "1"}],
         "fsdp.preflight": [
@@ -171,7 +172,7 @@ def test_the_workshop_speaks_of_the_ranks_epochs_and_dtypes_that_were_trained() 
     assert "| 5 | 1 | 3.00 |" in said[fsdp.LinkTest] and "| 3 Node | 3 | 20.0 |" in said[fsdp.MultiNode]
     of_six: dict[str, list[Row]] = {"fsdp.multi_gpu": [{**own, "device": "cuda", "world_size": "6"}]}
     assert fsdp.counts(Site("made", Path("nowhere"), "cuda", of_six), "fsdp.multi_gpu") == [1, 2, 4, 6, 8]
-    assert "bloom-tiny, BF16, batch 2 per rank, 40 tokens" in said[fsdp.Strategies]
+    assert "bloom-tiny, BF16, batch 2 per rank, 40 tokens, median ± half IQR of 5 steps" in said[fsdp.Strategies]
     assert "| FULL_SHARD | no | no | 7.00 |" in said[fsdp.Strategies]
     assert "d 24, BF16, 48 tokens, 2 epochs" in said[fsdp.WeakScaling] and "1 epoch, " in said[fsdp.Baseline]
 
