@@ -106,7 +106,8 @@ def _merge(rounds: Sequence[Mapping[str, Any]]) -> Record:
     Rounds that are still to come hide none that were measured; a flag says how many there are.
     """
     planned, rounds = len(rounds), [r for r in rounds if r["status"] != "not_run"] or rounds
-    short = [f"{len(rounds)} of {planned} rounds"] if len(rounds) < planned else []
+    started = any(r["status"] != "skipped" for r in rounds)
+    short = [f"{len(rounds)} of {planned} rounds"] if started and len(rounds) < planned else []
     worst = max(rounds, key=lambda r: (r["status"] != "ok", STATUSES.index(r["status"])))
     # Where no round is ok, what the cell had measured before it failed.
     good = [r for r in rounds if r["status"] == "ok"] or [r for r in rounds if r["samples"] or r["values"]] or [worst]

@@ -46,7 +46,7 @@ COMPARED_WITH = key_of({"wrapping": PER_BLOCK, "prefetch": IMPLICIT, "api": FSDP
 NOTES = (
     "State: parameters, gradients and AdamW's moments in fp32 on the fullest rank, between backward and update.",
     "Sent: bytes per rank and step over a ring, predicted from the plan and seen by the dispatcher; peaks: of torch's "
-    "allocator, other plans' memory left out.",
+    "allocator, other plans' memory left out. HYBRID_SHARD takes one machine's ranks as two nodes.",
 )
 WRAPPING_NOTES = (
     "FULL_SHARD, all variants interleaved within one launch; step: the median over turns of each turn's median.",
