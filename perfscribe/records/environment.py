@@ -27,9 +27,9 @@ from typing import Any
 import psutil
 
 from perfscribe.instruments.tools import find_tool
-from perfscribe.records import shadowing
 
 MIB = 2**20
+ROOT = Path(__file__).resolve().parents[2]
 
 # Variables that change what is measured. PYTORCH_ and TORCHINDUCTOR_ settings count as TORCH_ ones do.
 VARIABLES = re.compile(r"(NCCL|CUDA|CUBLAS|CUDNN|NVIDIA_TF32|(PY)?TORCH[A-Z]*|TRITON|GLOO|OMP|MKL|KMP)_")
@@ -372,8 +372,12 @@ def _package(module: str, fix: str = "") -> Condition:
 
 
 def _not_hidden(package: str) -> Condition:
+    """A folder or file of the package's name in the checkout's root, from where what measures imports first.
+
+    Where no such package is installed, even an empty folder makes a library believe that there is one.
+    """
     return Condition(
-        lambda: shadowing.hidden_by(package) is None,
+        lambda: not any((ROOT / name).exists() for name in (package, f"{package}.py")),
         f"'{package}' in the checkout is taken for the Python package {package}",
         f"rename the folder or file {package} in the checkout",
     )
@@ -515,9 +519,9 @@ CAPABILITIES: dict[str, tuple[Condition, ...]] = {
         ),
     ),
     "hdf5": (_package("h5py"),),
-    # The FSDP workshop's Trainer, what wraps models for it, and what makes its tokens.
+    # The FSDP workshop's Trainer, what wraps models for it, what makes its tokens, and what it looks for.
     "transformers": (
-        *map(_not_hidden, shadowing.OF_TRAINER),
+        *map(_not_hidden, ("transformers", "accelerate", "tokenizers", "datasets")),
         *map(_package, ("transformers", "accelerate", "tokenizers")),
     ),
     "posix_fadvise": (
