@@ -1,18 +1,14 @@
-"""Records as runs: one for each training, with its curves, and one for each other experiment, a step a cell."""
+"""Records of trainings as runs, each with its curves."""
 
 from __future__ import annotations
 
 import datetime
-import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import median
 from typing import Any
 
-from perfscribe.base import files
 from perfscribe.records.records import is_number
 
-ID_DIGITS = 12
 MIB = 2**20
 # A record's value → the key of Trainer's or the callbacks' figure in W&B, where the FSDP workshop's runs have it, and
 # what it is divided by.
@@ -68,22 +64,12 @@ class Run:
 
 
 def of_records(rows: Iterable[Mapping[str, Any]]) -> list[Run]:
-    """The runs of all experiments, in the order of the rows; cells without figures make none."""
-    by_experiment: dict[str, list[Mapping[str, Any]]] = {}
+    """The runs of all trainings with figures, in the order of the rows."""
+    trainings: dict[str, list[Mapping[str, Any]]] = {}
     for row in rows:
-        if row["status"] == "ok":
-            by_experiment.setdefault(row["experiment"], []).append(row)
-    return [run for experiment, cells in by_experiment.items() for run in _of_experiment(experiment, cells)]
-
-
-def _of_experiment(experiment: str, rows: Sequence[Mapping[str, Any]]) -> Iterator[Run]:
-    trainings = [row for row in rows if any(row["series"].get(name) for name in TRAINED_BY)]
-    names = _varying(trainings)
-    for row in trainings:
-        yield _training(experiment, row, names)
-    others = [row for row in rows if row not in trainings]
-    if others:
-        yield _cells(experiment, others)
+        if row["status"] == "ok" and any(row["series"].get(name) for name in TRAINED_BY):
+            trainings.setdefault(row["experiment"], []).append(row)
+    return [_training(row, _varying(of)) for of in trainings.values() for row in of]
 
 
 def _varying(rows: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -92,23 +78,19 @@ def _varying(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     return [name for name in names if len({str(row["factors"].get(name)) for row in rows}) > 1]
 
 
-def _training(experiment: str, row: Mapping[str, Any], varying: Sequence[str]) -> Run:
+def _training(row: Mapping[str, Any], varying: Sequence[str]) -> Run:
     levels = [f"{name}={row['factors'][name]}" for name in varying if name in row["factors"]]
     rounds = [f"round={row['round']}"] if row["round"] > 1 else []
+    measured = {"origin": row["origin"], "environment": row["environment"] or "none", "fingerprint": row["fingerprint"]}
     return Run(
         id=row["id"],
-        name=" ".join([experiment, *levels, *rounds]),
-        group=experiment,
-        config={**row["factors"], **_told(row)},
-        summary=_last(row) | summary_of(row["values"]),
+        name=" ".join([row["experiment"], *levels, *rounds]),
+        group=row["experiment"],
+        config={**row["factors"], **measured},
+        summary=summary_of(row["values"]),
         points=_points(row),
-        time=_seconds(row),
+        time=datetime.datetime.fromisoformat(row["provenance"]["time"]).timestamp(),
     )
-
-
-def _told(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Where the figures are from."""
-    return {"origin": row["origin"], "environment": row["environment"] or "none", "fingerprint": row["fingerprint"]}
 
 
 def _curves(row: Mapping[str, Any]) -> Iterator[tuple[str, Sequence[int], Sequence[float]]]:
@@ -117,8 +99,7 @@ def _curves(row: Mapping[str, Any]) -> Iterator[tuple[str, Sequence[int], Sequen
     for name, (key, steps) in CURVES.items():
         figures = series.get(name, [])
         if figures:
-            at = series.get(steps, [])
-            yield key, at if len(at) == len(figures) else _places(series, name, len(figures)), figures
+            yield key, series.get(steps) or _places(series, name, len(figures)), figures
     rows_a_step = _rows_a_step(row["factors"])
     step_s = [*row["warmup"].get("step_s", []), *row["samples"].get("step_s", [])]
     if rows_a_step and step_s:
@@ -126,11 +107,9 @@ def _curves(row: Mapping[str, Any]) -> Iterator[tuple[str, Sequence[int], Sequen
 
 
 def _places(series: Mapping[str, Any], name: str, count: int) -> Sequence[int]:
-    """Steps of a curve that tells none: evaluations lie evenly over those of the training loss."""
-    steps = series.get("train_loss_step") or range(1, len(series.get("train_loss", [])) + 1)
-    if name.startswith("eval_") and len(steps):
-        return [round(steps[-1] * number / count) for number in range(1, count + 1)]
-    return range(1, count + 1)
+    """Steps of a curve that tells none: evaluations lie evenly over the steps, each of which has a training loss."""
+    steps = len(series["train_loss"]) if name.startswith("eval_") else count
+    return [round(steps * number / count) for number in range(1, count + 1)]
 
 
 def _rows_a_step(factors: Mapping[str, Any]) -> int:
@@ -146,30 +125,3 @@ def _points(row: Mapping[str, Any]) -> dict[int, dict[str, float]]:
             if is_number(figure):
                 by_step.setdefault(int(step), {})[key] = float(figure)
     return {step: by_step[step] for step in sorted(by_step)}
-
-
-def _last(row: Mapping[str, Any]) -> dict[str, float]:
-    """The last figure of each curve, as trackers have it in a summary."""
-    return {key: float(figures[-1]) for key, _, figures in _curves(row) if figures and is_number(figures[-1])}
-
-
-def _cells(experiment: str, rows: Sequence[Mapping[str, Any]]) -> Run:
-    """All cells of an experiment: step n has the n-th one's figures and levels."""
-    digest = hashlib.sha256(files.canonical([row["id"] for row in rows]).encode()).hexdigest()[:ID_DIGITS]
-    points = {number: _figures(row) for number, row in enumerate(rows, start=1)}
-    varying = _varying(rows)
-    fixed = {name: level for name, level in rows[0]["factors"].items() if name not in varying}
-    shown = {str(number): " ".join(f"{k}={v}" for k, v in row["factors"].items()) for number, row in enumerate(rows, 1)}
-    config = {**fixed, **_told(rows[0]), "cells": shown}
-    return Run(digest, experiment, experiment, config, {"cells": len(rows)}, points, max(map(_seconds, rows)))
-
-
-def _figures(row: Mapping[str, Any]) -> dict[str, float]:
-    medians = {f"{name}_median": median(samples) for name, samples in row["samples"].items() if samples}
-    levels = {f"factor/{name}": level for name, level in row["factors"].items() if is_number(level)}
-    values = {name: value for name, value in row["values"].items() if is_number(value)}
-    return {name: float(figure) for name, figure in {**levels, **values, **medians}.items()}
-
-
-def _seconds(row: Mapping[str, Any]) -> float:
-    return datetime.datetime.fromisoformat(row["provenance"]["time"]).timestamp()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import re
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -15,10 +14,8 @@ from perfscribe.tracking.runs import Run, of_records
 
 NONE = "none"
 PACKAGES = {"wandb": "wandb", "mlflow": "mlflow-skinny"}
-LONGEST_TEXT = 500  # MLflow's limit for the value of a parameter is 6000; longer texts are no settings
 PROJECT = "perfscribe"
 WRITTEN = "written.json"  # name by id of the runs that a tracker has
-_NOT_MLFLOWS = re.compile(r"[^\w\-. :/]")
 
 Writer = Callable[[Run, Path, str], None]
 
@@ -74,7 +71,7 @@ def write_wandb(run: Run, folder: Path, site: str) -> None:
 
 
 def write_mlflow(run: Run, folder: Path, site: str) -> None:
-    """A run in MLflow's file store, or at MLFLOW_TRACKING_URI. Its names allow no %, which becomes `percent`."""
+    """A run in MLflow's file store, or at MLFLOW_TRACKING_URI."""
     os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")  # it is kept, without new features
     from mlflow.entities import Metric, Param, RunTag
     from mlflow.tracking import MlflowClient
@@ -87,37 +84,24 @@ def write_mlflow(run: Run, folder: Path, site: str) -> None:
     time_ms = round(run.time * 1000)
     tags = {"group": run.group, "record": run.id}
     made = client.create_run(experiment_id, start_time=time_ms, tags=tags, run_name=run.name)
-    curves = [(key, value, step) for step, figures in run.points.items() for key, value in figures.items()]
-    drawn = {key for key, _, _ in curves}
-    names = mlflow_names([*run.summary, *drawn])
-    last = max(run.points, default=0)
-    single = [(key, value, last) for key, value in run.summary.items() if is_number(value) and key not in drawn]
-    metrics = [Metric(names[key], float(value), time_ms, step) for key, value, step in [*curves, *single]]
-    texts = [RunTag(names[key], str(value)) for key, value in run.summary.items() if not is_number(value)]
-    params = [Param(_mlflow_letters(key), str(value)[:LONGEST_TEXT]) for key, value in run.config.items()]
+    points = [(key, value, step) for step, figures in run.points.items() for key, value in figures.items()]
+    points += [(key, value, max(run.points, default=0)) for key, value in run.summary.items() if is_number(value)]
+    metrics = [Metric(mlflow_name(key), float(value), time_ms, step) for key, value, step in points]
+    texts = [RunTag(mlflow_name(key), str(value)) for key, value in run.summary.items() if not is_number(value)]
+    params = [Param(key, str(value)) for key, value in run.config.items()]
     try:
+        client.log_batch(made.info.run_id, params=params, tags=texts)
         for start in range(0, len(metrics), 1000):  # of one request
             client.log_batch(made.info.run_id, metrics=metrics[start : start + 1000])
-        for start in range(0, len(params), 100):
-            client.log_batch(made.info.run_id, params=params[start : start + 100])
-        for start in range(0, len(texts), 100):
-            client.log_batch(made.info.run_id, tags=texts[start : start + 100])
     except Exception:
         client.delete_run(made.info.run_id)  # it is written anew the next time
         raise
     client.set_terminated(made.info.run_id, "FINISHED", end_time=time_ms)
 
 
-def mlflow_names(keys: Iterable[str]) -> dict[str, str]:
-    """A name that MLflow allows for each key; its file store makes folders of slashes, where `a` and `a/s` clash."""
-    plain = {key: _mlflow_letters(key) for key in keys}
-    taken = set(plain.values())
-    clashing = {key for key, name in plain.items() if any(name.startswith(f"{other}/") for other in taken)}
-    return {key: name.replace("/", "_") if key in clashing else name for key, name in plain.items()}
-
-
-def _mlflow_letters(key: str) -> str:
-    return _NOT_MLFLOWS.sub("_", key.replace("%", "percent"))
+def mlflow_name(key: str) -> str:
+    """A name that MLflow allows: without %, and its file store makes folders of slashes: `steps`, `steps/s` clash."""
+    return key.replace("%", "percent").replace("steps/s", "steps_per_second")
 
 
 WRITERS: dict[str, Writer] = {"wandb": write_wandb, "mlflow": write_mlflow}

@@ -47,11 +47,9 @@ def training(model: str = "bloom") -> dict:
     )
 
 
-# Of an experiment that trains nothing; the second time out of memory.
-FIELDS = {"experiment": "attention", "provenance": TIME, "samples": {"forward_ms": [1.0, 3.0, 2.0]}}
-CELLS = [({"seq_len": 128}, {}), ({"seq_len": 256}, {"status": "oom", "reason": "asked for much"})]
-OTHERS = [records.make({**TRAINED, **FIELDS, "factors": factors, **end}) for factors, end in CELLS]
-ROWS = [training(), training("simple_gpt"), *OTHERS]
+# The last trains nothing.
+OTHER = {"experiment": "attention", "factors": {}, "provenance": TIME, "samples": {"forward_ms": [1.0, 3.0, 2.0]}}
+ROWS = [training(), training("simple_gpt"), records.make({**TRAINED, **OTHER})]
 
 
 def test_a_training_is_a_run_with_the_workshops_keys():
@@ -59,7 +57,6 @@ def test_a_training_is_a_run_with_the_workshops_keys():
     assert run.summary["avg_gpu_util_%"] == 91.5 and run.summary["avg_mem_alloc_MB"] == 2.0
     assert run.summary["gpu_used_bytes"].startswith("no GPU") and "avg_mem_total_MB" not in run.summary
     assert run.summary["train/samples_per_second_mean"] == 12.5 and run.summary["train/train_loss"] == 0.7039
-    assert (run.summary["train/loss"], run.summary["eval/loss"]) == (1.0, 1.581)
     by_step = run.points
     assert by_step[10]["train/loss"] == 3.0 and by_step[15]["eval/loss"] == 1.2965
     assert by_step[30] == {"train/loss": 1.0, "eval/loss": 1.581, "eval/samples_per_second": 39.4}
@@ -72,7 +69,7 @@ def written(tmp_path: Path, tracker: str) -> Path:
     pytest.importorskip(tracker)
     folder = trackers.folder_of(tmp_path, tracker)
     have = trackers.write(ROWS, folder, tracker, "local")
-    assert sorted(have.values()) == ["attention", "baseline model=bloom", "baseline model=simple_gpt"]
+    assert sorted(have.values()) == ["baseline model=bloom", "baseline model=simple_gpt"]
     return folder
 
 
@@ -81,7 +78,7 @@ def test_wandb_offline(tmp_path, monkeypatch):
     for name in ("WANDB_MODE", "WANDB_PROJECT", "WANDB_API_KEY"):
         monkeypatch.delenv(name, raising=False)
     logs = [path.read_bytes() for path in written(tmp_path, "wandb").glob("wandb/offline-run-*/*.wandb")]
-    assert len(logs) == 3 and all(b"perfscribe" in log for log in logs)
+    assert len(logs) == 2 and all(b"perfscribe" in log for log in logs)
     host = socket.gethostname().encode()
     whole = bytes([len(host)]) + host  # as a field of protobuf: a short name stands in other words by chance
     assert not any(whole in log for log in logs)
@@ -121,7 +118,7 @@ def test_a_run_reports_to_the_tracker_once(tmp_path):
     space.set_config("preset: tiny\nchapters: [cs336]\ntracker: mlflow\n")
     done = space.run("report")
     assert done.returncode == 0, done.stdout
-    assert "tracker mlflow: 1 runs; MLFLOW_ALLOW_FILE_STORE=true mlflow ui" in done.stdout
+    assert "tracker mlflow: 0 runs; MLFLOW_ALLOW_FILE_STORE=true mlflow ui" in done.stdout
     assert space.planned_jobs() == set()
     # What measures knows nothing of a tracker: another one measures nothing.
     assert space.planned_jobs("--config", "tracker=wandb") == {"track"}
