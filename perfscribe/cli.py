@@ -8,12 +8,13 @@ STOPPED = signal.getsignal(signal.SIGINT)
 if STOPPED is signal.default_int_handler:
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # no traceback of the imports below
 
+import argparse
 import difflib
 import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -64,13 +65,23 @@ def snakemake(*arguments: str) -> list[str]:
     return [sys.executable, "-m", "snakemake", *arguments]
 
 
+def _settings(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
+    """What sets the config among Snakemake's arguments, and all other words."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--config", "-C", nargs="*", action="extend", default=[])
+    parser.add_argument("--configfile", "--configfiles", nargs="*", action="extend", default=[])
+    return parser.parse_known_args(arguments)
+
+
 def command_line_config(arguments: Sequence[str]) -> dict[str, Any]:
     """Top-level settings given by --config KEY=VALUE ... among Snakemake's arguments; no YAML stays text."""
     import yaml
 
     found: dict[str, Any] = {}
-    for word in _config_words(arguments):
-        key, _, text = word.partition("=")
+    for word in _settings(arguments)[0].config:
+        key, equals, text = word.partition("=")
+        if not equals:
+            sys.exit(f"config: --config: got {word!r}, expected KEY=VALUE")
         if key in found:
             sys.exit(f"config: --config: {key} is given twice")
         try:
@@ -82,50 +93,21 @@ def command_line_config(arguments: Sequence[str]) -> dict[str, Any]:
     return found
 
 
-def config_files(arguments: Sequence[str]) -> Iterator[str]:
-    """The files given by --configfile or --configfiles among Snakemake's arguments."""
-    reading = False
-    for argument in arguments:
-        option, _, name = argument.partition("=")
-        named = option in ("--configfile", "--configfiles")
-        if reading and not argument.startswith("-"):
-            yield argument
-        elif named and name:
-            yield name
-        reading = named or (reading and not argument.startswith("-"))
-
-
-def _config_words(arguments: Sequence[str]) -> list[str]:
-    """The KEY=VALUE words that follow --config."""
-    found, reading = [], False
-    for argument in arguments:
-        word = argument.removeprefix("--config=")
-        if word.startswith("-"):
-            reading = word in ("--config", "-C")
-        elif reading or word != argument:
-            if "=" not in word:
-                sys.exit(f"config: --config: got {word!r}, expected KEY=VALUE")
-            found.append(word)
-    return found
-
-
-def refuse_others(verb: str, arguments: Sequence[str], names: Sequence[str] = ()) -> None:
-    """SystemExit with one line where a verb that knows --config KEY=VALUE ... alone is given another word.
-
-    names: of experiments, where it knows them, too.
-    """
-    known = {"--config", "-C", *_config_words(arguments)}
-    for argument in arguments:
-        if argument.removeprefix("--config=") not in known:
+def other_words(verb: str, arguments: Sequence[str], names: Sequence[str] = ()) -> list[str]:
+    """The words beside --config KEY=VALUE ...; SystemExit with one line where one is none of these experiments."""
+    words = _settings(arguments)[1]
+    for word in words:
+        if word not in names:
             expected = f"expected {'an experiment, ' if names else ''}--config KEY=VALUE ... or nothing"
-            sys.exit(f"run: {verb}: got {argument!r}, {expected}{hint(argument, names)}")
+            sys.exit(f"run: {verb}: got {word!r}, {expected}{hint(word, names)}")
+    return words
 
 
 def read_config(arguments: Sequence[str] = ()) -> dict[str, Any]:
     """config.yaml with what files and words of the command line set; SystemExit with one line where it is wrong."""
     try:
         overrides: dict[str, Any] = {}
-        for name in config_files(arguments):
+        for name in _settings(arguments)[0].configfile:
             overrides = configuration.merged(overrides, configuration.load(ROOT / name))
         overrides = configuration.merged(overrides, command_line_config(arguments))
         raw = configuration.load(ROOT / "config.yaml", overrides)
@@ -211,9 +193,7 @@ def plan(arguments: Sequence[str]) -> int:
     from perfscribe.base import registry
     from perfscribe.verbs import overview
 
-    known = registry.measured(ROOT)
-    named = [argument for argument in arguments if argument in known]
-    refuse_others("plan", [argument for argument in arguments if argument not in named], known)
+    named = other_words("plan", arguments, registry.measured(ROOT))
     raw = read_config(arguments)
     print(overview.describe(ROOT, session.make_plan(ROOT, raw), named))
     return 0
@@ -226,7 +206,7 @@ def doctor(arguments: Sequence[str]) -> int:
     from perfscribe.plan.plan import planned_cells
     from perfscribe.verbs import doctor as machine
 
-    refuse_others("doctor", arguments)
+    other_words("doctor", arguments)
     raw = read_config(arguments)
     preset = session.resolve_preset(raw.get("preset", "auto"))
     units = [(name, planned_cells(raw, name, preset)) for name in registry.measured(ROOT)]
