@@ -28,7 +28,6 @@ KEPT = [
     "/proc/stat, /dev/shm, /sys/fs/cgroup/memory.max and /etc/os-release are the same everywhere; /tmp too",
     "max(a, b) / max(c, d); max=3; --max; max@10, recall@10; a vm is a virtual machine; vm: virtual; vm:100",
     "at /pytorch/aten/src/ATen/native/Linear.cpp:12 <frozen importlib._bootstrap>",
-    "data:image/jpeg;base64,/9j/4AAQSkZJRgABAQAAAQ/home/alice/abcd== and so on",
 ]
 
 
