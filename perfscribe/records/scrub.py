@@ -272,29 +272,17 @@ def _json_pattern(keys: frozenset[str], placeholder: str, name: str) -> str:
 
 
 def scrub_json(obj: Any, private: Private) -> Any:
-    """A copy with every text scrubbed, keys too; texts under keys such as "node" and "user" are replaced whole.
+    """A copy with every text scrubbed; texts under keys such as "node" and "user" are replaced whole.
 
-    Numbers, truth values and the number of entries stay: keys that become equal are counted on ("<path>/a.py (2)").
+    Keys stay: they are names of the code and of variables. One that were private would be among the findings.
     """
     if isinstance(obj, str):
         return scrub_text(obj, private)
     if isinstance(obj, Mapping):
-        result: dict[str, Any] = {}
-        for key, value in obj.items():
-            result[_free_key(key, result, private)] = _scrub_under(key, value, private)
-        return result
+        return {key: _scrub_under(key, value, private) for key, value in obj.items()}
     if isinstance(obj, list | tuple):
         return [scrub_json(value, private) for value in obj]
     return obj
-
-
-def _free_key(key: str, taken: Mapping[str, Any], private: Private) -> str:
-    new = base = scrub_text(key, private)
-    count = 1
-    while new in taken:
-        count += 1
-        new = f"{base} ({count})"
-    return new
 
 
 def _scrub_under(key: Any, value: Any, private: Private) -> Any:
