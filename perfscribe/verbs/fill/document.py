@@ -33,13 +33,12 @@ class Row:
 
 @dataclass(frozen=True)
 class Table:
-    """A table. line: of its header, from 0; above: headings it stands under, nearest first; aligned: left, right,
-    center or empty for each column; unread: lines that cannot be told apart into cells."""
+    """A table. line: of its header, from 0; above: headings it stands under, nearest first; unread: lines that
+    cannot be told apart into cells."""
 
     line: int
     above: tuple[str, ...]
     headers: tuple[str, ...]
-    aligned: tuple[str, ...]
     rows: tuple[Row, ...]
     unread: tuple[int, ...] = ()
 
@@ -102,7 +101,6 @@ def _table(block: Sequence[Token], lines: Sequence[str], above: list[str]) -> Ta
     """block: the tokens from table_open up to its end."""
     headings = [place for place, token in enumerate(block) if token.type == "th_open"]
     headers = tuple(plain(block[place + 1]) for place in headings)
-    aligned = tuple(str(block[place].attrGet("style") or "").removeprefix("text-align:") for place in headings)
     rows, unread = [], []
     for place, token in enumerate(block):
         if token.type != "tr_open" or block[place + 1].type != "td_open" or not token.map:
@@ -117,7 +115,7 @@ def _table(block: Sequence[Token], lines: Sequence[str], above: list[str]) -> Ta
         else:
             rows.append(row)
     first = block[0].map[0] if block[0].map else 0
-    return Table(first, tuple(above), headers, aligned, tuple(rows), tuple(unread))
+    return Table(first, tuple(above), headers, tuple(rows), tuple(unread))
 
 
 def _row(number: int, line: str, cells: Sequence[Token]) -> Row | None:

@@ -9,29 +9,19 @@ from perfscribe.base import files
 from perfscribe.verbs.fill.document import Row
 
 
-def filled_line(line: str, row: Row, cells: Mapping[int, str], aligned: tuple[str, ...] = ()) -> str:
+def filled_line(line: str, row: Row, cells: Mapping[int, str]) -> str:
     """The row's line with these texts in its columns; cells that it lacks, and the bar that ends it, are added."""
     body = line.rstrip("\r\n")
     core = body.rstrip() if row.closed else body
     rest = line[len(core) :] if row.closed else line[len(body) :]
     for column in sorted((one for one in cells if one < len(row.spans)), reverse=True):
         left, right = row.spans[column]
-        side = aligned[column] if column < len(aligned) else ""
-        core = core[:left] + _padded(cells[column], core[left:right], side) + core[right:]
+        core = core[:left] + f" {cells[column]} ".ljust(right - left) + core[right:]
     if not row.closed:
         core += "|" if core[-1:].isspace() else " |"
     for column in range(len(row.spans), max(cells, default=-1) + 1):
         core += f" {cells[column]} |" if cells.get(column) else "  |"
     return core + rest
-
-
-def _padded(text: str, room: str, side: str) -> str:
-    """The text with blanks around it, as wide as the room where it fits and no tab is in it."""
-    spare = len(room) - len(text) - 2
-    if "\t" in room or spare < 0:
-        return f" {text} "
-    before = {"right": spare, "center": spare // 2}.get(side, 0)
-    return " " * (1 + before) + text + " " * (1 + spare - before)
 
 
 def replace_content(path: Path, content: bytes) -> None:

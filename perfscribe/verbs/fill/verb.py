@@ -76,7 +76,7 @@ def _fill_table(found: Document, table: document.Table, fit: Fit, overwrite: boo
                 cells[place] = text
                 marked += "".join(re.findall("[†‡]", text))
         if cells:
-            found.lines[row.line] = rewriting.filled_line(found.lines[row.line], row, cells, table.aligned)
+            found.lines[row.line] = rewriting.filled_line(found.lines[row.line], row, cells)
         count += len(cells)
     if count and marked:
         remarks.append(f"marked: {handin.MARKS[marked[0]]}; {fit.known.table.setup}")
