@@ -10,7 +10,6 @@ import ast
 import hashlib
 import importlib.metadata
 import importlib.util
-import json
 import os
 import platform
 import re
@@ -26,6 +25,7 @@ from typing import Any
 
 import psutil
 
+from perfscribe.base import files
 from perfscribe.instruments.tools import find_tool
 
 MIB = 2**20
@@ -153,8 +153,7 @@ def _gpu_identity() -> dict[str, Any]:
 
 def identity_id(identity: Mapping[str, Any]) -> str:
     """12 hexadecimal digits of the SHA-256 of the identity as canonical JSON; the order of keys does not matter."""
-    text = json.dumps(identity, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-    return hashlib.sha256(text.encode()).hexdigest()[:12]
+    return hashlib.sha256(files.canonical(identity).encode()).hexdigest()[:12]
 
 
 def granted_cores() -> tuple[int, ...]:
