@@ -258,30 +258,15 @@ def _gpu_clocks_mhz() -> list[dict[str, int | None]]:
 # --- processes and memory ---------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class GpuProcess:
-    """A process that holds a context on a visible GPU.
+def foreign_processes(nvml: Any, gpus: Iterable[Any]) -> dict[int, str]:
+    """Base names, by number, of what computes on these GPUs and is neither this process nor below it.
 
-    gpu: position among the visible GPUs. name: base name of the program. memory_bytes: None where NVML hides it.
-    known: whether its number means anything here; in a container NVML may give numbers of the host.
+    In a container NVML may give numbers of the host. One that means nothing here may be our own and is left out.
     """
-
-    gpu: int
-    pid: int
-    name: str
-    memory_bytes: int | None
-    known: bool
-
-
-def gpu_processes(nvml: Any, gpus: Iterable[Any]) -> list[GpuProcess]:
-    """All compute processes on the GPUs given, one's own included."""
-    found = []
-    for position, gpu in enumerate(gpus):
-        for process in ask(nvml, "nvmlDeviceGetComputeRunningProcesses", gpu) or []:
-            name = _process_name(nvml, process.pid)
-            known = name is not None or psutil.pid_exists(process.pid)
-            found.append(GpuProcess(position, process.pid, name or "unknown", process.usedGpuMemory, known))
-    return found
+    listed = [process for gpu in gpus for process in ask(nvml, "nvmlDeviceGetComputeRunningProcesses", gpu) or []]
+    names = {process.pid: _process_name(nvml, process.pid) for process in listed}
+    own = process_tree()
+    return {pid: name for pid, name in names.items() if name is not None and pid not in own}
 
 
 def _process_name(nvml: Any, pid: int) -> str | None:
@@ -293,23 +278,6 @@ def _process_name(nvml: Any, pid: int) -> str | None:
     if not name:
         name = ask(nvml, "nvmlSystemGetProcessName", pid) or ""
     return PurePath(name.split()[0]).name if name.split() else None
-
-
-def processes_on_gpu() -> list[GpuProcess]:
-    """Processes on the visible GPUs that are neither this one nor below it."""
-    nvml = open_nvml()
-    return foreign(gpu_processes(nvml, visible_gpus(nvml)), process_tree())
-
-
-def foreign(processes: Iterable[GpuProcess], own: Iterable[int]) -> list[GpuProcess]:
-    """Those not among `own`, as far as their numbers can be compared with ours.
-
-    A number unknown here is of a process that has just ended when one of our own is listed under its right number,
-    and is else left in: it may be another container's, or ours under the host's number.
-    """
-    processes, own = list(processes), set(own)
-    comparable = any(process.pid in own for process in processes)
-    return [one for one in processes if one.pid not in own and (one.known or not comparable)]
 
 
 def process_tree() -> set[int]:

@@ -87,7 +87,7 @@ class Watch:
             for gpu, samples in zip(self._gpus, self._samples, strict=True):
                 self._sample(gpu, samples)
             if time.monotonic() >= next_look:
-                self._look_for_foreign()
+                self._foreign |= environment.foreign_processes(self._nvml, self._gpus)
                 next_look = time.monotonic() + PROCESS_INTERVAL_S
             due = max(due + INTERVAL_S, time.monotonic())  # a late sample does not pull the next ones together
             if self._stop.wait(due - time.monotonic()):
@@ -104,12 +104,6 @@ class Watch:
         for name, value in read.items():
             if value is not None:
                 samples[name].append(value)
-
-    def _look_for_foreign(self) -> None:
-        listed = environment.gpu_processes(self._nvml, self._gpus)
-        for process in environment.foreign(listed, environment.process_tree()):
-            if process.known:  # a number from outside this container may be our own
-                self._foreign[process.pid] = process.name
 
     def summary(self) -> dict[str, Any]:
         """Figures of the window, once the context is left.

@@ -43,7 +43,6 @@ def report(units: Sequence[tuple[str, list[Cell]]], of: Sequence[subjects.Subjec
         "Machine": _pairs(_machine()),
         "Python and libraries": _pairs(_software()),
         "Tools": _pairs(_tools()),
-        "Other processes on the GPU": _processes(),
         "What this machine leaves unsupported": _experiments(units),
     }
     if of:
@@ -98,14 +97,6 @@ def _tools() -> list[tuple[str, str]]:
         off_path = "" if path is None or shutil.which(name) else "  (not on PATH)"
         rows.append((name, f"{path}{off_path}" if path else "not found"))
     return rows
-
-
-def _processes() -> str:
-    rows = [
-        (one.gpu, one.pid, one.name, _gib(one.memory_bytes) if one.memory_bytes else "not told")
-        for one in environment.processes_on_gpu()
-    ]
-    return tabulate(rows, headers=("GPU", "process", "name", "memory"), disable_numparse=True) if rows else "none"
 
 
 def _experiments(units: Sequence[tuple[str, list[Cell]]]) -> str:
