@@ -160,18 +160,13 @@ def _plans(folder: Path) -> dict[str, list[Path]]:
 
 
 def _of_commit(root: Path, name: str, site: str, word: str) -> Side:
-    """The newest record of each cell and round that a commit measured; COMMIT+: with uncommitted changes."""
+    """The newest record of each cell and round that a commit measured, without uncommitted changes."""
     folder = root / "results" / site
-    every = [row for path in sorted((folder / "journal").glob("*")) for row in journal.read(path).all_records()]
-    dirty, revision = word.endswith("+"), word.removesuffix("+")
-    commit = _resolved(root, revision) or revision
-    rows = [
-        row
-        for row in every
-        if re.fullmatch(r"[0-9a-f]{7,40}", commit)
-        and str(row["provenance"].get("commit") or "").startswith(commit)
-        and bool(row["provenance"].get("dirty")) == dirty
-    ]
+    found = (row for path in sorted((folder / "journal").glob("*")) for row in journal.read(path).all_records())
+    every = [row for row in found if not row["provenance"].get("dirty")]
+    commit = _resolved(root, word) or word
+    named = re.fullmatch(r"[0-9a-f]{7,40}", commit)
+    rows = [row for row in every if named and str(row["provenance"].get("commit") or "").startswith(commit)]
     if not rows:
         measured = ", ".join(sorted({commit_name(row["provenance"]) for row in every})) or "none"
         raise ValueError(f"compare: {name}: site {site} holds no records of {word!r}; it has those of {measured}")
