@@ -284,13 +284,7 @@ class Journal:
         """Keep a cell's record."""
         self.append("record", **record)
 
-    def retire(self, records: Iterable[dict[str, Any]], why: str) -> int:
-        """Give records up on purpose, so that their cells are measured again; returns how many."""
-        given_up = list(records)
-        self.append(
-            "retired",
-            ids=[record["id"] for record in given_up],
-            slots=[[record["key"], record["round"]] for record in given_up],
-            why=why,
-        )
-        return len(given_up)
+    def retire(self, records: list[dict[str, Any]], why: str) -> None:
+        """Give records up on purpose, so that their cells are measured again."""
+        slots = [[record["key"], record["round"]] for record in records]
+        self.append("retired", ids=[record["id"] for record in records], slots=slots, why=why)

@@ -74,7 +74,7 @@ def main(root: Path, site: str, arguments: list[str]) -> int:
         # All shards are due again, `not_run` cells too. First, so that a retired cell is never without a job.
         units = [path.stem for path in (results / "checksums").glob(f"measure-{experiment}-*.json")]
         checksums.forget(results, units)
-        number = book.retire(given_up, "remeasure " + " ".join(arguments))
+        book.retire(given_up, "remeasure " + " ".join(arguments))
 
-    print(f"records of {experiment} retired: {number}; the next `./run report` measures their cells again")
+    print(f"records of {experiment} retired: {len(given_up)}; the next `./run report` measures their cells again")
     return 0
