@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import http.client
-import urllib.error
 import urllib.request
 from pathlib import Path
 
@@ -22,7 +21,7 @@ def _download(url: str) -> bytes:
         with urllib.request.urlopen(url, timeout=TIMEOUT_S) as answer:  # an address of this module
             content: bytes = answer.read()
             return content
-    except (urllib.error.URLError, http.client.HTTPException, OSError) as error:
+    except (http.client.HTTPException, OSError) as error:
         raise ValueError(f"{url}: cannot be fetched ({getattr(error, 'reason', error)})") from None
 
 
