@@ -73,12 +73,6 @@ class Side:
     identities: dict[str, Row] = field(default_factory=dict)
 
     @property
-    def rows(self) -> list[Row]:
-        """The records of all cells that ran."""
-        cells = (cell for of in self.cells.values() for cell in of.values())
-        return [row for cell in cells for row in cell.rows if row["provenance"]]
-
-    @property
     def machines(self) -> str:
         """Short names of the machines that measured it."""
         return (
@@ -88,7 +82,8 @@ class Side:
     @property
     def commits(self) -> str:
         """The commits that measured it; + where with uncommitted changes."""
-        return ", ".join(sorted({commit_name(row["provenance"]) for row in self.rows})) or "none"
+        rows = (row for of in self.cells.values() for cell in of.values() for row in cell.rows)
+        return ", ".join(sorted({commit_name(row["provenance"]) for row in rows if row["provenance"]})) or "none"
 
     def identity(self, cell: Cell | None = None) -> dict[str, set[str]]:
         """What the machines of a cell, or of all, say: texts by key."""
