@@ -96,8 +96,8 @@ def rounds(*rows: Row | None) -> str:
 
 def of_steps(rows: Iterable[Row | None]) -> str:
     """How many steps were timed of each."""
-    counts = sorted({int(row["step_ms_n"]) for row in rows if row is not None and ok(row)}) or [""]
-    return f"median ± half IQR of {' to '.join(map(str, dict.fromkeys([counts[0], counts[-1]])))} steps"
+    counts = sorted({row["step_ms_n"] for row in rows if row is not None and ok(row)}, key=int)
+    return f"median ± half IQR of {' to '.join(dict.fromkeys([*counts[:1], *counts[-1:]]))} steps"
 
 
 def trained(site: Site, row: Row | None, rows: Sequence[Row]) -> str:

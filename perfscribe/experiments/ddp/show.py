@@ -180,7 +180,7 @@ def overhead(cell: Sequence[Record]) -> list[Record]:
 def _is_off(row: Record) -> bool:
     """Whether the model is further from what is exposed than half its interquartile range."""
     spread = row.values["exposed_spread"]
-    return abs(row.values["residual_ms"]) > (spread / 2 if isinstance(spread, float) else 0.0)
+    return abs(float(row.values["residual_ms"])) > (spread / 2 if isinstance(spread, float) else 0.0)
 
 
 def _fit(rows: Sequence[Record]) -> OverheadFit | str:
