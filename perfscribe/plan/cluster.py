@@ -33,8 +33,10 @@ THREAD_VARIABLES = (
 # Of the settings, what says who pays and which machines are the user's stays out of records.
 NOT_RECORDED = ("account", "nodes")
 # Resources by the names that Snakemake's Slurm executor has for them.
-SMALL_JOB = ("slurm_account", "slurm_partition", "runtime", "constraint", "qos", "mem_mb", "nodes")
-MEASURING_JOB = (*SMALL_JOB, "slurm_extra", "tasks", "gpu", "gres", "cpus_per_task")
+MEASURING_JOB = (
+    *("slurm_account", "slurm_partition", "runtime", "constraint", "qos", "mem_mb", "nodes"),
+    *("slurm_extra", "tasks", "gpu", "gres", "cpus_per_task"),
+)
 
 
 class Need(NamedTuple):
@@ -237,13 +239,6 @@ class Cluster:
         # The prologue replaces Snakemake's own `set -euo pipefail`.
         setup = ["set +u -e", *self.settings["setup"], "set +e -u"] if self.settings["setup"] else []
         return "".join(f"{line}\n" for line in [*threads, *exports, *setup])
-
-    def as_json(self) -> dict[str, Any]:
-        """What plan/cluster.json holds."""
-        return {
-            "settings": dict(self.settings),
-            "needs": {name: list(map(list, of)) for name, of in self.needs.items()},
-        }
 
 
 def read(plan_folder: Path) -> Cluster | None:

@@ -73,7 +73,7 @@ class Plan:
         """Write what changed, delete what is no longer planned."""
         wanted = {**self.units, "index": self.index}
         if self.cluster is not None:
-            wanted[Path(cluster.FILE).stem] = self.cluster.as_json()
+            wanted[Path(cluster.FILE).stem] = vars(self.cluster)
         for name, unit in wanted.items():
             files.write_json_if_changed(folder / f"{name}.json", unit)
         for path in folder.glob("*.json"):

@@ -234,27 +234,16 @@ class Session:
         return (prologue + program).replace("{", "{{").replace("}", "}}")
 
     @property
-    def small_job(self) -> dict[str, Callable[..., int | str | None]]:
-        """What a small job asks a cluster for; on one machine none of it counts."""
-        return {name: self._resource(name) for name in cluster.SMALL_JOB}
-
-    @property
     def measuring_job(self) -> dict[str, Callable[..., int | str | None]]:
-        """What a measuring job asks for."""
-        return {name: self._resource(name) for name in cluster.MEASURING_JOB}
+        """What a measuring job asks a cluster for: functions that tell each resource by the job's wildcards."""
+        jobs = self.plan.cluster
+        if jobs is None:
+            return {}
 
-    def _resource(self, name: str) -> Callable[..., int | str | None]:
-        """The function by which a rule asks for a resource of its job: None on this machine, and where it asks none."""
+        def asking(name: str) -> Callable[..., int | str | None]:
+            return lambda wildcards: jobs.measuring_job(wildcards.experiment, int(wildcards.shard)).get(name)
 
-        def asked(wildcards: Any) -> int | str | None:
-            jobs = self.plan.cluster
-            if jobs is None:
-                return 0 if name.endswith("_mb") else None  # a size must be a number
-            if hasattr(wildcards, "shard"):
-                return jobs.measuring_job(wildcards.experiment, int(wildcards.shard)).get(name)
-            return jobs.small_job().get(name)
-
-        return asked
+        return {name: asking(name) for name in cluster.MEASURING_JOB}
 
     def threads(self, experiment: str, shard: int, cores: int) -> int:
         """How many of the cores that Snakemake was given a measuring job asks for: all, or its part of them."""
