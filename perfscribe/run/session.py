@@ -56,57 +56,47 @@ def told() -> Iterator[None]:
         sys.exit(1)
 
 
-@dataclass
-class RunLock:
-    """One run at a time in a checkout, by a lock that the kernel frees with the process, however it ends."""
+def take_lock(root: Path, wait_s: float = 0.0) -> IO[str] | None:
+    """Take the lock of the one run at a time in a checkout, within this time; None where another process has it.
 
-    path: Path
-    stream: IO[str] | None = field(default=None, repr=False)
+    The kernel frees it with what is returned, and with the process, however that ends.
+    """
+    path = root / LOCK
+    path.parent.mkdir(parents=True, exist_ok=True)
+    stream = open(path, "a+", encoding="utf-8")  # noqa: SIM115 (open as long as the lock is held)
+    deadline = time.monotonic() + wait_s
+    while True:
+        try:
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            break
+        except BlockingIOError:
+            if time.monotonic() >= deadline:
+                stream.close()
+                return None
+            time.sleep(0.1)
+        except OSError as error:
+            sys.exit(f"run: {path}: this file system locks no files ({error.strerror}); mount it with flock")
+    stream.truncate(0)
+    since = time.strftime("%Y-%m-%d %H:%M:%S")
+    stream.write(f"process {os.getpid()} of {account() or os.getuid()} on {socket.gethostname()}, since {since}\n")
+    stream.flush()
+    return stream
 
-    def try_acquire(self, wait_s: float = 0.0) -> bool:
-        """Take the lock, within this time; whether it was had."""
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        stream = open(self.path, "a+", encoding="utf-8")  # noqa: SIM115 (open as long as the lock is held)
-        deadline = time.monotonic() + wait_s
-        while True:
-            try:
-                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() >= deadline:
-                    stream.close()
-                    return False
-                time.sleep(0.1)
-            except OSError as error:
-                sys.exit(f"run: {self.path}: this file system locks no files ({error.strerror}); mount it with flock")
-        stream.truncate(0)
-        since = time.strftime("%Y-%m-%d %H:%M:%S")
-        stream.write(f"process {os.getpid()} of {account() or os.getuid()} on {socket.gethostname()}, since {since}\n")
-        stream.flush()
-        self.stream = stream
-        return True
 
-    def release(self) -> None:
-        """Give the lock back before the process ends."""
-        if self.stream is not None:
-            self.stream.close()
-            self.stream = None
-
-    def owner(self) -> str:
-        """Who holds it."""
-        return self.path.read_text("utf-8", "replace").strip() or "a process that has not said who it is"
+def _another_run(root: Path) -> str:
+    """That the lock is taken, and by whom."""
+    owner = (root / LOCK).read_text("utf-8", "replace").strip() or "a process that has not said who it is"
+    return f"another run is under way in this checkout: {owner}"
 
 
 @contextlib.contextmanager
 def alone(root: Path) -> Iterator[None]:
     """Hold the run lock; AnotherRun where another process does."""
-    lock = RunLock(root / LOCK)
-    if not lock.try_acquire():
-        raise AnotherRun(f"another run is under way in this checkout: {lock.owner()}")
-    try:
+    lock = take_lock(root)
+    if lock is None:
+        raise AnotherRun(_another_run(root))
+    with lock:
         yield
-    finally:
-        lock.release()
 
 
 def clear_leftovers(root: Path) -> None:
@@ -211,8 +201,7 @@ class Session:
 
     root: Path
     plan: plan.Plan
-    lock: RunLock
-    held: bool
+    lock: IO[str] | None = field(repr=False)  # None where another process has it
     read_only: bool
     tracker: str = trackers.NONE
     watcher: progress.Watcher | None = None
@@ -264,8 +253,8 @@ class Session:
 
         SystemExit with one line where another process runs in this checkout.
         """
-        if not self.held:
-            sys.exit(f"run: another run is under way in this checkout: {self.lock.owner()}")
+        if self.lock is None:
+            sys.exit(f"run: {_another_run(self.root)}")
         with told():
             self.started = True
             (self.root / STARTED).touch()
@@ -340,26 +329,25 @@ def _begin(root: Path, overrides: Mapping[str, Any], decides: bool, executor: st
     tools.use(raw.get("tools", {}), root)
     keep_bytecode(os.environ, root)  # jobs inherit it
     site = str(raw.get("site", LOCAL_SITE))
-    lock = RunLock(root / LOCK)
     read_only = is_committed(root, site)
     if decides and site != LOCAL_SITE and not read_only:
         print(f"site {site} was not published here: it is measured anew on this machine", file=sys.stderr)
     if not decides:
         # A committed site's plan does not depend on the machine, and its index is older than what shows it today.
         known = make_plan(root, raw) if read_only else plan.read_index(root / "results" / site / "plan")
-        return Session(root, known, lock, False, read_only, tracker=_tracker(raw))
-    held = lock.try_acquire(wait_s=LOCK_WAIT_S)
+        return Session(root, known, None, read_only, tracker=_tracker(raw))
+    lock = take_lock(root, wait_s=LOCK_WAIT_S)
     made = make_plan(root, raw, executor)
     before: dict[Path, tuple[bytes, int]] = {}
-    if held:
+    if lock is not None:
         before = snapshot(root / "results" / made.site / "plan")
         clear_leftovers(root)
         write_plan(root, raw, made)
         for line in renewed(root / "results" / made.site, made, read_only):
             print(f"run: {line}", file=sys.stderr)
     tracker = _tracker(raw, say=True)
-    session = Session(root, made, lock, held, read_only, tracker=tracker, plan_before=before)
-    if held:
+    session = Session(root, made, lock, read_only, tracker=tracker, plan_before=before)
+    if lock is not None:
         atexit.register(session.undo_plan_unless_started)
     return session
 
