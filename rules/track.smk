@@ -10,8 +10,5 @@ rule track:
     retries: 0
     conda:
         "../workflow/envs/perfscribe.yaml"
-    params:
-        site=SITE,
     shell:
-        "program {log:q} workflow/scripts/track.py --tracker {wildcards.tracker:q} --site {params.site:q}"
-        " --records {input.records:q} --out {output:q}"
+        "program {log:q} workflow/scripts/track.py --records {input.records:q} --out {output:q}"
