@@ -120,7 +120,7 @@ def steps(root: Path) -> dict[str, Spent]:
         "tables and figures": ("present", "--plan", f"{results}/plan/present-{EXPERIMENT}.json", "--records", records),
         "report": ("report", "--plan", f"{results}/plan/report.json", "--records", records, *summary),
         "page": ("write_html", "--plan", f"{results}/plan/page.json", "--report", report, *page),
-        "verdict": ("verdict", "--report", report, "--records", records, "--out", f"{results}/verdict.txt"),
+        "verdict": ("verdict", "--records", records, "--out", f"{results}/verdict.txt"),
     }
     found = {name: timed(root, f"{scripts}/{words[0]}.py", *words[1:]) for name, words in commands.items()}
     together = Spent(*map(sum, list(zip(*found.values(), strict=True))[:2]), max(one.peak_mb for one in found.values()))

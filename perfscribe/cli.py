@@ -326,7 +326,7 @@ def entry() -> int:
             print(f"run: {error.filename or 'a file or standard output'}: {error.strerror}", file=sys.stderr)
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # for what Python still flushes
         return 128 + signal.SIGPIPE if reader_left else 1
-    except (ValueError, session.AnotherRun) as error:
+    except ValueError as error:
         sys.exit(f"run: {error}")
     except KeyboardInterrupt:
         return 130

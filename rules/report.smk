@@ -50,5 +50,4 @@ rule verdict:
     conda:
         "../workflow/envs/perfscribe.yaml"
     shell:
-        "program {log:q} workflow/scripts/verdict.py --report {input.report:q} --records {input.records:q}"
-        " --out {output:q}"
+        "program {log:q} workflow/scripts/verdict.py --records {input.records:q} --out {output:q}"

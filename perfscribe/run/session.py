@@ -41,10 +41,6 @@ LOCK = Path(".perfscribe") / "run.lock"
 LOCK_WAIT_S = 0.5
 
 
-class AnotherRun(Exception):
-    """The checkout is in use; the text says by whom."""
-
-
 @contextlib.contextmanager
 def told() -> Iterator[None]:
     """End the process with what was wrong; Snakemake itself may be quiet."""
@@ -91,10 +87,10 @@ def _another_run(root: Path) -> str:
 
 @contextlib.contextmanager
 def alone(root: Path) -> Iterator[None]:
-    """Hold the run lock; AnotherRun where another process does."""
+    """Hold the run lock; ValueError where another process does, which the text names."""
     lock = take_lock(root)
     if lock is None:
-        raise AnotherRun(_another_run(root))
+        raise ValueError(_another_run(root))
     with lock:
         yield
 

@@ -22,7 +22,7 @@ from perfscribe.show.drawn import PUBLISHED
 
 
 def main(root: Path, raw: Mapping[str, Any], names: Sequence[str]) -> int:
-    """Draw these published sites, or all; ValueError with one line where one is none, AnotherRun."""
+    """Draw these published sites, or all; ValueError with one line where one is none, or another run is under way."""
     known = sorted(path.parent.name for path in (root / "results").glob(f"*/{PUBLISHED}"))
     for name in names:
         if name not in known:
@@ -51,10 +51,9 @@ def draw(root: Path, raw: Mapping[str, Any], name: str) -> None:
         of = [root / path for path in site.records_for(experiment)]
         presenting.present(plan / f"present-{experiment}.json", of, root)
     read: list[str | Path] = ["--records", *records]
-    report, verdict = f"report/{name}/report.md", f"{site.results}/verdict.txt"
-    written = ["--out", report, "--summary", f"{site.results}/summary.json"]
+    written = ["--out", f"{site.report}/report.md", "--summary", f"{site.results}/summary.json"]
     _run(root, name, "report.py", "--plan", plan / "report.json", *read, *written)
-    _run(root, name, "verdict.py", "--report", report, *read, "--out", verdict)
+    _run(root, name, "verdict.py", *read, "--out", f"{site.results}/verdict.txt")
 
 
 def _run(root: Path, name: str, program: str, *words: str | Path) -> None:

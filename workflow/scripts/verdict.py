@@ -1,7 +1,7 @@
 """Say whether the run as a whole can be trusted: exit status 1 where every measured cell of an experiment failed, or
 a self-test before trainings did.
 
-verdict.py --report REPORT --out FILE --records FILE [FILE ...]
+verdict.py --records FILE [FILE ...] --out FILE
 """
 
 import sys
@@ -31,7 +31,7 @@ def broken(rows: list[dict]) -> str:
 
 def main() -> None:
     """Read the arguments and do the work."""
-    args = paths(__doc__, "--report", "--records", "--out")
+    args = paths(__doc__, "--records", "--out")
     by_experiment: dict[str, list[dict]] = {}
     refused: dict[str, None] = {}
     for path in args.records:
