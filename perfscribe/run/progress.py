@@ -100,34 +100,24 @@ class Watcher:
     def __init__(self, root: Path, plan: Plan, out: TextIO | None = None) -> None:
         self.out = out or sys.stderr
         results = root / "results" / plan.site
-        self.tails = [
-            Tail(results / "journal" / experiment / f"{shard}.jsonl")
-            for experiment, shards in plan.shards.items()
-            for shard in range(shards)
-        ]
+        shards = [(experiment, shard) for experiment, count in plan.shards.items() for shard in range(count)]
+        self.tails = [Tail(results / "journal" / experiment / f"{shard}.jsonl") for experiment, shard in shards]
         self.tails += [
             Tail(results / "journal" / SELF_TEST / gate.journal_file(experiment, shard))
-            for experiment in plan.gated
-            for shard in range(plan.shards[experiment])
+            for experiment, shard in shards
+            if experiment in plan.gated
         ]
-        self.cost_left: dict[tuple[str, str, int], float] = {}
         self.plan = plan
-        self.shards: dict[tuple[str, str, int], int] = {}
+        self.left: dict[tuple[str, str, int], tuple[float, int]] = {}  # cost and shard of cells without a record
         self.levels: dict[str, dict[str, set[str]]] = {}  # of an experiment's cells, by factor
         self.pace: dict[str, Pace] = {}
         self.failed: Counter[tuple[str, str]] = Counter()  # by experiment and status
         self.done = 0
-        for shard in self._shards(root, plan):
-            self._enter(shard)
-        self.total = self.done + len(self.cost_left)
+        for experiment, shard in shards:
+            self._enter(Shard(results / "plan" / f"measure-{experiment}-{shard}.json", root))
+        self.total = self.done + len(self.left)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
-
-    @staticmethod
-    def _shards(root: Path, plan: Plan) -> Iterator[Shard]:
-        for experiment, shards in plan.shards.items():
-            for number in range(shards):
-                yield Shard(root / "results" / plan.site / "plan" / f"measure-{experiment}-{number}.json", root)
 
     def _enter(self, shard: Shard) -> None:
         """Count the shard's cells in, and those that have a record already as done."""
@@ -136,7 +126,7 @@ class Watcher:
             if task.cell["skip"]:
                 continue
             cell = _cell_of(shard.plan["experiment"], task.cell["factors"], task.round)
-            self.cost_left[cell], self.shards[cell] = task.cell["cost"], shard.plan["shard"]
+            self.left[cell] = task.cell["cost"], shard.plan["shard"]
             levels = self.levels.setdefault(shard.plan["experiment"], {})
             for name, level in {**task.cell["factors"], "round": task.round}.items():
                 levels.setdefault(name, set()).add(str(level))
@@ -145,20 +135,19 @@ class Watcher:
                 self._finish(cell, found.wall_s)
 
     def _finish(self, cell: tuple[str, str, int], wall_s: float) -> bool:
-        cost = self.cost_left.pop(cell, None)
-        if cost is None:
+        if cell not in self.left:
             return False
+        cost, _ = self.left.pop(cell)
         self.done += 1
         self.pace.setdefault(cell[0], Pace()).add(wall_s, cost)
         return True
 
     def seconds_left(self) -> float | None:
         """Expected time of what is left, from cells of the same experiment; None where none is done yet."""
-        if any(experiment not in self.pace for experiment, _, _ in self.cost_left):
+        if any(experiment not in self.pace for experiment, _, _ in self.left):
             return None
         alone_s, beside_s = 0.0, dict[tuple[str, int], float]()
-        for cell, cost in self.cost_left.items():
-            experiment, shard = cell[0], self.shards.get(cell, 0)
+        for (experiment, _, _), (cost, shard) in self.left.items():
             expected_s = self.pace[experiment].expected_s(cost)
             if (experiment, shard) in self.plan.beside_others:
                 beside_s[experiment, shard] = beside_s.get((experiment, shard), 0.0) + expected_s
@@ -180,8 +169,8 @@ class Watcher:
         for (experiment, status), cells in self.failed.items():
             again = f"./run remeasure {experiment} status={status}"
             self._say(f"{experiment}: {cells} {status}; to measure again: {again}, then ./run report")
-        if budget_spent and self.cost_left:
-            self._say(f"time budget spent: {len(self.cost_left)} cells not run; the next ./run report goes on")
+        if budget_spent and self.left:
+            self._say(f"time budget spent: {len(self.left)} cells not run; the next ./run report goes on")
 
     def _run(self) -> None:
         while not self._stop.wait(POLL_S):
@@ -210,7 +199,7 @@ class Watcher:
         named = {**record["factors"], "round": record["round"]}
         varying = [name for name in named if len(levels.get(name, ())) > 1 and name != "code"]  # that is a digest
         seconds = self.seconds_left()
-        left = f", {duration(seconds)} left" if seconds is not None and self.cost_left else ""
+        left = f", {duration(seconds)} left" if seconds is not None and self.left else ""
         if record["status"] in ("failed", "timeout"):
             self.failed[record["experiment"], record["status"]] += 1
         where = " ".join([record["experiment"], *(f"{name}={named[name]}" for name in varying)])
