@@ -371,14 +371,13 @@ def _is_wanted(experiment: str, config: Mapping[str, Any], chapters: Collection[
     return wanted and _is_shown(experiment, chapters, root)
 
 
-def replan_presentation(committed: Plan, root: Path, code: Sources | None = None) -> Plan:
+def replan_presentation(committed: Plan, code: Sources) -> Plan:
     """The plan of a committed site: its measuring units stay as they are, how it is shown follows today's code.
 
     Experiments that there are no longer are left out. Its data sets are not generated again; their digests were
     published with it.
     """
-    code = code or Sources(root)
-    known = registry.measured(root)
+    known = registry.measured(code.root)
     committed.shards = {name: count for name, count in committed.shards.items() if name in known}
     committed.gated = [name for name in committed.gated if name in known]
     committed.datasets = {}

@@ -265,5 +265,4 @@ def for_shard(
     possible = [cell["requires"] for cell in plan["cells"] if not cell["skip"]]
     counts = {requires: environment.gpus_needed(requires) for requires in map(tuple, possible)}
     need = max((count for requires, count in counts.items() if count and not environment.unmet(requires)), default=0)
-    have = len(visible())
-    return Lease(min(need, have), beside_others and needs_one_gpu(plan["cells"]), say)
+    return Lease(need, beside_others and needs_one_gpu(plan["cells"]), say)

@@ -132,7 +132,7 @@ def make_plan(root: Path, raw: Mapping[str, Any], executor: str | None = None) -
     code = fingerprint.Sources(root, memory.recall)
     site = raw.get("site", LOCAL_SITE)
     if is_committed(root, site):
-        made = plan.replan_presentation(plan.read_index(root / "results" / site / "plan"), root, code)
+        made = plan.replan_presentation(plan.read_index(root / "results" / site / "plan"), code)
     else:
         settings = cluster.settings_for(configuration.resolve(raw, "cpu"), executor)  # no preset has its own
         made = plan.build(raw, resolve_preset(raw.get("preset", "auto"), settings), root, settings, code)
@@ -175,22 +175,6 @@ def renewed(results: Path, made: plan.Plan, published: bool) -> list[str]:
     return lines if len(lines) <= MOST_TOLD else [*lines[: MOST_TOLD - 1], f"{len(lines) - MOST_TOLD + 1} files more"]
 
 
-def snapshot(folder: Path) -> dict[Path, tuple[bytes, int]]:
-    """Content and modification time in ns of the folder's JSON files."""
-    return {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in folder.glob("*.json")}
-
-
-def restore(folder: Path, before: Mapping[Path, tuple[bytes, int]]) -> None:
-    """Bring the folder's JSON files back to a snapshot."""
-    for path in folder.glob("*.json"):
-        if path not in before:
-            path.unlink()
-    for path, (content, modified_ns) in before.items():
-        if not path.is_file() or path.stat().st_mtime_ns != modified_ns:
-            files.write_bytes(path, content)
-            os.utime(path, ns=(modified_ns, modified_ns))
-
-
 @dataclass
 class Session:
     """What the Snakefile knows of this run."""
@@ -204,6 +188,7 @@ class Session:
     jobs: slurm_jobs.Keeper | None = None
     started: bool = False
     budget_ends: float = math.inf
+    # Content and modification time in ns of the plan files that the last run left.
     plan_before: dict[Path, tuple[bytes, int]] = field(default_factory=dict, repr=False)
 
     def shell_prefix(self, main_process: bool) -> str:
@@ -241,8 +226,15 @@ class Session:
         A dry run, --lint and --report plan for the machine that they are called on, which need not be the one that was
         measured.
         """
-        if not self.started:
-            restore(self.root / "results" / self.plan.site / "plan", self.plan_before)
+        if self.started:
+            return
+        for path in (self.root / "results" / self.plan.site / "plan").glob("*.json"):
+            if path not in self.plan_before:
+                path.unlink()
+        for path, (content, modified_ns) in self.plan_before.items():
+            if not path.is_file() or path.stat().st_mtime_ns != modified_ns:
+                files.write_bytes(path, content)
+                os.utime(path, ns=(modified_ns, modified_ns))
 
     def start(self) -> None:
         """Begin to tell progress from the journals; leave a mark that there was something to do.
@@ -334,17 +326,17 @@ def _begin(root: Path, overrides: Mapping[str, Any], decides: bool, executor: st
         return Session(root, known, None, read_only, tracker=_tracker(raw))
     lock = take_lock(root, wait_s=LOCK_WAIT_S)
     made = make_plan(root, raw, executor)
-    before: dict[Path, tuple[bytes, int]] = {}
+    session = Session(root, made, lock, read_only)
     if lock is not None:
-        before = snapshot(root / "results" / made.site / "plan")
+        results = root / "results" / made.site
+        for path in (results / "plan").glob("*.json"):
+            session.plan_before[path] = path.read_bytes(), path.stat().st_mtime_ns
         clear_leftovers(root)
         write_plan(root, raw, made)
-        for line in renewed(root / "results" / made.site, made, read_only):
+        for line in renewed(results, made, read_only):
             print(f"run: {line}", file=sys.stderr)
-    tracker = _tracker(raw, say=True)
-    session = Session(root, made, lock, read_only, tracker=tracker, plan_before=before)
-    if lock is not None:
         atexit.register(session.undo_plan_unless_started)
+    session.tracker = _tracker(raw, say=True)
     return session
 
 
