@@ -67,22 +67,18 @@ class Child:
         words = [experiment, str(memory_limit_bytes), *libraries]
         env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(root), os.environ.get("PYTHONPATH", "")]).strip(":")}
         env |= lease.variables() if lease else {}
-        requests, ours = os.pipe()
-        self._requests = os.fdopen(ours, "wb")
-        ours, answers = os.pipe()
-        self._answers = os.fdopen(ours, "rb", buffering=0)
         self._process = subprocess.Popen(
             [sys.executable, "-m", "perfscribe.run.child", *words],
-            stdin=requests,
-            stdout=answers,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
             env=env,
             cwd=root,
             process_group=0,
             pass_fds=lease.descriptors if lease else (),
             preexec_fn=functools.partial(begin_child, os.getpid(), lease.cores if lease else ()),
         )
-        os.close(requests)
-        os.close(answers)
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._requests, self._answers = self._process.stdin, self._process.stdout
         self._buffer = b""
         ready = self._answer(IMPORT_TIMEOUT_S)
         self.import_failure = None if ready.get("ready") else ready
