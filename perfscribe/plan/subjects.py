@@ -65,22 +65,14 @@ def read(name: str, adapters: Path) -> Subject:
     for kernel, functions in KERNELS.items():
         written = [next((one for one in names if code.is_written(one)), "") for names in functions]
         if all(written[:REQUIRED]):
-            digests[kernel] = _digest(code, filter(None, written), adapters)
+            try:
+                digests[kernel] = code.digest(filter(None, written))
+            except RecursionError:
+                raise ValueError(f"subject: {adapters}: nested too deep") from None
         else:
             lacking[kernel] = next(names[0] for names, one in zip(functions, written, strict=True) if not one)
-    missing = sorted(one for one in code.libraries if not _is_installed(one))
+    missing = sorted(one for one in code.libraries - sys.stdlib_module_names if importlib.util.find_spec(one) is None)
     return Subject(name, digests, lacking, missing, [path.name for path in code.broken])
-
-
-def _digest(code: Code, functions: Iterable[str], adapters: Path) -> str:
-    try:
-        return code.digest(functions)
-    except RecursionError:
-        raise ValueError(f"subject: {adapters}: nested too deep") from None
-
-
-def _is_installed(package: str) -> bool:
-    return package in sys.stdlib_module_names or importlib.util.find_spec(package) is not None
 
 
 def cells(experiment: str, of: Sequence[Cell], subjects: Iterable[Subject], sources: Sources) -> list[Cell]:
