@@ -18,8 +18,6 @@ def main() -> None:
     """Read the arguments and do the work."""
     arguments = paths(__doc__, "--plan")
     plan = read_json(arguments.plan)
-    if missing := [key for key in ("dataset", "parameters", "formats") if key not in plan]:
-        raise ValueError(f"{arguments.plan}: no plan of a data set: {', '.join(missing)} missing")
     folder = arguments.plan.parents[1] / "data" / str(plan["dataset"])
     digest = generate(plan, folder)
     made = [path for path in sorted(folder.rglob("*")) if path.is_file()]
