@@ -16,8 +16,6 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from perfscribe.run.lifeline import die_with_parent
-
 if TYPE_CHECKING:
     from perfscribe.run.leases import Lease
 
@@ -40,6 +38,20 @@ def signal_name(number: int) -> str:
         return signal.Signals(number).name
     except ValueError:  # real-time signals have no names
         return f"signal {number}"
+
+
+def die_with_parent(parent: int) -> None:
+    """Ask the kernel to kill this process when its parent dies; for preexec_fn, parent is the caller's process id.
+
+    Linux only; elsewhere the closed pipe ends a child after its cell.
+    """
+    if sys.platform.startswith("linux"):
+        import ctypes
+
+        pr_set_pdeathsig = 1
+        ctypes.CDLL(None, use_errno=True).prctl(pr_set_pdeathsig, signal.SIGKILL)
+        if os.getppid() != parent:  # it died before the kernel was asked
+            os._exit(1)
 
 
 def begin_child(parent: int, cores: Collection[int] = ()) -> None:

@@ -14,7 +14,7 @@ from typing import NoReturn
 
 import psutil
 
-from perfscribe.run.lifeline import die_with_parent
+from perfscribe.run.processes import die_with_parent
 
 # After the first signal: what measures is asked to stop, then Snakemake, which cancels a cluster's jobs, then all end.
 SNAKEMAKE_AFTER_S, ALL_AFTER_S = 3.0, 6.0
