@@ -264,7 +264,7 @@ class Session:
         ends = {"budget_ends": self.budget_ends} if budgets else {}
         files.write_json(self.root / CLOCK, {"started": time.time(), **ends})
 
-    def end(self, report: str, page: str = "", failed: bool = False) -> None:
+    def end(self, report: str, page: str, failed: bool = False) -> None:
         """Stop telling progress; the last line names the report, the one before it its HTML twin."""
         if self.jobs is not None:
             self.jobs.stop()
@@ -273,7 +273,7 @@ class Session:
         if self.watcher is not None:
             self.watcher.stop(time.time() > self.budget_ends)
         if (self.root / report).is_file():
-            if page and (self.root / page).is_file():
+            if (self.root / page).is_file():
                 print(f"as HTML: {page}", file=sys.stderr)
             print(
                 f"report: {report}{' (the run did not finish, see above)' if failed else ''}",

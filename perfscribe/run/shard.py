@@ -13,8 +13,8 @@ from perfscribe.base.atomic import replacing
 from perfscribe.plan.plan_cells import cell_from_json, cell_key
 from perfscribe.records import checksums, environment, form, journal, records
 
-# When the run that started this job must end, below the project's root.
 MOST_ROUNDS = 100  # that a config may ask for
+# When the run that started this job must end, below the project's root.
 CLOCK = Path(".perfscribe") / "clock.json"
 
 
