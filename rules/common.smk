@@ -30,6 +30,8 @@ if PLAN.cluster is not None and workflow.is_main_process:
     workflow.register_resource(
         "_nodes", PLAN.cluster.jobs_at_a_time(workflow.resource_settings.nodes)
     )
+# What a job of one core asks a cluster for.
+SMALL_JOB = PLAN.cluster.small_job() if PLAN.cluster is not None else {}
 shell.prefix(SESSION.shell_prefix(workflow.is_main_process))
 
 

@@ -18,6 +18,6 @@ for _dataset in PLAN.datasets:
         # All where it would else run beside a measuring job.
         threads: ALL_CORES if PLAN.at_a_time > 1 else 1
         resources:
-            **(PLAN.cluster.small_job() if PLAN.cluster is not None else {}),
+            **SMALL_JOB,
         shell:
             "program {log:q} workflow/scripts/generate_data.py --plan {input.plan:q}"

@@ -9,7 +9,7 @@ rule nsys_export:
     conda:
         "../workflow/envs/perfscribe.yaml"
     resources:
-        **SESSION.small_job,
+        **SMALL_JOB,
     shell:
         "program {log:q} workflow/scripts/nsys_export.py --report {input:q} --out {output:q}"
 
@@ -24,6 +24,6 @@ rule nsys_kernels:
     conda:
         "../workflow/envs/perfscribe.yaml"
     resources:
-        **SESSION.small_job,
+        **SMALL_JOB,
     shell:
         "program {log:q} workflow/scripts/nsys_kernels.py --export {input:q} --out {output:q}"
