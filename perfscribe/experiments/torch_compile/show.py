@@ -134,11 +134,10 @@ def _time_columns(problem: str) -> list[t.Column]:
 
 
 def _published(problem: str) -> list[t.Column]:
-    """What the sources print of each phase, eager and compiled; none of them has CUDA graphs."""
+    """What the sources print of each phase, eager and compiled."""
 
     def levels(record: Record, variant: str) -> Mapping[str, Any]:
-        is_theirs = record.factors["implementation"] == "compiled"
-        return {**record.factors, "implementation": variant} if is_theirs else {}
+        return {**record.factors, "implementation": variant}
 
     known = [one for one in references.load("torch_compile") if ("size" in one.factors) == (problem == "model")]
     given = {(one.source, one.metric) for one in known}
@@ -181,19 +180,13 @@ def _cost_columns() -> list[t.Column]:
         *t.values(compile_s="Compile (s)", compiler_start_s="Once a process (s)", pays_after="Pays after (passes)"),
         *t.exact(graphs="Graphs", graph_breaks="Graph breaks", recompiles="Recompiles"),
         t.value("peak_eager_bytes", "Peak, eager (GiB)", 1 / t.GIB, "peak_eager_gib"),
-        t.derived("peak_compiled_gib", "Peak, compiled (GiB)", _compiled_peak_gib),
+        t.value("peak_compiled_bytes", "Peak, compiled (GiB)", 1 / t.GIB, "peak_compiled_gib"),
     ]
 
 
 def _what(record: Record) -> str:
     of = record.factors
     return f"attention, d_model {of['head_dim']}" if of["problem"] == "attention" else f"model {of['size']}"
-
-
-def _compiled_peak_gib(record: Record) -> float | str:
-    """Peak of the allocator in a compiled pass; CUDA graphs hold theirs in a pool that a replay does not touch."""
-    counted = float(record.values["peak_compiled_bytes"]) / t.GIB
-    return "in the graphs' pool" if record.factors["implementation"] == "cuda_graphs" else counted
 
 
 # The figure
@@ -208,11 +201,9 @@ def figures(tables: Mapping[str, t.Table]) -> list[f.Figure]:
 
 
 def _draw(canvas: Any, rows: pd.DataFrame) -> None:
-    """Forward and full step, a line a context, dtype and implementation."""
+    """Forward and full step, a line a context, backend and dtype."""
     sizes = list(dict.fromkeys(rows["size"]))
-    groups = list(
-        rows.groupby(f.varying(rows, ("seq_len", "backend", "implementation", "dtype", "device")), sort=False)
-    )
+    groups = list(rows.groupby(f.varying(rows, ("seq_len", "backend", "dtype", "device")), sort=False))
     for axes, phase in zip(canvas.subplots(1, 2, sharey=True), ("forward", "full_step"), strict=True):
         for number, (level, group) in enumerate(groups):
             shift = STAGGER * (number - (len(groups) - 1) / 2)
