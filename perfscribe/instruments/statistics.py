@@ -1,4 +1,4 @@
-"""Statistics of timed samples: summaries, steady state, A/B ratios, fits, and how a figure is printed.
+"""Statistics of timed samples: summaries, steady state, A/B ratios, and how a figure is printed.
 
 Samples come in rounds: the samples of one fresh process are one round. Samples within a round are not
 independent of each other, so every interval here is over the medians of rounds, never over single samples.
@@ -170,71 +170,6 @@ def ratio(a_rounds: Rounds, b_rounds: Rounds, aa_rounds: Rounds | None = None) -
     return Ratio(estimate, low, high, a.size, spread, verdict, reason)
 
 
-@dataclass(frozen=True)
-class _Line:
-    """y = intercept + slope * x. spread: the weighted sum of squares of x about its weighted mean."""
-
-    intercept: float
-    slope: float
-    spread: float
-
-
-def _fit_line(x: Sequence[float], y: Sequence[float], weights: Sequence[float]) -> _Line:
-    """Weighted least squares, the same to the last bit on every machine: sums are rounded once.
-
-    numpy's solver and products take another order of summing on another kind of processor, and a committed site is
-    compared digit by digit with what is drawn of it elsewhere.
-    """
-    total = math.fsum(weights)
-    mean_x = math.fsum(w * a for w, a in zip(weights, x, strict=True)) / total
-    mean_y = math.fsum(w * b for w, b in zip(weights, y, strict=True)) / total
-    spread = math.fsum(w * (a - mean_x) * (a - mean_x) for w, a in zip(weights, x, strict=True))
-    both = math.fsum(w * (a - mean_x) * (b - mean_y) for w, a, b in zip(weights, x, y, strict=True))
-    slope = both / spread
-    return _Line(mean_y - slope * mean_x, slope, spread)
-
-
-@dataclass(frozen=True)
-class LatencyBandwidthFit:
-    """t = alpha + beta * size: alpha_s in s, beta_s_per_byte in s/byte, both never negative.
-
-    half_bandwidth_bytes: alpha / beta, the size at which half of the asymptotic bandwidth 1 / beta is reached; None
-    where beta is 0. residuals: measured / fitted - 1 for each point. points: their number.
-    """
-
-    alpha_s: float
-    beta_s_per_byte: float
-    half_bandwidth_bytes: float | None
-    residuals: tuple[float, ...]
-    points: int
-
-
-def fit_latency_bandwidth(size_bytes: Sequence[float], time_s: Sequence[float]) -> LatencyBandwidthFit | None:
-    """Fit latency and inverse bandwidth so that the sum of squared relative errors is least; None below 3 sizes.
-
-    Relative, because in absolute terms the largest messages decide alone and alpha comes out as their noise.
-    A coefficient that would be negative is set to 0 and the other one fitted alone.
-    ValueError: lengths differ, or a value is not positive and finite.
-    """
-    sizes, times = _checked_pair(size_bytes, time_s, "size_bytes", "time_s")
-    if np.unique(sizes).size < 3:
-        return None
-    weights = [1 / (time * time) for time in times.tolist()]
-    line = _fit_line(sizes.tolist(), times.tolist(), weights)
-    alpha, beta = line.intercept, line.slope
-    if beta < 0:
-        alpha, beta = math.fsum(1 / times) / math.fsum(weights), 0.0
-    elif alpha < 0:
-        alpha, beta = 0.0, math.fsum(sizes / times) / math.fsum(sizes / times * (sizes / times))
-    return LatencyBandwidthFit(
-        alpha_s=alpha,
-        beta_s_per_byte=beta,
-        half_bandwidth_bytes=alpha / beta if beta > 0 else None,
-        residuals=tuple(float(r) for r in times / (alpha + beta * sizes) - 1),
-        points=times.size,
-    )
-
-
 def format_figure(value: float | None, spread: float | None = None, digits: int = 3) -> str:
     """A measured figure as text: `digits` significant digits, but none finer than its `spread` allows.
 
@@ -333,17 +268,6 @@ def _checked_rounds(rounds: Rounds, name: str) -> list[Array]:
     if len(rounds) == 0:
         raise ValueError(f"{name}: no rounds")
     return [_checked(samples, f"{name}[{index}]") for index, samples in enumerate(rounds)]
-
-
-def _checked_pair(x: Sequence[float], y: Sequence[float], x_name: str, y_name: str) -> tuple[Array, Array]:
-    """Two equally long arrays of positive values."""
-    if len(x) != len(y):
-        raise ValueError(f"{x_name} and {y_name} differ in length: {len(x)}, {len(y)}")
-    xs, ys = _checked(x, x_name), _checked(y, y_name)
-    for values, name in ((xs, x_name), (ys, y_name)):
-        if (values == 0).any():
-            raise ValueError(f"{name}: a fit needs values above 0")
-    return xs, ys
 
 
 def _checked(samples: Sequence[float], name: str) -> Array:

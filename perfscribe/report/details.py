@@ -29,7 +29,7 @@ OTHERS: Sequence[tuple[str, str, str, Sequence[str]]] = (
             *("cs336.subject_ddp_spans", "cs336.subject_sharding", "cs336.subject_sharding_kinds"),
         ),
     ),
-    ("collectives", "Collectives", "cs336", ("cs336.collectives", "cs336.collectives_fit")),
+    ("collectives", "Collectives", "cs336", ("cs336.collectives",)),
     ("fsdp_checkpoints", "Checkpoints", "fsdp", ("fsdp.checkpoints",)),
 )
 

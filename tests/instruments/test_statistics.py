@@ -1,4 +1,4 @@
-"""Summaries, steady state, ratios, fits and printed figures: known values, properties, simulated coverage."""
+"""Summaries, steady state, ratios and printed figures: known values, properties, simulated coverage."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perfscribe.instruments import statistics
-from perfscribe.instruments.statistics import fit_latency_bandwidth, format_figure, median_interval, ratio, summarise
+from perfscribe.instruments.statistics import format_figure, median_interval, ratio, summarise
 
 times = st.floats(0, 1e6, allow_nan=False)
 
@@ -123,26 +123,6 @@ def test_the_interval_covers():
         result = ratio(*pairs(seed, 1.1, rounds=6, noise=0.02))
         held += result.low <= 1.1 <= result.high
     assert 0.94 <= held / 400 <= 0.999
-
-
-# --- fits -----------------------------------------------------------------------------------------
-
-
-@given(st.floats(1e-6, 1e-3), st.floats(1e9, 1e12))
-def test_latency_and_bandwidth_are_found_over_six_orders_of_size(alpha, bandwidth):
-    sizes = [2.0**k for k in range(10, 31, 2)]
-    fit = fit_latency_bandwidth(sizes, [alpha + size / bandwidth for size in sizes])
-    assert fit.alpha_s == pytest.approx(alpha, rel=1e-6)
-    assert 1 / fit.beta_s_per_byte == pytest.approx(bandwidth, rel=1e-6)
-    assert fit.half_bandwidth_bytes == pytest.approx(alpha * bandwidth, rel=1e-6)
-
-
-def test_no_coefficient_is_negative():
-    falling = fit_latency_bandwidth([1.0, 2.0, 4.0], [4.0, 3.0, 2.0])
-    assert (falling.beta_s_per_byte, falling.half_bandwidth_bytes) == (0.0, None)
-    assert falling.alpha_s == pytest.approx((1 / 4 + 1 / 3 + 1 / 2) / (1 / 16 + 1 / 9 + 1 / 4))
-    steep = fit_latency_bandwidth([1.0, 2.0, 4.0], [1.0, 4.0, 16.0])
-    assert steep.alpha_s == 0.0 and steep.half_bandwidth_bytes == 0.0
 
 
 # --- printing -------------------------------------------------------------------------------------

@@ -66,7 +66,7 @@ LEVELS = experiment(
 )
 
 SHOWN = Shown(
-    tables=("cs336.all_reduce", "cs336.collectives", "cs336.collectives_fit"),
+    tables=("cs336.all_reduce", "cs336.collectives"),
     figures=("cs336.all_reduce_by_size",),
     reads=("calibration",),
 )

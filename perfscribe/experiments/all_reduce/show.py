@@ -9,7 +9,6 @@ import pandas as pd
 
 from perfscribe.analytic.traffic import algbw_gb_per_s, busbw_gb_per_s, size_bytes
 from perfscribe.distributed.transport import TRANSPORTS
-from perfscribe.experiments.all_reduce import fits
 from perfscribe.experiments.all_reduce.levels import SHOWN
 from perfscribe.instruments.statistics import Summary
 from perfscribe.records.records import Record
@@ -41,27 +40,51 @@ RULES = (
     "Time: slowest rank per call, median over calls; rates as in nccl-tests (PERFORMANCE.md). "
     "NCCL's algorithm, protocol, channels and connections are those that its log names."
 )
-FIT_NOTE = "time = latency + bytes / bandwidth, by least squares of relative errors; residual: measured / fitted - 1."
+# What the sizes of one way to communicate have in common.
+WAY = ("operation", "backend", "device", "transport", "world_size", "megabyte")
+NEVER_STARTED = ("skipped", "unsupported", "not_run")
 
 
 def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
-    """The homework's grid; every operation over sizes; the lines through them."""
-    every = fits.once(records[NAME])
+    """The homework's grid; every operation, and forced transports, over sizes."""
+    every = _once(records[NAME])
     grid = [r for r in every if r.factors["grid"] == "sizes"]
-    chosen = [r for r in every if r.factors["transport"] == "default"]
-    forced = [r for r in every if r.factors["grid"] == "transports"]
-    swept = fits.swept(chosen)
     nccl = _nccl(every)
     known = references.load(NAME)
     published = [_published_ms(source, title, known) for source, title in SOURCES.items()]
     timed = [*_place()[1:], *_times(), *nccl, *published, ceilings.slowest_link(records)]
     timed_over_sizes = [*_place(), *_times(), *nccl]
-    lines = [*_place()[:5], *LINE]
     return [
         t.make(TABLES[0], "All-reduce of fp32, by backend, processes and size", grid, timed, [RULES]),
-        t.make(TABLES[1], "Collectives from small to large messages", swept, timed_over_sizes, [RULES]),
-        t.make(TABLES[2], "Latency and bandwidth", fits.rows(chosen + forced), lines, [FIT_NOTE]),
+        t.make(TABLES[1], "Collectives from small to large messages", _swept(every), timed_over_sizes, [RULES]),
     ]
+
+
+def _way_of(record: Record) -> tuple[Any, ...]:
+    return tuple(record.factors[name] for name in WAY)
+
+
+def _once(records: Iterable[Record]) -> list[Record]:
+    """The records without cells that the preset leaves out while it has the same message, timed within other limits.
+
+    Cells that were not to be measured, or cannot be here, come last, those of one reason beside each other.
+    """
+    every = list(records)
+    planned = {(*_way_of(record), record.factors["size_mb"]) for record in every if record.status != "skipped"}
+    kept = [r for r in every if r.status != "skipped" or (*_way_of(r), r.factors["size_mb"]) not in planned]
+    return _lacking_last(kept)
+
+
+def _lacking_last(records: Iterable[Record]) -> list[Record]:
+    """In their order, but for those without figures from the start, which follow by status and reason."""
+    return sorted(records, key=lambda r: (r.status, r.reason) if r.status in NEVER_STARTED else ("", ""))
+
+
+def _swept(every: Iterable[Record]) -> list[Record]:
+    """The sweep, the forced transports, and the homework's cells of the same ways, by size."""
+    groups = t.grouped(every, _way_of).values()
+    swept = [group for group in groups if any(one.factors["grid"] != "sizes" for one in group)]
+    return _lacking_last(one for group in swept for one in sorted(group, key=lambda r: r.factors["size_mb"]))
 
 
 def message(record: Record) -> str:
@@ -127,15 +150,6 @@ def _nccl(records: Iterable[Record]) -> list[t.Column]:
     if not any(record.ok and record.has(backend="nccl") for record in records):
         return []
     return t.only(lambda record: record.has(backend="nccl"), NO_NCCL, *t.exact(**NCCL))
-
-
-LINE = [
-    *t.values(latency_us="Latency (µs)", bandwidth_gb_per_s="Bandwidth (GB/s)", bus_gb_per_s="As busbw (GB/s)"),
-    t.value("half_bandwidth_bytes", "Size of half the bandwidth (MiB)", scale=2**-20, column="half_bandwidth_mib"),
-    t.value("half_reached_bytes", "Half of the best reached from (MiB)", scale=2**-20, column="half_reached_mib"),
-    t.value("points", "Sizes", exact=True),
-    t.value("worst_residual_percent", "Largest residual (%)"),
-]
 
 
 def _published_ms(source: str, title: str, known: Iterable[Reference]) -> t.Column:
