@@ -1,4 +1,4 @@
-"""Statistics of timed samples: summaries, steady state, A/B ratios, and how a figure is printed.
+"""Statistics of timed samples: summaries, A/B ratios, and how a figure is printed.
 
 Samples come in rounds: the samples of one fresh process are one round. Samples within a round are not
 independent of each other, so every interval here is over the medians of rounds, never over single samples.
@@ -21,8 +21,6 @@ Verdict = Literal["faster", "slower", "cannot tell"]
 
 CONFIDENCE = 0.95
 ROUNDS_FOR_INTERVAL = 6  # the fewest rounds whose extremes cover the median with 95 %: 1 - 2 / 2**6 = 0.969
-STEADY_TOLERANCE = 0.01  # relative
-STEADY_WINDOW = 5  # samples, an odd number
 SMALL_LEADING = Decimal("3.55")  # of a spread in units of its leading digit: below it one digit more is shown
 
 
@@ -103,29 +101,6 @@ def median_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> 
             break
         best = (float(ordered[k - 1]), float(ordered[n - k]), 1 - 2 * tail)
     return best
-
-
-def steady_from(samples: Sequence[float]) -> int | None:
-    """Index of the first sample of the steady state, which is also how many to drop as warm-up; None if there is none.
-
-    The tail is the last half of the samples. A sample is steady when the median of the STEADY_WINDOW samples around it
-    lies within STEADY_TOLERANCE of the tail's median; near the start the window shrinks symmetrically, so that a single
-    slow first call is seen. Steady state begins where all later samples are steady, and must hold at least
-    STEADY_WINDOW of them. Steps noisier than the tolerance therefore count as never steady.
-    """
-    values = _checked(samples, "samples")
-    half = STEADY_WINDOW // 2
-    n = values.size
-    if n < STEADY_WINDOW:
-        return None
-    tail = float(np.median(values[n - max(STEADY_WINDOW, n // 2) :]))
-    steady = 0
-    for centre in range(n - half):
-        reach = min(centre, half)
-        rolling = float(np.median(values[centre - reach : centre + reach + 1]))
-        if abs(rolling - tail) > STEADY_TOLERANCE * tail:
-            steady = centre + 1
-    return steady if n - steady >= STEADY_WINDOW else None
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Summaries, steady state, ratios and printed figures: known values, properties, simulated coverage."""
+"""Summaries, ratios and printed figures: known values, properties, simulated coverage."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfscribe.instruments import statistics
 from perfscribe.instruments.statistics import format_figure, median_interval, ratio, summarise
 
 times = st.floats(0, 1e6, allow_nan=False)
@@ -56,25 +55,6 @@ def test_summary_is_ordered_and_ignores_the_order_within_rounds(rounds):
     assert summary == reversed_ or math.isclose(summary.mean, reversed_.mean)
     for spread in (summary.interval, summary.range):
         assert spread is None or summary.minimum <= spread[0] <= spread[1] <= summary.maximum
-
-
-# --- steady state ---------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "samples, k",
-    [
-        ([10.0] * 20, 0),
-        ([300.0, 100.0, *[10.0] * 20], 2),
-        ([20.0, 15.0, 12.0, *[10.0] * 20], 3),
-        ([50.0, *[10.0] * 8, 40.0, *[10.0] * 11], 1),  # a later outlier does not move the start
-        ([10.0 * 1.02**i for i in range(30)], None),  # drift
-        ([10.0] * 25 + [20.0] * 5, None),
-        ([10.0, 10.0], None),
-    ],
-)
-def test_steady_state_begins_after_the_slow_calls(samples, k):
-    assert statistics.steady_from(samples) == k
 
 
 # --- A against B ----------------------------------------------------------------------------------

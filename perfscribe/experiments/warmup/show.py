@@ -8,7 +8,6 @@ from typing import Any
 import pandas as pd
 
 from perfscribe.experiments.warmup.levels import SHOWN
-from perfscribe.instruments.statistics import steady_from
 from perfscribe.records.records import Record
 from perfscribe.show import figures as f
 from perfscribe.show import tables as t
@@ -16,10 +15,7 @@ from perfscribe.show import tables as t
 TABLES, FIGURES = SHOWN.tables, SHOWN.figures
 FACTORS = t.factors(size="Size", seq_len="Context", dtype="Dtype", device="Device", warmup_steps="Warm-up steps")
 PHASES = ("forward", "backward", "optimizer")
-NOTE = (
-    "Each row is a fresh process, in which only model and optimizer are made before the first step. Steady from: "
-    "the first step after which a rolling median stays near the last steps' median."
-)
+NOTE = "Each row is a fresh process, in which only model and optimizer are made before the first step."
 
 
 def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
@@ -40,10 +36,6 @@ def _columns() -> list[t.Column]:
         """Of the timed steps."""
         return lambda record: t.summary(record, f"{phase}_ms").median
 
-    def steady(record: Record) -> Any:
-        found = steady_from(_steps_ms(record, "full_step_ms"))
-        return "never within 1 %" if found is None else found + 1
-
     return [
         *FACTORS,
         t.mean("forward_ms", "Forward, mean (ms)"),
@@ -56,7 +48,6 @@ def _columns() -> list[t.Column]:
         *(t.derived(f"first_{phase}_ms", f"Of it {phase} (ms)", first(phase)) for phase in PHASES),
         *(t.Column(f"{phase}_ms", f"{phase}, median (ms)", warm(phase), kind="unshown") for phase in PHASES),
         *t.timed("full_step_ms", "Full step, median (ms)"),
-        t.derived("steady_from", "Steady from step", steady, exact=True),
         t.count("full_step_ms"),
         *t.settings("batch"),
     ]
