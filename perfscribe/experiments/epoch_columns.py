@@ -7,8 +7,6 @@ from statistics import median
 from perfscribe.records.records import Record
 from perfscribe.show import tables as t
 
-GB = 10**9
-
 
 def epochs_s(record: Record) -> list[list[float]]:
     """Times of all epochs of each round, the first ones included."""
@@ -41,35 +39,21 @@ def highest_per_s(record: Record) -> float:
     return float(record.factors["samples"] / min(min(epochs) for epochs in epochs_s(record)))
 
 
-def total() -> t.Column:
-    """Seconds of all epochs."""
-    return t.derived("training_s", "Training time (s)", total_s)
+def _behind_ms(record: Record) -> float:
+    return 1000 * (total_s(record) - float(record.values["homework_clock_s"]))
 
 
-def behind() -> list[t.Column]:
-    """How long the device went on after the last step was queued: next to nothing where the host sets the pace."""
-
-    def get(record: Record) -> float:
-        return 1000 * (total_s(record) - float(record.values["homework_clock_s"]))
-
-    column = t.derived("behind_ms", "Device done after the last step is queued (ms)", get)
-    return t.only(lambda record: record.has(device="cuda"), "computes as it queues", column)
-
-
-def later_epochs() -> list[t.Column]:
-    """First epoch, median and spread of the later ones, throughput."""
-    return [
-        t.derived("first_epoch_s", "First epoch (s)", first_s),
-        *t.timed("epoch_s", "A later epoch (s)", "n"),
-        t.rate("samples_per_s", "Samples/s", samples_per_s, "epoch_s"),
-    ]
-
-
-def peak_gib() -> t.Column:
-    """Peak of allocated memory in one step."""
-    return t.value("peak_allocated_bytes", "Peak memory (GiB)", 1 / t.GIB, "peak_gib")
-
-
-def peak_gb() -> t.Column:
-    """The same, in the other unit that write-ups may mean by GB."""
-    return t.value("peak_allocated_bytes", "Peak memory (GB, 10^9)", 1 / GB, "peak_gb")
+TOTAL = t.derived("training_s", "Training time (s)", total_s)
+# How long the device went on after the last step was queued: next to nothing where the host sets the pace.
+BEHIND = t.only(
+    lambda record: record.has(device="cuda"),
+    "computes as it queues",
+    t.derived("behind_ms", "Device done after the last step is queued (ms)", _behind_ms),
+)
+LATER_EPOCHS = [
+    t.derived("first_epoch_s", "First epoch (s)", first_s),
+    *t.timed("epoch_s", "A later epoch (s)", "n"),
+    t.rate("samples_per_s", "Samples/s", samples_per_s, "epoch_s"),
+]
+# Of allocated memory in one step.
+PEAK_GIB = t.value("peak_allocated_bytes", "Peak memory (GiB)", 1 / t.GIB, "peak_gib")

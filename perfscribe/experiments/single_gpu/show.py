@@ -13,24 +13,20 @@ NOTE = (
     "Host clock, the device synchronised before and after each epoch; training time is the sum over all epochs. "
     "Homework's clock: read when the last step is queued."
 )
-FACTORS = (*t.factors(device="Device", layers="Layers, encoder and decoder each", batches="Batches"),)
+COLUMNS = [
+    *t.factors(device="Device", layers="Layers, encoder and decoder each", batches="Batches"),
+    *t.factors(dtype="Dtype", samples="Samples", epochs="Epochs"),
+    *t.exact(parameters="Parameters", steps_per_epoch="Steps an epoch"),
+    columns.TOTAL,
+    t.value("homework_clock_s", "Homework's clock (s)"),
+    *columns.BEHIND,
+    *columns.LATER_EPOCHS,
+    columns.PEAK_GIB,
+    t.timer("epoch_s"),
+    *t.settings("batch"),
+]
 
 
 def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
     """A row a cell."""
-    return [t.make(SHOWN.tables[0], "Training on one device", records["single_gpu"], _columns(), [NOTE])]
-
-
-def _columns() -> list[t.Column]:
-    return [
-        *FACTORS,
-        *t.factors(dtype="Dtype", samples="Samples", epochs="Epochs"),
-        *t.exact(parameters="Parameters", steps_per_epoch="Steps an epoch"),
-        columns.total(),
-        t.value("homework_clock_s", "Homework's clock (s)"),
-        *columns.behind(),
-        *columns.later_epochs(),
-        columns.peak_gib(),
-        t.timer("epoch_s"),
-        *t.settings("batch"),
-    ]
+    return [t.make(SHOWN.tables[0], "Training on one device", records["single_gpu"], COLUMNS, [NOTE])]

@@ -19,6 +19,27 @@ FACTORS = (
     *t.factors(device="Device", d_model="Embedding dim (d_model)", dtype="Data type", weights="Weights"),
     *t.factors(samples="Dataset size (samples)"),
 )
+COLUMNS = [
+    t.factor("features", "Features of the samples"),
+    *FACTORS,
+    t.factor("epochs", "Epochs"),
+    t.value("parameters", "Parameters", exact=True),
+    columns.TOTAL,
+    *columns.BEHIND,
+    *columns.LATER_EPOCHS,
+    columns.PEAK_GIB,
+    t.value("allocated_after_bytes", "Allocated (GiB)", 1 / t.GIB, "allocated_gib"),
+    t.timer("epoch_s"),
+    *t.settings("batch"),
+]
+SCALE_COLUMNS = [
+    *FACTORS,
+    t.value("peak_allocated_bytes", "Peak memory (GB, 10^9)", 1e-9, "peak_gb"),
+    t.derived("lowest_per_s", "Throughput, lowest epoch (samples/s)", columns.lowest_per_s),
+    t.derived("highest_per_s", "Highest (samples/s)", columns.highest_per_s),
+    t.derived("epochs_n", "n", lambda r: sum(map(len, columns.epochs_s(r))), exact=True),
+    *t.settings("batch"),
+]
 
 
 def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
@@ -26,33 +47,6 @@ def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
     cells = records["tensor_dims"]
     alike = [record for record in cells if record.factors["features"] == record.factors["d_model"]]
     return [
-        t.make(TABLES[0], "Training on larger tensors", cells, _columns(), [NOTE]),
-        t.make(TABLES[1], "Width, dtype and number of samples told apart", alike, _scale_columns(), [SCALE_NOTE]),
-    ]
-
-
-def _columns() -> list[t.Column]:
-    return [
-        t.factor("features", "Features of the samples"),
-        *FACTORS,
-        t.factor("epochs", "Epochs"),
-        t.value("parameters", "Parameters", exact=True),
-        columns.total(),
-        *columns.behind(),
-        *columns.later_epochs(),
-        columns.peak_gib(),
-        t.value("allocated_after_bytes", "Allocated (GiB)", 1 / t.GIB, "allocated_gib"),
-        t.timer("epoch_s"),
-        *t.settings("batch"),
-    ]
-
-
-def _scale_columns() -> list[t.Column]:
-    return [
-        *FACTORS,
-        columns.peak_gb(),
-        t.derived("lowest_per_s", "Throughput, lowest epoch (samples/s)", columns.lowest_per_s),
-        t.derived("highest_per_s", "Highest (samples/s)", columns.highest_per_s),
-        t.derived("epochs_n", "n", lambda r: sum(map(len, columns.epochs_s(r))), exact=True),
-        *t.settings("batch"),
+        t.make(TABLES[0], "Training on larger tensors", cells, COLUMNS, [NOTE]),
+        t.make(TABLES[1], "Width, dtype and number of samples told apart", alike, SCALE_COLUMNS, [SCALE_NOTE]),
     ]
