@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -45,22 +45,10 @@ def steps_of(record: Record) -> int:
     return int(factors["num_epochs"] * -(-batches // factors["grad_acc"]))
 
 
-def flop_per_rank(factors: Mapping[str, Any]) -> int:
-    """Of one rank in a full optimizer step."""
-    tokens = factors["batch_size"] * factors["grad_acc"] * factors["max_length"]
-    return step_flop(shape_of(factors), tokens, factors["max_length"])
-
-
 def rows(records: Sequence[Record]) -> list[Record]:
     """Each record with its figures beside those of its base, the same training on fewest ranks."""
     ok = [record for record in records if record.ok]
-    found = []
-    for record in records:
-        base = fewest_ranks(one for one in ok if _same_way(record, one))
-        found.append(with_figures(record, base))
-        if record.ok:
-            found[-1].values["rate_efficiency"] = _rate_efficiency(found[-1], base)
-    return found
+    return [with_figures(record, fewest_ranks(one for one in ok if _same_way(record, one))) for record in records]
 
 
 def by_placement(every: Sequence[Record]) -> tuple[list[Record], list[Record]]:
@@ -98,7 +86,7 @@ def with_figures(record: Record, base: Record | None) -> Record:
     absent = NO_GPU if record.factors["device"] == "cpu" else NO_NVML
     lacking = dict.fromkeys(GPU_FIGURES, absent) | dict.fromkeys((CALLBACK, STEPPING), TWO_STEPS)
     found = replace(record, values=lacking | record.values)
-    found.values |= _against(found, base) | _mfu(found)
+    found.values |= _against(found, base) | {"rate_efficiency": _rate_efficiency(found, base)} | _mfu(found)
     return found
 
 
@@ -128,8 +116,9 @@ def _rate_efficiency(record: Record, base: Record | None) -> float | str:
 
 def _flop(record: Record) -> float:
     """Of a rank in an optimizer step, with the batch that a tuned loop has found."""
-    size = record.values.get("batch_found", record.factors["batch_size"])
-    return flop_per_rank({**record.factors, "batch_size": size})
+    factors = record.factors
+    rows = record.values.get("batch_found", factors["batch_size"]) * factors["grad_acc"]
+    return step_flop(shape_of(factors), rows * factors["max_length"], factors["max_length"])
 
 
 def _mfu(record: Record) -> dict[str, Any]:
