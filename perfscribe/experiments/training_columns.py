@@ -36,7 +36,7 @@ def _first_loss(record: Record) -> Any:
     return next(iter(record.series.get("train_loss", [])), "none logged")
 
 
-def _gib(figure: str, title: str, name: str) -> t.Column:
+def gib(figure: str, title: str, name: str) -> t.Column:
     """A meter's figure, which is in MiB."""
     return t.value(figure, title, 1 / 1024, name)
 
@@ -56,8 +56,8 @@ SAMPLES_STEPPING = t.value(STEPPING, "Samples/s of steps alone")
 RUNTIME = t.value("train_runtime_s", "Runtime (s)")
 LOSS = t.value("train_loss", "Loss")  # the mean over all steps
 FIRST_LOSS = t.Column("first_loss", "First loss logged", _first_loss, kind="unshown")
-MEMORY_CALLBACK = _gib("avg_mem_alloc_MB", "GPU Memory (GiB, Callback)", "avg_mem_alloc_gb")
-MEMORY_PEAK = _gib("peak_mem_alloc_MB", "Peak allocated (GiB)", "peak_mem_alloc_gb")
+MEMORY_CALLBACK = gib("avg_mem_alloc_MB", "GPU Memory (GiB, Callback)", "avg_mem_alloc_gb")
+MEMORY_PEAK = gib("peak_mem_alloc_MB", "Peak allocated (GiB)", "peak_mem_alloc_gb")
 UTILISATION = t.value("avg_gpu_util_%", "GPU Utilization (%)", column="gpu_util_percent")
 MFU = t.value("mfu", "MFU (%)")  # of the data sheet's dense peak
 STEPS = [
@@ -66,13 +66,3 @@ STEPS = [
 ]
 WRAPPED = [t.value("wrapped_by", "Wrapped by", exact=True), t.value("units", "Units", exact=True)]
 ROWS_FROM = t.value("rows_from", "Training rows", exact=True)  # a file of SQuAD, or made here
-
-
-def samples_default(title: str) -> t.Column:
-    """Trainer's."""
-    return t.value("train_samples_per_second", title)
-
-
-def memory_default(title: str) -> t.Column:
-    """What W&B shows of a GPU's memory by default: NVML's used memory."""
-    return _gib("avg_mem_total_MB", title, "avg_mem_total_gb")

@@ -31,9 +31,9 @@ def _as_scripts_run(record: Record) -> int:
 # The workshop's nine columns, then ours.
 COLUMNS = [
     *c.SETUP,
-    c.samples_default("Samples/s (Default)"),
+    t.value("train_samples_per_second", "Samples/s (Default)"),
     c.SAMPLES_CALLBACK,
-    c.memory_default("GPU Memory (GiB, Default)"),
+    c.gib("avg_mem_total_MB", "GPU Memory (GiB, Default)", "avg_mem_total_gb"),
     c.MEMORY_CALLBACK,
     c.UTILISATION,
     c.LOSS,

@@ -15,12 +15,12 @@ from perfscribe.show import tables as t
 # The workshop's eight columns, then ours.
 COLUMNS = [
     *c.SETUP,
-    c.samples_default("Samples/s"),
+    t.value("train_samples_per_second", "Samples/s"),
     t.value("samples_scale", "Samples/s Scale Factor"),
     c.RUNTIME,
     t.value("runtime_scale", "Runtime Scale Factor"),
     c.LOSS,
-    c.memory_default("GPU Memory Allocated (GiB)"),
+    c.gib("avg_mem_total_MB", "GPU Memory Allocated (GiB)", "avg_mem_total_gb"),
     t.factor("model_name", "Model"),
     *c.WORKLOAD,
     c.ROWS_PER_STEP,
