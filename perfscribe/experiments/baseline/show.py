@@ -12,7 +12,6 @@ import pandas as pd
 from perfscribe.analytic.workshop_shapes import BLOOM_TOKENIZER_VOCABULARY as TOKENIZER
 from perfscribe.analytic.workshop_shapes import SimpleGptShape
 from perfscribe.experiments.baseline.levels import SHOWN
-from perfscribe.experiments.baseline.measure import shape_of
 from perfscribe.experiments.multi_gpu.drawings import numbers
 from perfscribe.records.records import Record
 from perfscribe.show import against
@@ -51,7 +50,7 @@ def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
         *found,
         t.make("fsdp.labels", "What each way to label trains", labelled(cells), LABELLED, LABEL_NOTES),
         t.make("fsdp.single_runs", "Trainings on one device", cells, RUNS, RUN_NOTES),
-        t.make("fsdp.custom_shapes", "The model of each of the workshop's custom tables", shapes(own), SHAPES),
+        t.make("fsdp.custom_shapes", "The model of each of the workshop's custom tables", shapes(), SHAPES),
     ]
 
 
@@ -311,28 +310,20 @@ RUN_NOTES = (
 SHAPES = [
     t.factor("which", "Table of the workshop"),
     *t.exact(num_layers="Layers", hidden_size="Width", num_heads="Heads", ffn="Feed-forward"),
-    *t.exact(vocab_size="Vocabulary", tied="Head", parameters="Parameters", counted="Counted"),
+    *t.exact(vocab_size="Vocabulary", tied="Head", parameters="Parameters"),
 ]
 
 
-def shapes(records: Sequence[Record]) -> list[Record]:
-    """A row a shape: the workshop's three by formula, then what was trained here; ValueError where a count differs."""
-    found = []
-    for record in records[:1]:
-        arithmetic = replace(record, status="ok", reason="", flags=[], environments=[], origin="predicted")
-        found += [_shape_row(arithmetic, name, shape, "by formula alone") for name, shape in WORKSHOP.items()]
-    trained: dict[SimpleGptShape, Record] = {}
-    for record in records:
-        if record.ok:
-            trained.setdefault(shape_of(record.factors), record)
-    for shape, record in trained.items():
-        counted = record.values["parameters"]
-        if shape.parameters != counted:
-            raise ValueError(f"{shape}: {counted} parameters, by formula {shape.parameters}")
-        found.append(_shape_row(record, "trained here", shape, counted))
-    return found
-
-
-def _shape_row(record: Record, name: str, shape: SimpleGptShape, counted: object) -> Record:
-    values = {**vars(shape), "tied": "tied" if shape.tied else "untied", "parameters": shape.parameters}
-    return replace(_named(record, values | {"counted": counted}), factors={"which": name})
+def shapes() -> list[Record]:
+    """A row a shape of the workshop's, by formula."""
+    return [
+        Record(
+            "baseline",
+            {"which": name},
+            "ok",
+            "",
+            "predicted",
+            values={**vars(shape), "tied": "tied" if shape.tied else "untied", "parameters": shape.parameters},
+        )
+        for name, shape in WORKSHOP.items()
+    ]
