@@ -106,7 +106,6 @@ METRICS: tuple[tuple[str, str, t.Column], ...] = (
     ("Memory Allocated (MiB), at rest", "torch's allocator, after steps", t.value("at_rest_bytes", "", 1 / MIB)),
     ("GPU Utilization (%)", "NVML, mean over the training", t.value("gpu_utilisation_percent", "")),
 )
-BY_ROWS = ("Train", "Eval Loss", "Steps")  # how metrics begin that depend on how many rows were trained
 NINE = [
     *MODEL,
     *t.factors(metric="Metric", where="Where found"),
@@ -114,7 +113,7 @@ NINE = [
 ]
 NINE_NOTES = (
     "Peak: of the whole training, evaluation included.",
-    "The workshop's labels: as its scripts train; where they trained fewer rows, the flag says so.",
+    "The workshop's labels: as its scripts train.",
 )
 
 
@@ -127,8 +126,7 @@ def nine(records: Iterable[Record]) -> list[Record]:
         for metric, where, column in METRICS:
             values = {name: _figure(column.get, by_labels.get(name)) for name in LABELS} if base.ok else {}
             row = _named(base, values, metric=metric, where=where)
-            flags = [*row.flags, *_rows_differ(metric, by_labels)]
-            rows.append(replace(row, flags=flags, ranges=_ranges(column, by_labels), rounds=base.rounds))
+            rows.append(replace(row, ranges=_ranges(column, by_labels), rounds=base.rounds))
     return rows
 
 
@@ -146,14 +144,6 @@ def _ranges(column: t.Column, by_labels: Mapping[str, Record]) -> dict[str, floa
     """Of the metric over rounds, for each way to label that has one."""
     found = {name: column.range_get(record) if column.range_get else None for name, record in by_labels.items()}
     return {name: one for name, one in found.items() if one is not None}
-
-
-def _rows_differ(metric: str, by_labels: dict[str, Record]) -> list[str]:
-    """What a reader has to know who would take the difference of two columns for one of labels."""
-    trained = {name: record.factors["rows"] for name, record in by_labels.items() if record.ok}
-    if not metric.startswith(BY_ROWS) or len(set(trained.values())) < 2:
-        return []
-    return [f"of {trained['answer']} rows, and of {trained['source']} with the workshop's labels: not of labels alone"]
 
 
 # --- losses -----------------------------------------------------------------------------------------------------
