@@ -56,4 +56,4 @@ LATER_EPOCHS = [
     t.rate("samples_per_s", "Samples/s", samples_per_s, "epoch_s"),
 ]
 # Of allocated memory in one step.
-PEAK_GIB = t.value("peak_allocated_bytes", "Peak memory (GiB)", 1 / t.GIB, "peak_gib")
+PEAK_GIB = t.gib("peak_allocated", "Peak memory", "peak")

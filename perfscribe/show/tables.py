@@ -173,6 +173,11 @@ def value(
     return Column(column or name, title, get, exact=exact, range_get=None if exact else get_range)
 
 
+def gib(name: str, title: str, column: str = "", without: str = NOT_RECORDED) -> Column:
+    """Bytes of the record, in GiB."""
+    return value(f"{name}_bytes", f"{title} (GiB)", 1 / GIB, f"{column or name}_gib", without=without)
+
+
 def values(**titles: str) -> list[Column]:
     """Figures of the record, each with its title."""
     return [value(name, title) for name, title in titles.items()]

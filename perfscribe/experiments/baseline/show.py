@@ -287,9 +287,9 @@ RUNS = [
     t.derived("all_steps_s", "All steps (s)", _all_steps_s),
     *t.timed("step_s", "Step (s)", "n"),
     t.value("train_samples_per_s", "Samples/s, Trainer's"),
-    t.value("peak_allocated_bytes", "Peak allocated (GiB)", 1 / t.GIB, "peak_gib"),
-    t.value("at_rest_bytes", "Allocated at rest (GiB)", 1 / t.GIB, "at_rest_gib"),
-    t.value("gpu_used_bytes", "In use on the GPU, NVML (GiB)", 1 / t.GIB, "gpu_used_gib"),
+    t.gib("peak_allocated", "Peak allocated", "peak"),
+    t.gib("at_rest", "Allocated at rest"),
+    t.gib("gpu_used", "In use on the GPU, NVML"),
     *t.values(gpu_utilisation_percent="GPU utilisation (%)", mean_train_loss="Training loss, mean"),
     t.timer("step_s"),
 ]

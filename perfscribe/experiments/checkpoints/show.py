@@ -42,7 +42,7 @@ COLUMNS = [
     *t.exact(steps_behind="Steps before it", steps_compared="Steps after it, compared"),
     *t.values(largest_difference="Largest difference of losses (relative)", eval_loss="Evaluation loss"),
     *t.values(resumed_eval_loss="Evaluation loss, resumed", save_s="Saving (s)", load_s="Loading (s)"),
-    t.value("checkpoint_bytes", "On disk (GiB)", 1 / t.GIB, "checkpoint_gib"),
+    t.gib("checkpoint", "On disk"),
     t.derived("predicted_gib", "by arithmetic (GiB)", _predicted),
     t.derived("needed_gib", "Free before training (GiB)", _needed),
     t.value("wrapped_by", "Wrapped by", exact=True),

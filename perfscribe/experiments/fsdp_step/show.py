@@ -29,7 +29,7 @@ def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
         RATE,
         *t.timed("step_ms", "Step (ms)", "n"),
         t.derived("mfu", "MFU (%)", _mfu),
-        t.value("peak_allocated_bytes", "Peak allocated (GiB)", 1 / t.GIB, "peak_allocated_gib"),
+        t.gib("peak_allocated", "Peak allocated"),
         *t.values(traced_step_ms="Traced step (ms)", traced_compute_ms="Computing (ms)"),
         *t.values(traced_communication_ms="Communicating (ms)", traced_both_ms="Both at once (ms)"),
         t.derived("sends_ms", "Only communicating (ms)", _sends_ms),

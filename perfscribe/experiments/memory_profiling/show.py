@@ -83,10 +83,6 @@ def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
     ]
 
 
-def _gib(name: str, title: str, value: str, without: str = t.NOT_RECORDED) -> t.Column:
-    return t.value(value, f"{title} (GiB)", 1 / t.GIB, f"{name}_gib", without=without)
-
-
 # --- peaks and their predictions ------------------------------------------------------------------------------------
 
 
@@ -134,10 +130,10 @@ def _peak_columns() -> list[t.Column]:
 
     return [
         *FACTORS,
-        *(_gib(one, one.capitalize(), f"{one}_peak_bytes", NO_PHASE) for one in PHASES),
-        _gib("peak", "Peak", "peak_bytes"),
-        _gib("unrecorded", "Without recording", "peak_unrecorded_bytes"),
-        _gib("reserved", "Reserved", "reserved_bytes", "no caching allocator"),
+        *(t.gib(f"{one}_peak", one.capitalize(), one, NO_PHASE) for one in PHASES),
+        t.gib("peak", "Peak"),
+        t.gib("peak_unrecorded", "Without recording", "unrecorded"),
+        t.gib("reserved", "Reserved", without="no caching allocator"),
         t.derived("predicted_gib", "Predicted (GiB)", lambda record: _predicted_bytes(record) / t.GIB),
         t.derived("error_percent", "Error (%)", error_percent),
         *(t.quoted(f"peak_{source}", title, of_source(source)) for source, title in SOURCES.items()),
@@ -157,7 +153,7 @@ def _by_context(cells: Sequence[Record]) -> list[Record]:
     for key, group in settings.items():
         ok = [record for record in group if record.ok]
         modes = {record.factors["mode"]: record for record in group}
-        values = {mode: peak(modes.get(mode)) for mode in MODES}
+        values = {f"{mode}_bytes": peak(modes.get(mode)) for mode in MODES}
         row = replace(
             (ok or group)[0],
             factors=dict(zip(SETTING, key, strict=True)),
@@ -169,7 +165,7 @@ def _by_context(cells: Sequence[Record]) -> list[Record]:
     return rows
 
 
-CONTEXTS = [*WITHOUT_MODE, *(_gib(mode, title, mode) for mode, title in MODES.items())]
+CONTEXTS = [*WITHOUT_MODE, *(t.gib(mode, title) for mode, title in MODES.items())]
 
 
 # --- blocks ---------------------------------------------------------------------------------------------------------

@@ -150,7 +150,7 @@ def _memory() -> list[t.Column]:
     return [
         *_factors(AVERAGING),
         *map(held, m.MOMENTS),
-        t.value("outside_bytes", "Beyond the allocator (GiB)", 1 / t.GIB, "outside_gib", without="no GPU"),
+        t.gib("outside", "Beyond the allocator", without="no GPU"),
         *(_published(metric, title) for metric, title in PUBLISHED_MEMORY.items()),
     ]
 
@@ -224,11 +224,11 @@ def _is_ours(record: Record) -> bool:
 
 SCHEMES = [
     *t.factors(size="Size", world_size="Processes", scheme="Scheme"),
-    t.value("state_bytes", "Optimizer state, fullest rank (GiB)", 1 / t.GIB, "state_gib"),
+    t.gib("state", "Optimizer state, fullest rank"),
     t.value("collectives", "Collectives", exact=True),
-    t.value("gradient_bytes", "Gradients sent (GiB)", 1 / t.GIB, "gradients_gib"),
-    t.value("parameter_bytes", "Parameters sent (GiB)", 1 / t.GIB, "parameters_gib"),
-    t.value("sent_bytes", "Sent in all (GiB)", 1 / t.GIB, "sent_gib"),
+    t.gib("gradient", "Gradients sent", "gradients"),
+    t.gib("parameter", "Parameters sent", "parameters"),
+    t.gib("sent", "Sent in all"),
     t.value("messages", "Messages", exact=True),
 ]
 

@@ -143,11 +143,6 @@ def _times(count: str) -> list[t.Column]:
     return [RATE, *t.timed("step_ms", "Step (ms)", count)]
 
 
-def _measured(name: str, title: str, missing: str = t.NOT_RECORDED) -> t.Column:
-    """Measured bytes; missing: said in place of a figure that the machine does not have."""
-    return t.value(f"{name}_bytes", title, 1 / t.GIB, f"{name}_gib", without=missing)
-
-
 def _predicted(name: str, title: str, of: Callable[[Load], float], scale: float = t.GIB) -> t.Column:
     """From the unwrapped model's parameters and the plan."""
     return t.derived(name, title, lambda record: of(load(record)) / scale)
@@ -180,13 +175,13 @@ ASKED = [
 PLANS = [
     *ASKED,
     *_times("n"),
-    _measured("peak_allocated", "Peak allocated (GiB)"),
-    _measured("peak_reserved", "Peak reserved (GiB)", "no GPU"),
+    t.gib("peak_allocated", "Peak allocated"),
+    t.gib("peak_reserved", "Peak reserved", without="no GPU"),
     OTHERS,
     _predicted(
         "state_predicted_gib", "State a rank, predicted (GiB)", lambda load: sum(fsdp_memory.state_bytes(load).values())
     ),
-    _measured("state", "State a rank, measured (GiB)"),
+    t.gib("state", "State a rank, measured"),
     *SENT,
     t.timer("step_ms"),
     *t.settings("batch", "seq_len"),
@@ -200,11 +195,11 @@ VARIANTS = [
     *_times("Turns"),
     t.rounded("ratio", "Time over per block, implicit (×)"),
     *t.exact(interval="95 % interval", verdict="It is"),
-    _measured("peak_allocated", "Peak allocated (GiB)"),
+    t.gib("peak_allocated", "Peak allocated"),
     OTHERS,
     _predicted("largest_unit_gib", "Largest unit, predicted (GiB)", fsdp_memory.largest_unit_bytes),
-    _measured("gathered_most", "Gathered in the last block (GiB)"),
-    _measured("gathered_between", "Gathered between forward and backward (GiB)"),
+    t.gib("gathered_most", "Gathered in the last block"),
+    t.gib("gathered_between", "Gathered between forward and backward"),
     *SENT,
     t.value("collectives", "Collectives a step", exact=True),
     t.timer("step_ms"),
@@ -214,10 +209,10 @@ WORLD_OF_ONE = [
     t.derived("applied_strategy", "It is", lambda r: STRATEGIES[r.values["applied_strategy"]], exact=True),
     t.derived("mesh", "Copies × shards", _mesh, exact=True),
     t.value("collectives", "Collectives a step", exact=True),
-    _measured("gathered_most", "Copied for the last block (GiB)"),
-    _measured("state", "State (GiB)"),
+    t.gib("gathered_most", "Copied for the last block"),
+    t.gib("state", "State"),
     t.value("state_device", "It lies on", exact=True),
-    _measured("peak_allocated", "Peak allocated (GiB)"),
+    t.gib("peak_allocated", "Peak allocated"),
     RATE,
     t.count("step_ms"),
 ]

@@ -28,7 +28,7 @@ COLUMNS = [
     *columns.BEHIND,
     *columns.LATER_EPOCHS,
     columns.PEAK_GIB,
-    t.value("allocated_after_bytes", "Allocated (GiB)", 1 / t.GIB, "allocated_gib"),
+    t.gib("allocated_after", "Allocated", "allocated"),
     t.timer("epoch_s"),
     *t.settings("batch"),
 ]

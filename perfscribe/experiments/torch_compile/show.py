@@ -179,8 +179,8 @@ def _cost_columns() -> list[t.Column]:
         *HOW,
         *t.values(compile_s="Compile (s)", compiler_start_s="Once a process (s)", pays_after="Pays after (passes)"),
         *t.exact(graphs="Graphs", graph_breaks="Graph breaks", recompiles="Recompiles"),
-        t.value("peak_eager_bytes", "Peak, eager (GiB)", 1 / t.GIB, "peak_eager_gib"),
-        t.value("peak_compiled_bytes", "Peak, compiled (GiB)", 1 / t.GIB, "peak_compiled_gib"),
+        t.gib("peak_eager", "Peak, eager"),
+        t.gib("peak_compiled", "Peak, compiled"),
     ]
 
 
