@@ -34,14 +34,6 @@ def finish(axes: Any, rows: pd.DataFrame, title: str, more: Sequence[Any] = ()) 
     axes.legend(handles=[*axes.get_legend_handles_labels()[0], *more], fontsize="small")
 
 
-def plain_log(axes: Any) -> None:
-    """A logarithmic y axis with plain numbers, after all is drawn."""
-    axes.set_yscale("log")
-    low, high = axes.get_ylim()
-    axes.set_ylim(low / f.LEAST_RANGE, high * f.LEAST_RANGE)
-    f.plain_ticks(axes, (1, 2, 5))
-
-
 def ways(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
     """The rows of each device, loop and wrapping, by name; each wrapping's begin with the rows that nothing wraps."""
     found = {}
@@ -64,5 +56,8 @@ def samples_per_s(canvas: Any, rows: pd.DataFrame, y: str) -> None:
         first = own.loc[ranks.index[0]]
         linear = [first[y] * count / first["world_size"] for count in ranks]
         axes.plot(ranks, linear, color=colour, linestyle="--", linewidth=0.8)
-    plain_log(axes)
+    axes.set_yscale("log")
+    low, high = axes.get_ylim()
+    axes.set_ylim(low / f.LEAST_RANGE, high * f.LEAST_RANGE)
+    f.plain_ticks(axes, (1, 2, 5))
     finish(axes, rows, "Samples/s", [f.key("in proportion to ranks")] if rows["world_size"].nunique() > 1 else [])
