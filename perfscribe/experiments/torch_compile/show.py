@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -63,7 +63,8 @@ def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
     made: list[t.Table] = []
     cells: list[Record] = []
     for problem, name, note in (("attention", "Attention", ATTENTION_NOTE), ("model", "Whole models", MODEL_NOTE)):
-        of_problem = with_ratios(one for one in records["torch_compile"] if one.factors["problem"] == problem)
+        own = (one for one in records["torch_compile"] if one.factors["problem"] == problem)
+        of_problem = [replace(one, values={**one.values, **_ratios(one)}) if one.ok else one for one in own]
         factors, speedup = FACTORS[problem], f"{name}: speed-up by compiling"
         times = [*factors, *_time_columns(problem)]
         made.append(t.make(TABLES[len(made)], f"{name}, eager and compiled", of_problem, times, [note]))
@@ -75,23 +76,16 @@ def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
 # Ratios
 
 
-def with_ratios(cells: Iterable[Record]) -> list[Record]:
-    """The cells, with the ratios of compiled over eager, and what compiling cost, among the values of those ok."""
-    return [replace(one, values={**one.values, **_ratios(one)}) if one.ok else one for one in cells]
-
-
 def _ratios(record: Record) -> dict[str, Any]:
+    """The ratios of compiled over eager, and what compiling cost."""
     values: dict[str, Any] = {}
-    for phase in PHASES[record.factors["problem"]]:
-        values |= _speedup(phase, of_phase(record, phase))
+    phases = PHASES[record.factors["problem"]]
+    for phase in phases:
+        # turn by turn of all rounds; eager against itself says what an effect must exceed
+        eager, compiled, again = (t.turns(record, f"{one}_{phase}_ms") for one in (*VARIANTS, "eager_again"))
+        values |= _speedup(phase, ratio(eager, compiled, again))
     values["turns"] = int(record.factors["turns"]) * len(record.samples["compiled_forward_ms"])
-    return values | _cost(record)
-
-
-def of_phase(record: Record, phase: str) -> Ratio:
-    """Compiled over eager, turn by turn of all rounds; eager against itself says what an effect must exceed."""
-    eager, compiled, again = (t.turns(record, f"{one}_{phase}_ms") for one in (*VARIANTS, "eager_again"))
-    return ratio(eager, compiled, again)
+    return values | _cost(record, phases[-1], values[f"{phases[-1]}_verdict"])
 
 
 def _speedup(phase: str, found: Ratio) -> dict[str, Any]:
@@ -105,13 +99,12 @@ def _speedup(phase: str, found: Ratio) -> dict[str, Any]:
     return {f"{phase}_{name}": value for name, value in named.items()}
 
 
-def _cost(record: Record) -> dict[str, Any]:
-    """Seconds of compilation, and after how many passes eager would have taken as long."""
-    whole = PHASES[record.factors["problem"]][-1]
+def _cost(record: Record, whole: str, verdict: str) -> dict[str, Any]:
+    """Seconds of compilation, and after how many whole passes eager would have taken as long."""
     eager_ms, compiled_ms = (t.summary(record, f"{variant}_{whole}_ms").median for variant in VARIANTS)
     first_ms = [float(one) for one in record.series["first_passes_ms"]]
     compile_s = max(0.0, sum(first_ms) - len(first_ms) * compiled_ms) / 1e3
-    pays = of_phase(record, whole).verdict == "faster" and eager_ms > compiled_ms
+    pays = verdict == "faster" and eager_ms > compiled_ms
     return {
         "compile_s": compile_s,
         "pays_after": compile_s * 1e3 / (eager_ms - compiled_ms) if pays else "never here",
