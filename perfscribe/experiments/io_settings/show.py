@@ -26,7 +26,6 @@ THREADS_NOTE = (
     "zlib: outside of it."
 )
 KIB = 1024
-GB = 10**9
 PACKED = "nothing is compressed"
 BASE = "is that"
 FILE = (t.factor("chunk", "Chunk (samples)"), t.factor("compression", "Compression"))

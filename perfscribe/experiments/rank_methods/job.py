@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from perfscribe import config
+from perfscribe.config.keys import PRESETS
 from perfscribe.distributed import binding, ranks
 from perfscribe.experiments.rank_methods.measure import SIZES
 from perfscribe.experiments.rank_methods.program import train
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from perfscribe.distributed.rank import Rank
 
 ROOT = Path(__file__).resolve().parents[3]
-PRESETS = ("tiny", "cpu", "gpu")
 PROFILED_STEPS = {"wait": 1, "warmup_steps": 1, "active": 2}
 
 
