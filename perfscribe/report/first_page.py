@@ -11,11 +11,10 @@ from perfscribe.report import fsdp
 from perfscribe.report.cs336_devices import handed_in, saved, spelt
 from perfscribe.report.cs336_kernels import BOARD, board_entry
 from perfscribe.report.problem import Problem, said
-from perfscribe.report.site import NOTHING, Site, entry, figure
+from perfscribe.report.site import NOTHING, RAN, Site, entry, figure
 from perfscribe.show.rounding import NO_FIGURE, Figure
 
 FEWEST_FINDINGS, MOST_FINDINGS, MOST_HEADLINES = 5, 7, 8
-UNMEASURED = ("skipped", "unsupported", "not_run")
 # At most so many findings of a part of a chapter.
 MOST_OF = {"one device": 3, "several devices": 2, "polaris": MOST_FINDINGS, "fsdp": 2}
 # Ids of figures, of which the first that the site has is shown.
@@ -169,7 +168,7 @@ def caveats(site: Site, problems: Iterable[Problem], summary: Mapping[str, Any])
         ways += ["name spaces as nodes, which test the workflow of a cluster, not its network"] * site.emulated
         texts.append(f"† means one machine: {', '.join(ways[:-1])} or {ways[-1]}.")
     if odd := summary["disturbed"]:
-        measured = sum(number for status, number in summary["cells"].items() if status not in UNMEASURED)
+        measured = sum(number for status, number in summary["cells"].items() if status in RAN)
         texts.append(f"{odd} of {measured} measured cells were throttled or disturbed ([appendix](appendix.md)).")
     if any(row["weights"] == fsdp.RANDOM for table in fsdp.TRAINED for row in site.table(table)):
         texts.append("Weights are random, so losses and scores say nothing about language.")

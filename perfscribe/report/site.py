@@ -10,6 +10,7 @@ from typing import Any
 
 from perfscribe.records import form
 from perfscribe.show import references
+from perfscribe.show.markdown_tables import as_number
 from perfscribe.show.rounding import GIB_AS_GB, NO_FIGURE, Figure
 from perfscribe.subjects import YOURS
 
@@ -136,12 +137,12 @@ def figure(row: Row | None, column: str, scale: float = 1.0, unit: str = "") -> 
 
     column: X, whose spread is half of X_iqr or X_spread; or X_mean, whose spread is X_std.
     """
-    value = _number(row.get(column)) if row is not None and row["status"] == "ok" else None
+    value = as_number(row.get(column, "")) if row is not None and row["status"] == "ok" else None
     if row is None or value is None:
         return NO_FIGURE
-    spread = _number(row.get(column.removesuffix("_mean") + "_std")) if column.endswith("_mean") else None
+    spread = as_number(row.get(column.removesuffix("_mean") + "_std", "")) if column.endswith("_mean") else None
     for name in (f"{column}_iqr", f"{column}_spread"):
-        if spread is None and (whole := _number(row.get(name))) is not None:
+        if spread is None and (whole := as_number(row.get(name, ""))) is not None:
             spread = whole / 2
     scale *= GIB_AS_GB if column.endswith(IN_GIB) else 1.0
     return Figure(value * scale, None if spread is None else spread * scale, unit)
@@ -205,10 +206,3 @@ def printed(experiment: str, metric: str, source: str, **levels: str | int) -> s
     if not found:
         return NOTHING
     return found[0].text if found[0].value is not None else f"`{found[0].text}`"
-
-
-def _number(text: str | None) -> float | None:
-    try:
-        return float(text or "")
-    except ValueError:
-        return None

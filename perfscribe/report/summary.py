@@ -12,7 +12,7 @@ from perfscribe.base import files
 from perfscribe.records import form
 from perfscribe.records.disturbances import OF_WATCH
 from perfscribe.records.records import STATUSES, Record
-from perfscribe.show.provenance import commit_name, environment_ids, node_name
+from perfscribe.show.provenance import commit_name, device_name, environment_ids, node_name
 
 
 def of_site(plan: Mapping[str, Any], records: Mapping[str, Sequence[Record]], results: Path) -> dict[str, Any]:
@@ -53,16 +53,13 @@ def of_site(plan: Mapping[str, Any], records: Mapping[str, Sequence[Record]], re
 
 def machine(identity: Mapping[str, Any]) -> str:
     """GPUs with the memory that their vendor names, and cores; or the processor."""
-    if "cpu_model" not in identity:
-        return "a machine whose description is lost"
-    cores = f"{identity['cpu_cores']} cores"
-    gpus = identity.get("gpu_count") or 0
-    if not gpus:
-        return f"{identity['cpu_model']}, {cores}, no GPU"
+    name = device_name(identity)
+    if not identity.get("gpu_count"):
+        return name
     memory = identity.get("gpu_memory_bytes")
     # Drivers tell a little less than 2³⁰ bytes for each GB that is sold: 140.4 GiB of 141 GB, 79.6 of 80.
     size = f" ({math.ceil(memory / 2**30)} GB)" if memory else ""
-    return f"{gpus} × {identity['gpu_model']}{size}, {cores}"
+    return f"{name}{size}, {identity['cpu_cores']} cores"
 
 
 def _software(identities: Iterable[Mapping[str, Any]]) -> dict[str, list[str]]:
