@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from perfscribe.report import cs336, cs336_devices, cs336_kernels, details, first_page, fsdp, polaris
-from perfscribe.report.problem import Problem, Table
+from perfscribe.report.problem import Problem, Table, picture
 from perfscribe.report.site import NOTHING, Site
 from perfscribe.subjects import YOURS
 
@@ -114,12 +114,12 @@ def _opening(problems: Sequence[Problem], material: Material, pages: Collection[
         if one.problem in links
     ]
     head = "| what | value ± spread | share of bound | link |\n| --- | --- | --- | --- |\n"
-    figures = [f"![{title}](figures/{name}.svg)" for title, name in first_page.figures(problems, material.captions)]
+    figures = [picture(*one) for one in first_page.figures(problems, material.captions)]
     return [
         f"# Perfscribe: {material.site.name}\n{machine(material.summary)}  \n{LEGEND}",
         "## Findings\n" + "\n".join(found) if found else "",
         "## Headlines\n\n" + head + "\n".join(rows) if rows else "",
-        "## Figures\n" + "\n".join(figures) if figures else "",
+        "## Figures\n" + "\n\n".join(figures) if figures else "",
     ]
 
 

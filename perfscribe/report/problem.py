@@ -75,6 +75,11 @@ def said(*sentences: str) -> str:
     return " ".join(one for one in sentences if one and LACKING not in one)
 
 
+def picture(title: str, figure: str) -> str:
+    """A figure, with its title below it as well: Markdown shows none."""
+    return f"![{title}](figures/{figure}.svg)  \n*{title}*"
+
+
 class Answer:
     """What is said: the sentences that can be said."""
 
@@ -180,15 +185,12 @@ class Problem:
             parts = [f"{head}\n{stands}[not measured here](#not-measured-here){more}", *worked_out, notes]
             return "\n\n".join(part for part in parts if part)
         parts = [table.markdown() for table in self.made]
-        if self.figure in figures and (title := self.shown_title):
-            parts.append(f"![{title}](figures/{self.figure}.svg)")
+        if self.figure in figures and self.shown_title:
+            parts.append(picture(self.shown_title, self.figure))
         said = [(one.letter, one.text(f"**({one.letter})**" in notes)) for one in self.answered]
         lines = [f"**({letter})** {text}" if letter else text for letter, text in said if text]
         link = f"[Details](details/{self.name}.md)" if has_details else ""
-        parts += ["  \n".join(lines), notes]
-        parts = [part for part in parts if part]
-        if not parts or notes or parts[-1].splitlines()[-1].startswith(("|", "!")):
-            parts.append(link)
-        elif link:
-            parts[-1] += f" {link}"
-        return "\n\n".join([f"{head}\n{parts[0]}", *filter(None, parts[1:])])
+        if lines and link and not notes:
+            lines[-1], link = f"{lines[-1]} {link}", ""
+        parts = [part for part in (*parts, "  \n".join(lines), notes, link) if part]
+        return "\n\n".join([f"{head}\n{''.join(parts[:1])}", *parts[1:]])

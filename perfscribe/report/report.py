@@ -20,8 +20,6 @@ from perfscribe.show.markdown_tables import in_words, of_texts
 from perfscribe.show.provenance import commit_name, communication_variables, environment_ids, node_name, scheduler_name
 
 METHOD = Path("report") / "method.md"
-# A line of report.md that is a figure.
-FIGURE = r"!\[(.+)\]\(figures/[\w.-]+\.svg\)"
 
 
 @dataclass
@@ -204,11 +202,4 @@ def write(sources: Sources) -> tuple[dict[str, str], dict[str, Any]]:
     site = Site(sources.site, folder, "cuda" if short["gpus"] else "cpu")
     short["headlines"] = [(one.what, one.value) for one in first_page.headlines(site)]
     pages = handin.write(handin.Material(site, short, captions, people, chapters))
-    pages["report.md"] = captioned(pages["report.md"])
     return pages | {"appendix.md": appendix(sources)}, short
-
-
-def captioned(text: str) -> str:
-    """The text with each figure's title below it as well: Markdown shows none."""
-    apart = re.sub(rf"(?m)^({FIGURE})\n(?=!)", r"\1\n\n", text)
-    return re.sub(rf"(?m)^({FIGURE})$", r"\1  \n*\2*", apart)

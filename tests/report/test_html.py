@@ -12,7 +12,6 @@ import pytest
 from workspace import ROOT
 
 from perfscribe.report import html
-from perfscribe.report.report import captioned
 
 COMMITTED = sorted(path.parent.name for path in ROOT.glob("results/*/published.json"))
 VOID = {"meta", "link", "img", "br", "hr"}
@@ -30,6 +29,7 @@ REPORT = """# Perfscribe: demo
 | 1 | 2.5 ± 0.1 | one |
 
 ![Times](figures/demo.times.svg)
+*Times*
 
 **(a)** Short. [Details](details/a.md) [code](../../perfscribe/a.py) [appendix](appendix.md)
 """
@@ -80,7 +80,7 @@ def made(folder: Path, text: str = REPORT) -> tuple[str, Element]:
     """The page of this report, beside a figure, a page of details and files that are none of it."""
     report = folder / "report" / "demo"
     for path, content in {
-        report / "report.md": captioned(text),
+        report / "report.md": text,
         report / "details" / "a.md": "# Problem (a)\n\n![Times](../figures/demo.times.svg)\n\n| a |\n|---|\n| 1 |\n",
         report / "appendix.md": "# Appendix: demo\n\n## Method\n",
         report / "figures" / "demo.times.svg": SVG,
