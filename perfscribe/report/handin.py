@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from perfscribe.report import cs336, cs336_devices, cs336_kernels, details, first_page, fsdp, polaris
@@ -62,65 +61,46 @@ def link(problem: Problem) -> str:
     return f"[{shown}](#{anchor(problem.heading)})"
 
 
-@dataclass(frozen=True)
-class Material:
-    """What a site's pages are made of. summary: the site in short; captions: of its figures, by id.
+def write(
+    site: Site, summary: Mapping[str, Any], captions: Mapping[str, str], notes: Mapping[str, Mapping[str, str]]
+) -> dict[str, str]:
+    """All pages by their path in report/<site>: report.md and details/<problem>.md.
 
-    notes: what people wrote, by chapter and heading; the text before the first heading by "".
+    summary: the site in short; captions: of its figures, by id; notes: what people wrote, by chapter that the config
+    asks for and by heading; the text before the first heading by "".
     """
-
-    site: Site
-    summary: Mapping[str, Any]
-    captions: Mapping[str, str]
-    notes: Mapping[str, Mapping[str, str]]
-    chapters: Collection[str]
-
-
-def write(material: Material) -> dict[str, str]:
-    """All pages by their path in report/<site>: report.md and details/<problem>.md."""
     made = [
-        (short, key, title, [problem(material.site) for problem in problems])
-        for key, short, title, problems in chapters(material.chapters)
+        (short, key, title, [problem(site) for problem in problems]) for key, short, title, problems in chapters(notes)
     ]
     problems = [problem for *_, of in made for problem in of]
-    pages = details.pages(problems, material.chapters, material.site.folder, material.captions)
-    parts = _opening(problems, material, pages)
+    pages = details.pages(problems, notes, site.folder, captions)
+    links = {f"details/{name}": f"[details](details/{name}.md)" for name in pages}
+    links |= {problem.name: link(problem) for problem in problems}
+    parts = [f"# Perfscribe: {site.name}\n{machine(summary)}  \n{LEGEND}"]
+    findings = enumerate(first_page.findings(problems), start=1)
+    if found := [f"{place}. {text} {links[name]}" for place, (text, name) in findings]:
+        parts.append("## Findings\n" + "\n".join(found))
+    if rows := [
+        f"| {one.what} | {one.value} | {one.bound} | {links[one.problem]} |"
+        for one in first_page.headlines(site)
+        if one.problem in links
+    ]:
+        head = ["## Headlines\n", "| what | value ± spread | share of bound | link |", "| --- | --- | --- | --- |"]
+        parts.append("\n".join([*head, *rows]))
+    if figures := [picture(*one) for one in first_page.figures(problems, captions)]:
+        parts.append("## Figures\n" + "\n\n".join(figures))
     lists = [overview(short, of) for short, _, _, of in made]
     for name, title in ((details.SUBJECTS, "Subjects"), (details.MORE, "Further tables")):
         lists += [f"- [{title}](details/{name}.md)"] if name in pages else []
     parts.append("## Problems\nTable cells that hold a figure:\n\n" + "\n".join(lists))
-    if said := first_page.caveats(material.site, problems, material.summary):
+    if said := first_page.caveats(site, problems, summary):
         parts.append(f"## Caveats\n{' '.join(said)}")
     for _, key, title, of in made:
-        notes = material.notes.get(key, {})
-        parts += [f"## {title}", notes.get("", "")]
-        parts += [
-            problem.markdown(material.captions, problem.name in pages, notes.get(problem.heading, "")) for problem in of
-        ]
+        parts += [f"## {title}", notes[key].get("", "")]
+        parts += [one.markdown(captions, one.name in pages, notes[key].get(one.heading, "")) for one in of]
     parts += ["## Not measured here", lacking(problems, pages)]
     text = "\n\n".join(part for part in parts if part) + "\n"
     return {"report.md": text} | {f"details/{name}.md": page for name, page in pages.items()}
-
-
-def _opening(problems: Sequence[Problem], material: Material, pages: Collection[str]) -> list[str]:
-    """Title, findings, headlines, figures."""
-    links = {f"details/{name}": f"[details](details/{name}.md)" for name in pages}
-    links |= {problem.name: link(problem) for problem in problems}
-    findings = enumerate(first_page.findings(problems), start=1)
-    found = [f"{place}. {text} {links[name]}" for place, (text, name) in findings]
-    rows = [
-        f"| {one.what} | {one.value} | {one.bound} | {links[one.problem]} |"
-        for one in first_page.headlines(material.site)
-        if one.problem in links
-    ]
-    head = "| what | value ± spread | share of bound | link |\n| --- | --- | --- | --- |\n"
-    figures = [picture(*one) for one in first_page.figures(problems, material.captions)]
-    return [
-        f"# Perfscribe: {material.site.name}\n{machine(material.summary)}  \n{LEGEND}",
-        "## Findings\n" + "\n".join(found) if found else "",
-        "## Headlines\n\n" + head + "\n".join(rows) if rows else "",
-        "## Figures\n" + "\n\n".join(figures) if figures else "",
-    ]
 
 
 def by_heading(text: str, known: Collection[str]) -> dict[str, str]:

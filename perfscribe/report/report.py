@@ -197,9 +197,8 @@ def write(sources: Sources) -> tuple[dict[str, str], dict[str, Any]]:
     captions: dict[str, str] = {}
     for name in sources.plan["experiments"]:
         captions |= files.read_json(folder / f"{name}.figures.json")
-    chapters = sources.plan["chapters"]
-    people = {chapter: notes(sources, chapter) for chapter in chapters}
+    people = {chapter: notes(sources, chapter) for chapter in sources.plan["chapters"]}
     site = Site(sources.site, folder, "cuda" if short["gpus"] else "cpu")
     short["headlines"] = [(one.what, one.value) for one in first_page.headlines(site)]
-    pages = handin.write(handin.Material(site, short, captions, people, chapters))
+    pages = handin.write(site, short, captions, people)
     return pages | {"appendix.md": appendix(sources)}, short
