@@ -82,9 +82,6 @@ class BenchmarkingScript(Problem):
     def __init__(self, site: Site) -> None:
         self.sizes, self.contexts = sizes(site), contexts(site)
         self.warm_sizes = self.sizes if site.gpu else self.sizes[:1]
-        dtypes = site.levels(self.WARMUP, "dtype") or ["fp32"]
-        self.warm_dtype = "fp32" if "fp32" in dtypes else dtypes[0]
-        self.mark = "" if self.warm_dtype == "fp32" else "‡"
         super().__init__(site)
 
     def parts(self) -> Iterator[Part]:
@@ -107,10 +104,10 @@ class BenchmarkingScript(Problem):
         context = next(iter(self.site.levels(self.WARMUP, "seq_len")), largest(self.site)[1])
         warmups = self.site.swept(self.WARMUP, "warmup_steps", *[("0", "1", "2", "5")] * 2)
         yield Table(
-            f"(c) Forward pass after few warm-up steps, ms{self.mark}.",
+            "(c) Forward pass after few warm-up steps, ms.",
             f"{mean_of(self.site, self.WARMUP, 'full_step_ms_n')}, and the forward of the very first step; context "
-            f"{context}, batch {batch_of(self.site, self.WARMUP, '4')}, {device}, host clock"
-            f"{'; ‡ TF32, not FP32' if self.mark else ', FP32'}.",
+            f"{context}, batch {batch_of(self.site, self.WARMUP, '4')}, {device}, host clock, "
+            "FP32.",
             ["model_size", *(f"warmup {steps}" for steps in warmups), "first step, warmup 0"],
             [
                 [
@@ -139,7 +136,7 @@ class BenchmarkingScript(Problem):
         found = [one for one in found if all(one)] or [("", NO_FIGURE, NO_FIGURE)]
         size, first, later = max(found, key=lambda one: one[1].value / one[2].value)
         if not self.stands_out(size, first):
-            said = f"Without warm-up a later forward takes as long as the first, {first} ms ({size}){self.mark}"
+            said = f"Without warm-up a later forward takes as long as the first, {first} ms ({size})"
             yield Lettered("c", f"{said}.", self.few_steps())
             yield Title(said)
             return
@@ -147,16 +144,14 @@ class BenchmarkingScript(Problem):
         yield Lettered(
             "c",
             f"Without warm-up the first forward takes {first} ms, later ones {later} ({size}); the mean is "
-            f"{cold!s} ms, after five warm-up steps {warm}{' (within noise)' * cold.within_noise(warm)}{self.mark}.",
+            f"{cold!s} ms, after five warm-up steps {warm}{' (within noise)' * cold.within_noise(warm)}.",
             Why(
                 "The first step also loads kernels, sets up cuBLAS and fills the allocator's cache.",
                 self.site.gpu and bool(first),
             ),
             self.few_steps(),
         )
-        yield Title(
-            f"Without warm-up the first forward takes {first.over(later)} times a later one ({size}){self.mark}"
-        )
+        yield Title(f"Without warm-up the first forward takes {first.over(later)} times a later one ({size})")
         size = (self.site.levels(self.WARMUP, "size") or [""])[-1]
         first, later = (figure(self.warm(size, 0), column) for column in ("first_forward_ms", "forward_ms"))
         if not self.stands_out(size, first):
@@ -166,7 +161,7 @@ class BenchmarkingScript(Problem):
 
     def stands_out(self, size: str, first: Figure) -> bool:
         """Whether no later forward of the cell without warm-up took as long as the first."""
-        rows = self.site.rows("cs336.benchmarking_steps", size=size, warmup_steps="0", dtype=self.warm_dtype)
+        rows = self.site.rows("cs336.benchmarking_steps", size=size, warmup_steps="0", dtype="fp32")
         return all(figure(row, "forward_ms").value < first.value for row in rows if row["step"] != "1")
 
     def time(self, size: str, of_pass: str, context: str) -> tuple[Figure, Row | None]:
@@ -175,8 +170,8 @@ class BenchmarkingScript(Problem):
         return figure(row, f"{of_pass}_ms_mean"), row
 
     def warm(self, size: str, steps: int | str) -> Row | None:
-        """The cell after so many warm-up steps, in FP32 where that was measured."""
-        return self.site.row(self.WARMUP, size=size, warmup_steps=steps, dtype=self.warm_dtype)
+        """The cell after so many warm-up steps."""
+        return self.site.row(self.WARMUP, size=size, warmup_steps=steps, dtype="fp32")
 
     def deviations(self) -> str:
         """The largest standard deviation in percent, and the middle one."""

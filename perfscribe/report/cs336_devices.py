@@ -72,9 +72,7 @@ def noise(one: Figure, other: Figure) -> str:
 def counted(*sentences: Sequence[Figure]) -> Status:
     """Status of a problem without a table: the figures of its sentences, filled of all; nothing where none is."""
     filled = [one for figures in sentences if all(figures) for one in figures]
-    marked = sum("‡" in one.mark for one in filled)
-    status = f"{len(filled)} of {sum(map(len, sentences))}"
-    return Status(f"{status}{f', {marked}‡' if marked else ''}" if filled else "")
+    return Status(f"{len(filled)} of {sum(map(len, sentences))}" if filled else "")
 
 
 class DistributedCommunication(Problem):
@@ -290,11 +288,11 @@ class Ddp(Problem):
         """A figure of the table in which DDP on two devices is, ms."""
         return figure(self.row(implementation, bucket=bucket), column)
 
-    def of_two(self, table: str, column: str, implementation: str, **levels: str) -> Figure:
+    def of_two(self, table: str, column: str, implementation: str) -> Figure:
         """A figure of another table, on two devices."""
         implementation = handed_in(self.site, table, implementation)
-        known = {**training(self.site), "implementation": implementation, "world_size": WORLDS[0], **levels}
-        return self.site.value(table, column, **known)
+        levels = {**training(self.site), "implementation": implementation, "world_size": WORLDS[0]}
+        return self.site.value(table, column, **levels)
 
     def naive(self) -> list[Row]:
         """The naive implementation on as many devices as it ran on."""
@@ -408,8 +406,8 @@ class OverlapIndividualBenchmarking(Ddp):
         overlap, naive, flat = (self.step(one) for one in (self.OVERLAP, "naive", "flat"))
         exposed, naive_exposed = (self.step(one, "exposed_ms") for one in (self.OVERLAP, "naive"))
         share = exposed.share(naive_exposed)
-        hidden, share_hidden, sent = (self.traced(one, self.OVERLAP) for one in self.TIMES)
-        naive_hidden, _, naive_sent = (self.traced(one, "naive") for one in self.TIMES)
+        hidden, share_hidden, sent = (self.of_two(self.TRACED, one, self.OVERLAP) for one in self.TIMES)
+        naive_hidden, _, naive_sent = (self.of_two(self.TRACED, one, "naive") for one in self.TIMES)
         yield counted([overlap, naive, flat, exposed, share], [hidden, sent, share_hidden, naive_hidden, naive_sent])
         on = f"On {self.site.ranks(WORLDS[0])}"
         yield Lettered(
@@ -420,18 +418,12 @@ class OverlapIndividualBenchmarking(Ddp):
         during = f"{hidden} of {sent} ms of communication ({share_hidden} %) run during computation"
         yield Lettered(
             "b",
-            f"In a traced step {during}, in naive DDP {naive_hidden} of {naive_sent}{hidden.mark}.",
+            f"In a traced step {during}, in naive DDP {naive_hidden} of {naive_sent}.",
             self.WAITING * self.site.gpu,
-            "‡ Traced in TF32, not FP32." if hidden.mark else "",
         )
         if self.is_yours(self.OVERLAP):
             self.figure = self.figure_of_yours
-        yield Title(f"{on} naive DDP communicates after backward; overlapped, {during}{hidden.mark}")
-
-    def traced(self, column: str, implementation: str) -> Figure:
-        """A figure of the traces; marked where those of the homework's precision are not there."""
-        other = self.of_two(self.TRACED, column, implementation, dtype="tf32")
-        return self.of_two(self.TRACED, column, implementation) or replace(other, mark="‡" * bool(other))
+        yield Title(f"{on} naive DDP communicates after backward; overlapped, {during}")
 
 
 class BucketedBenchmarking(Ddp):

@@ -40,7 +40,6 @@ class NsysProfile(Problem):
         "softmax_percent": "softmax (the loss's too)",
         "copy_percent": "copies",
     }
-    COUNTED = ("nothing", "one kernel", "two kernels", "three kernels", "four kernels")
 
     def __init__(self, site: Site) -> None:
         self.site = site
@@ -53,11 +52,8 @@ class NsysProfile(Problem):
         self.times += " " * bool(self.times)
         traced = self.traced()
         last = traced[-1] if traced else ("-", "-")
-        # The cell that answers speak of, and that whose kernels are listed: small at 128, else at
-        # what was traced; on a CPU the largest.
-        self.big = ("2.7B", "512") if site.gpu else last
-        self.detailed = next((cell for cell in traced if cell[0] == "small"), ("small", "128")) if site.gpu else last
-        self.mark = "‡" if site.gpu and self.detailed[1] != "128" else ""
+        # The cell that answers speak of, and that whose kernels are listed; on a CPU the largest.
+        self.big, self.detailed = (("2.7B", "512"), ("small", "128")) if site.gpu else (last, last)
         super().__init__(site)
 
     def traced(self) -> list[tuple[str, str]]:
@@ -106,7 +102,7 @@ class NsysProfile(Problem):
             "b",
             f"{kernel} takes {figure(top, 'forward_percent')} % of forward's {busy} in {count:g} "
             f"launch{'es' * (count > 1)} ({where}).",
-            f"With backward {then} leads, at {figure(top, 'both_percent')} %{self.mark}.",
+            f"With backward {then} leads, at {figure(top, 'both_percent')} %.",
         )
         forward = self.row(self.FAMILIES, self.detailed, **{"pass": "forward"})
         families = [(figure(forward, column), name) for column, name in self.KINDS.items()]
@@ -115,7 +111,7 @@ class NsysProfile(Problem):
         if families:
             share, name = families[0]
             shares[0] = f"{name} {'takes' if name.startswith('softmax') else 'take'} {share} % of that time"
-        yield Lettered("c", f"Besides matmuls, {', '.join(shares)} ({where}){self.mark}." if families else "")
+        yield Lettered("c", f"Besides matmuls, {', '.join(shares)} ({where})." if families else "")
         inference, forward, step = (
             self.row(self.FAMILIES, self.big, **{"pass": one}) for one in ("inference", "forward", "full step")
         )
@@ -190,18 +186,12 @@ class NsysProfile(Problem):
 
     def kernels(self) -> Table:
         """Kernels with most time, of the smallest size."""
-        (size, context), by, mark = self.detailed, self.kernels_by, self.mark
+        (size, context), by = self.detailed, self.kernels_by
         most = {one: self.most(one, count) for one, count in (("forward", 5), ("backward", 2))}
-        kept = sum(row is not None for row in most["forward"])
-        at = f"context {context}"
-        if mark:
-            at = f"‡ context {context} in place of 128"
-            at += f", of which the trace keeps {self.COUNTED[kept]} per range" if kept < 5 else ""
         return Table(
-            f"(b), (c) {'Kernels' if by == 'nsys' else 'Operators'} with most time in forward and backward, "
-            f"{size}{mark}.",
-            f"By {by}, mean of {self.times}passes; FP32, batch {batch_of(self.site, self.figure, '4')}"
-            f"{'; ' if mark else ', '}{at}.",
+            f"(b), (c) {'Kernels' if by == 'nsys' else 'Operators'} with most time in forward and backward, {size}.",
+            f"By {by}, mean of {self.times}passes; FP32, batch {batch_of(self.site, self.figure, '4')}, context "
+            f"{context}.",
             ["NVTX Range", "Kern Inst", "Total Time", "Avg", "Med", "Min", "Max", "StdDev", "Kernel Name"],
             [self.kernel(one, row) for one, rows in most.items() for row in rows],
             "Published: 002 (size and context not stated): top kernel 47.2 %, elementwise over 15 %, matmuls 66.3 "

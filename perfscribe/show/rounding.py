@@ -23,7 +23,7 @@ class Figure:
     """A number with its spread (standard deviation, or half the interquartile range), both in the same unit.
 
     unit: printed behind it, with its blank. exact: a size or a count, printed whole. single: printed without spread.
-    most: digits at most, where it was computed from figures of fewer. mark: † or ‡.
+    most: digits at most, where it was computed from figures of fewer.
 
     str() is a cell of a table; in a sentence, f"{figure}", it stands as answers quote it. What a table lacks is a
     figure too, false, of value nan: all that is computed from it lacks as well, and its sentence is left out.
@@ -35,7 +35,6 @@ class Figure:
     exact: bool = False
     single: bool = False
     most: int = 3
-    mark: str = ""
 
     def __bool__(self) -> bool:
         return not math.isnan(self.value)
@@ -73,13 +72,12 @@ class Figure:
 
     def __str__(self) -> str:
         number, spread = self._parts()
-        return f"{number}{f' ± {spread}' if spread else ''}{self.unit}{self.mark}"
+        return f"{number}{f' ± {spread}' if spread else ''}{self.unit}"
 
-    def of(self, value: float, *others: Figure, unit: str = "") -> Figure:
+    def of(self, value: float, *others: Figure) -> Figure:
         """A figure computed from this one and others, no finer than the coarsest of them."""
         most = min((one.digits for one in (self, *others) if not one.exact), default=3)
-        marks = "".join(sorted({one.mark for one in (self, *others)} - {""}))
-        return Figure(value, unit=unit, most=most, mark=marks)
+        return Figure(value, most=most)
 
     def over(self, other: Figure) -> Figure:
         """This one over the other."""
@@ -95,7 +93,7 @@ class Figure:
 
     def plain(self, scale: float = 1.0) -> Figure:
         """The same times `scale`, without spread."""
-        return Figure(self.value * scale, mark=self.mark)
+        return Figure(self.value * scale)
 
     def within_noise(self, other: Figure) -> bool:
         """Whether they differ by no more than their spreads."""
