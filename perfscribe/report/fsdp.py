@@ -100,7 +100,7 @@ def of_steps(rows: Iterable[Row | None]) -> str:
     return f"median ± half IQR of {' to '.join(dict.fromkeys([*counts[:1], *counts[-1:]]))} steps"
 
 
-def trained(site: Site, row: Row | None, rows: Sequence[Row]) -> str:
+def trained(row: Row | None, rows: Sequence[Row]) -> str:
     """Precision, batch and so on of a training. rows: all of its table's."""
     if row is None:
         return rounds(row)
@@ -578,7 +578,7 @@ class OfBloom(Scaling):
             if ok(self.first())
             else "scale factors: against the first measured of the same wrapping"
         )
-        return f"{model}{weights(row)}, {trained(self.site, row, rows)}; {scales}; {LOSS}{memory}"
+        return f"{model}{weights(row)}, {trained(row, rows)}; {scales}; {LOSS}{memory}"
 
     def unlike(self, row: Row) -> list[str]:
         """In epochs."""
@@ -739,7 +739,7 @@ class OfCustom(Scaling):
         )
         epochs = f", {so_many(row['num_epochs'], 'epoch')}" if row else ""
         sizes = f"{row['num_layers']} layers, d {row['hidden_size']}, " if row else ""
-        return f"{sizes}{trained(self.site, row, rows)}{epochs}; {clocks}; {losses(row)}"
+        return f"{sizes}{trained(row, rows)}{epochs}; {clocks}; {losses(row)}"
 
     def unlike(self, row: Row) -> list[str]:
         """In parameters, accumulation and units."""
@@ -977,13 +977,8 @@ class WeakScaling(Problem):
             return "Not measured here."
         row, other = self.first, ""
         plan = self.plans.get(row.get("world_size", ""))
-        if self.mark and plan and row:
-            number = int(plan["steps_per_epoch"]) * int(plan["total_batch"])
-            other = f"; ‡ {number} rows, {int(row['total_params']) / 1e6:.0f} M parameters"
-            instead = f"500, {int(plan['ran_parameters']) / 1e6:.0f} M"
-            if row["wrapped_by"] == "FSDP2":
-                other, instead = f"{other}, layers wrapped", f"{instead}, one unit"
-            other = f"{other} in place of {instead}"
+        if self.mark and plan:
+            other = f"; ‡ {parameters(row, 'total_params')} in place of {parameters(plan, 'ran_parameters')}"
         sizes = f"d {row['hidden_size']}, {row['dtype'].upper()}, {row['max_length']} tokens"
         epochs = so_many(row["num_epochs"], "epoch")
         clock = "Trainer's clock" if row.get("loop", "trainer") == "trainer" else "host clock"
