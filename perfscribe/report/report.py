@@ -13,7 +13,7 @@ from tabulate import tabulate
 
 from perfscribe.base import called_from, files
 from perfscribe.records.records import STATUSES, Record
-from perfscribe.report import first_page, handin, side_by_side, summary
+from perfscribe.report import first_page, handin, summary
 from perfscribe.report.site import Site
 from perfscribe.show import tables
 from perfscribe.show.markdown_tables import in_words, of_texts
@@ -183,7 +183,6 @@ def appendix(sources: Sources) -> str:
         "## Environment",
         _environments(sources),
         _provenance(sources),
-        side_by_side.sentence(sources.records),
         _nodes(sources),
         (sources.root / METHOD).read_text(encoding="utf-8"),
     ]
