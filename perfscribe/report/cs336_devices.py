@@ -53,12 +53,6 @@ def handed_in(site: Site, table: str, ours: str) -> str:
     return site.handed_in(table, ours, f"{ours.removesuffix(' (ours)')} ({YOURS})")
 
 
-def named(site: Site, implementation: str) -> str:
-    """An implementation; where the user's own code was measured, with whose it is."""
-    of_library = implementation.startswith("torch") or "(" in implementation
-    return implementation if of_library or not site.has_subject else f"{implementation} (ours)"
-
-
 def spelt(name: str) -> str:
     """A level as text has it."""
     return {"xl": "XL", "nccl": "NCCL", "gloo": "Gloo"}.get(name, name)
@@ -281,8 +275,10 @@ class Ddp(Problem):
         return handed_in(self.site, self.STEPS, implementation) != implementation
 
     def named(self, implementation: str) -> str:
-        """Its name in the table."""
-        return named(self.site, handed_in(self.site, self.STEPS, implementation))
+        """Its name in the table; where the user's own code was measured, with whose it is."""
+        name = handed_in(self.site, self.STEPS, implementation)
+        of_library = name.startswith("torch") or "(" in name
+        return name if of_library or not self.site.has_subject else f"{name} (ours)"
 
     def step(self, implementation: str, column: str = "step_ms", bucket: str = "none") -> Figure:
         """A figure of the table in which DDP on two devices is, ms."""

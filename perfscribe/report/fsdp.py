@@ -803,8 +803,6 @@ class CustomMultiGpu(OfCustom):
         name, way = ("Tuned in BF16, by steps alone", "tuned") if gpu else ("By a bare loop's steps", "bare loop")
         share = gain.of(100 * gain.value / self.world)
         as_given = f"; as given {share} %" if gpu and not self.mark(last) else ""
-        if gpu and not as_given:
-            as_given = f", Trainer's FP16 steps {figure(self.loop('trainer'), 'efficiency')} %"
         linear = "of linear scaling" if gpu else "of linear scaling from one without FSDP"
         yield Title(f"{name}, {on} give {figure(self.loop(way), 'efficiency')} % {linear}{as_given}{'‡' * gpu}")
 

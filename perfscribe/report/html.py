@@ -20,6 +20,7 @@ from markdown_it.renderer import RendererHTML
 from markdown_it.token import Token
 
 from perfscribe import __version__
+from perfscribe.base import called_from
 from perfscribe.report.handin import anchor
 
 FOLDER = Path(__file__).parent
@@ -37,9 +38,9 @@ def write(folder: Path) -> str:
     folded = []
     for path in pages:
         if path.is_file():
-            title, _, body = _text(path).partition("\n")
+            title, _, body = called_from.text(path).partition("\n")
             folded.append({"id": path.stem, "title": title.lstrip("# "), "body": _html(body, folder)})
-    report = _text(folder / "report.md")
+    report = called_from.text(folder / "report.md")
     title = report.partition("\n")[0].lstrip("# ")
     style = (FOLDER / "report.css").read_text(encoding="utf-8")
     engine = jinja2.Environment(
@@ -49,13 +50,6 @@ def write(folder: Path) -> str:
     return engine.get_template("report.html").render(
         title=title, body=_html(report, folder), folded=folded, style=style, digest=digest, version=__version__
     )
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path}: not UTF-8 text ({error})") from error
 
 
 def _html(text: str, folder: Path) -> str:

@@ -353,7 +353,7 @@ class CrossNode(Problem):
         both = ", a difference within noise" if entry(self.row(self.TOTAL), "impact_verdict") == "cannot tell" else ""
         waited = f"With waiting, rank 0's takes {total[0]} ms across{at} and {total[1]} within{both}{end}."
         if not self.cluster:
-            waited += f" The other rank's takes {figure(self.rank('intra', 1), 'total_ms')} ms within{end}."
+            waited += f" The other rank's takes {figure(self.rank(1), 'total_ms')} ms within{end}."
         why = "A rank waits for the other to arrive; that time says nothing about the link."
         yield Answer(
             f"{across}, {ratio}{end}.",
@@ -370,14 +370,14 @@ class CrossNode(Problem):
             return self.site.row("polaris.communication_nodes", between="two nodes of a cluster", **levels)
         return self.site.row("polaris.communication", tool="torch_profiler", **levels)
 
-    def rank(self, placement: str, rank: int) -> Row | None:
-        """A rank's figures where both are on one machine."""
+    def rank(self, rank: int) -> Row | None:
+        """A rank's figures within one machine."""
         levels = {"backend": self.backend, "tool": "torch_profiler", "implementation": "torch_ddp"}
-        return self.site.row("polaris.communication_ranks", placement=placement, rank=rank, **levels)
+        return self.site.row("polaris.communication_ranks", placement="intra", rank=rank, **levels)
 
     def link(self) -> str:
-        """What the bytes go through within one machine."""
-        return entry(self.rank("intra", 0), "link")
+        """What the bytes go through there."""
+        return entry(self.rank(0), "link")
 
     def marks(self) -> tuple[str, str]:
         """What stands behind figures across nodes, and what behind a title or sentence whose figures all have it."""

@@ -198,6 +198,7 @@ def write(sources: Sources) -> tuple[dict[str, str], dict[str, Any]]:
         captions |= files.read_json(folder / f"{name}.figures.json")
     people = {chapter: notes(sources, chapter) for chapter in sources.plan["chapters"]}
     site = Site(sources.site, folder, "cuda" if short["gpus"] else "cpu")
+    short["emulated"] = site.emulated
     short["headlines"] = [(one.what, one.value) for one in first_page.headlines(site)]
     pages = handin.write(site, short, captions, people)
     return pages | {"appendix.md": appendix(sources)}, short

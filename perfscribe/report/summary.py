@@ -37,10 +37,6 @@ def of_site(plan: Mapping[str, Any], records: Mapping[str, Sequence[Record]], re
         "machines": [f"{name} ({ok[name]} cells)" for name in machines] if len(machines) > 1 else machines,
         "gpus": gpus,
         "nodes": max([len(nodes), *several]) if nodes else 0,
-        "emulated": any(
-            record.ok and record.factors.get("nodes", 1) > 1 and record.values.get("machines") == 1
-            for record in records.get("preflight", ())
-        ),
         "software": software,
         "first_day": days[0] if days else "",
         "last_day": days[-1] if days else "",
