@@ -42,13 +42,16 @@ def pages(
     wanted += [(name, title, ids, "") for name, title, chapter, ids in OTHERS if chapter in chapters]
     named = {one for *_, ids, _ in wanted for one in ids}
     there = sorted(path.stem for path in tables.glob("*.csv") if path.with_suffix(".json").is_file())
-    wanted.append((MORE, "Further tables", [one for one in there if _is_further(one, named, chapters)], ""))
+    # On no other page: so that an experiment of one's own is shown by itself.
+    further = [one for one in there if one not in named and one.partition(".")[0] in chapters]
+    wanted.append((MORE, "Further tables", further, ""))
     made = {}
     for name, title, ids, shown in wanted:
         parts = []
         for one in ids:
             path = tables / f"{one}.csv"
-            if path.is_file() and (name != SUBJECTS or _has_rows(path)):  # one may have a single kernel
+            # Of one's own code a single kernel may be there, and the other tables have no rows.
+            if path.is_file() and (name != SUBJECTS or path.read_bytes().count(b"\n") > 1):
                 parts.append(_table(tables, one))
             if one != shown:  # a table and a figure may have the same name
                 parts.append(_figure(one, figures))
@@ -57,16 +60,6 @@ def pages(
         if any(parts):
             made[name] = "\n\n".join([f"# {title}", *filter(None, parts)]) + "\n"
     return made
-
-
-def _has_rows(path: Path) -> bool:
-    """Whether a CSV file is there, and holds more than its header."""
-    return path.is_file() and path.read_bytes().count(b"\n") > 1
-
-
-def _is_further(table: str, named: Collection[str], chapters: Collection[str]) -> bool:
-    """Whether a chapter's table is on no page: so that an experiment of one's own is shown by itself."""
-    return table not in named and table.partition(".")[0] in chapters
 
 
 def _table(folder: Path, table: str) -> str:
