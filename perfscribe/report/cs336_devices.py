@@ -20,7 +20,7 @@ from perfscribe.report.problem import (
     Title,
     Why,
 )
-from perfscribe.report.site import NOTHING, Row, Site, ends, entry, fault, figure, ok
+from perfscribe.report.site import NOTHING, Row, Site, ends, entry, fault, figure, of_so_many, ok
 from perfscribe.show import references
 from perfscribe.show.rounding import NO_FIGURE, Figure
 from perfscribe.subjects import YOURS
@@ -314,13 +314,11 @@ class NaiveDdpBenchmarking(Ddp):
         rows, on = ran(self.site, self.STEPS), self.site.ranks_are
         if not rows:
             return
-        first = rows[0]["step_ms_n"]
-        others = {row["world_size"]: row["step_ms_n"] for row in rows if row["step_ms_n"] != first}
-        steps = f"{first} steps{''.join(f' ({world} {on}: of {n})' for world, n in others.items())}"
+        count = of_so_many(self.site, self.STEPS, "step_ms_n", **training(self.site))
         clock = "host clock with synchronise" if self.site.gpu else "host clock"
         yield Table(
             "DDP: step, communication and exposed communication, ms.",
-            f"{setup(rows[0])}, AdamW; median ± half IQR of {steps} in {rows[0]['turns']} turns, {clock}; comm: in "
+            f"{setup(rows[0])}, AdamW; median ± half IQR{count} steps in {rows[0]['turns']} turns, {clock}; comm: in "
             "separate steps that wait after each phase; exposed: step minus the same step without collectives, in "
             "which flat's copies stay.",
             [

@@ -168,7 +168,7 @@ def so_many(count: int | str, noun: str) -> str:
     return f"{count} {noun}{'' if str(count) == '1' else 's'}"
 
 
-def _of_so_many(site: Site, table: str, column: str, **levels: str) -> str:
+def of_so_many(site: Site, table: str, column: str, **levels: str) -> str:
     """How many samples a table's figures are of, where cells differ in it from the fewest to the most."""
     found = sorted(map(int, site.levels(table, column, **levels)))
     return f" of {found[0]}{f' to {found[-1]}' if found[-1] > found[0] else ''}" if found else ""
@@ -176,12 +176,12 @@ def _of_so_many(site: Site, table: str, column: str, **levels: str) -> str:
 
 def mean_of(site: Site, table: str, column: str, **levels: str) -> str:
     """What ± is beside a mean of so many."""
-    return f"Mean ± std{_of_so_many(site, table, column, **levels)}"
+    return f"Mean ± std{of_so_many(site, table, column, **levels)}"
 
 
 def median_of(site: Site, table: str, column: str, **levels: str) -> str:
     """What ± is beside a median of so many."""
-    return f"Median ± half IQR{_of_so_many(site, table, column, **levels)}"
+    return f"Median ± half IQR{of_so_many(site, table, column, **levels)}"
 
 
 def batch_of(site: Site, table: str, usual: str) -> str:
