@@ -43,7 +43,6 @@ def of_site(plan: Mapping[str, Any], records: Mapping[str, Sequence[Record]], re
         "commits": sorted({commit_name(provenance) for provenance in measured}),
         "cells": {status: statuses[status] for status in STATUSES if statuses[status]},
         "disturbed": sum(any(flag.startswith(OF_WATCH) for flag in record.flags) for record in cells),
-        "experiments": {name: sum(record.ok for record in of) for name, of in records.items()},
     }
 
 
