@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import ceil
 from pathlib import Path
 
 from perfscribe.report.cells import NO_SUCH_THING, NOT_MEASURED, Cell, as_cell, shown, word
 from perfscribe.report.problem import Answer, Entries, Finding, Part, Problem, Table, Title, Why, said
-from perfscribe.report.site import Row, Site, batch_of, entry, figure, ok, so_many
+from perfscribe.report.site import Row, Site, batch_of, entry, figure, of_so_many, ok, so_many
 from perfscribe.show.rounding import LACKING, MIB_AS_MB, NO_FIGURE, Figure
 
 TITLE = "FSDP workshop"
@@ -92,12 +92,6 @@ def rounds(*rows: Row | None) -> str:
     if counts[-1:] in ([], [1]):
         return "one run each"
     return f"median ± half the range of {' to '.join(map(str, dict.fromkeys([counts[0], counts[-1]])))} rounds"
-
-
-def of_steps(rows: Iterable[Row | None]) -> str:
-    """How many steps were timed of each."""
-    counts = sorted({row["step_ms_n"] for row in rows if row is not None and ok(row)}, key=int)
-    return f"median ± half IQR of {' to '.join(dict.fromkeys([*counts[:1], *counts[-1:]]))} steps"
 
 
 def trained(row: Row | None, rows: Sequence[Row]) -> str:
@@ -340,11 +334,12 @@ class WorldOfOne(Problem):
         """By strategy; what FSDP1 does with one rank, what off-load saves and costs."""
         dtype, mark = self.dtype.upper(), self.mark
         rows = {setup: self.found(setup) for setup in self.SETUPS}
+        count = of_so_many(self.site, self.details[0], "step_ms_n", model=self.model, dtype=self.dtype)
         yield Table(
             f"Setups on one {self.site.rank}{mark}.",
             f"{self.model.split('/')[-1]}, {dtype}, batch {batch_of(self.site, Strategies.TABLE, '1')}"
-            f"{tokens(self.site)}, {of_steps(rows.values())}, host clock with synchronise; peak of allocated memory"
-            f"{f'; ‡ {dtype} in place of FP16' if mark else ''}.",
+            f"{tokens(self.site)}, median ± half IQR{count} steps, host clock with synchronise; peak of allocated "
+            f"memory{f'; ‡ {dtype} in place of FP16' if mark else ''}.",
             ["Setup", "took effect as", "Samples/s", "Peak memory (GB)", "state on"],
             [
                 [
@@ -419,12 +414,13 @@ class Strategies(Problem):
         given = self.found(self.GIVEN)
         turns = f"{entry(given, 'step_ms_n')} turns"
         api = f"; one unit: FSDP1, {turns}; other shards: FSDP2 per block" if ok(given) else ""
-        steps = of_steps(self.found(*row) for row in self.ROWS if row[0] != self.GIVEN)
+        levels = {"model": self.model, "dtype": self.dtype, "world_size": str(self.world)}
+        count = of_so_many(site, self.TABLE, "step_ms_n", **levels)
         yield Table(
             f"Strategies on {on}{mark}.",
             f"{self.model.split('/')[-1]}, {dtype}, batch {batch_of(site, self.TABLE, '1')} per rank"
-            f"{tokens(site)}, {steps}, host clock with synchronise; peak of allocated memory; state per rank, with "
-            f"off-load on the CPU{api}{nodes}{f'; ‡ {dtype} in place of FP16' if mark else ''}.",
+            f"{tokens(site)}, median ± half IQR{count} steps, host clock with synchronise; peak of allocated memory; "
+            f"state per rank, with off-load on the CPU{api}{nodes}{f'; ‡ {dtype} in place of FP16' if mark else ''}.",
             ["Strategy", "CPU off-load", "Activation checkpointing", *self.COLUMNS],
             [
                 [*row, *(cell(site, self.found(*row), one, self.emulated(row[0])) for one in self.COLUMNS.values())]
