@@ -12,7 +12,7 @@ import torch
 
 from perfscribe.analytic.traffic import BUS_FACTORS
 from perfscribe.distributed import collectives
-from perfscribe.distributed.collectives import CUDA_EVENTS, HOST_CLOCK, Message, combine
+from perfscribe.distributed.collectives import HOST_CLOCK, Message, combine
 from perfscribe.distributed.exchange import EXACT_UP_TO, Exchange
 from perfscribe.distributed.launch import launch
 from perfscribe.distributed.nccl_log import parse_nccl_log
@@ -90,20 +90,6 @@ def test_sums_are_exact_in_each_dtype_for_any_number_of_ranks():
             total = sum(block.double() for block in one._blocks)
             assert (sum(one._blocks[1:], start=one._blocks[0]).double() == total).all()
             assert one._blocks[0].any() and not one._blocks[0].equal(one._blocks[1])
-
-
-def test_the_time_of_a_call_is_the_slowest_ranks_and_the_middle_call_counts():
-    def said(*samples_ms: float) -> dict:
-        same = {"timer": CUDA_EVENTS, "warmup_s": 1.0, "timed_s": 2.0, "message_bytes": 3 * 10**6}
-        return same | {"samples_ms": samples_ms, "warmup_ms": (9.0,), "elements_checked": 5, "nccl_version": "2.28.9"}
-
-    found = combine(Message("all_gather", 3 * 10**6), [said(1.0, 2.0, 3.0), said(4.0, 1.0, 2.5), said(1.0, 1.0, 1.0)])
-    assert found.samples["time_ms"] == [4.0, 2.0, 3.0]
-    assert found.values["algbw_gb_per_s"] == pytest.approx(1.0)
-    assert found.values["busbw_gb_per_s"] == pytest.approx(2 / 3)
-    assert (found.values["elements_checked"], found.values["nccl_version"]) == (15, "2.28.9")
-    assert found.series["rank_1_ms"] == (4.0, 1.0, 2.5)
-    assert (found.warmup_s, found.timed_s, found.timers) == (1.0, 2.0, {"time_ms": CUDA_EVENTS})
 
 
 # --- transports -------------------------------------------------------------------------------------------------
