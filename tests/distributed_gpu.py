@@ -1,8 +1,8 @@
 """What only several GPUs and NCCL can show. Run by hand on such a machine: python -m pytest tests/distributed_gpu.py
 
-Not collected by name. The cases of test_ddp.py and test_sharded_optimizer.py run again on GPUs, many in one launch, as
-starting ranks takes longer than a case; then collectives and what NCCL's log says of each transport, and the faults of
-test_launch.py in the middle of NCCL's collectives. This process itself never touches CUDA. Two GPUs are enough.
+Not collected by name. Gradients that come late; collectives and what NCCL's log says of each transport; the faults of
+test_launch.py in the middle of NCCL's collectives. Every cell of ddp and of optimizer_state_sharding checks by itself
+that it trains as one process does. This process itself never touches CUDA. Two GPUs are enough.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import re
 import signal
 import time
 from dataclasses import asdict
-from unittest import mock
 
 import pytest
 import test_launch
@@ -34,8 +33,6 @@ MOST = min(GPUS, 4)
 pytestmark = pytest.mark.skipif(GPUS < 2 or not dist.is_nccl_available(), reason="needs NCCL and two GPUs")
 
 HOOKED = ("overlapped", "bucketed_tiny", "bucketed_two", "bucketed_one")
-ALL = ("naive", "flat", *HOOKED)
-DDP_CASES = [["train", ALL, "mixed", 1e-5, 1e-6], ["train", ALL, "transformer"], ["nothing_waits", HOOKED]]
 
 
 def run(program, arguments: dict | None = None, world_size: int = 2, timeout_s: float = 60, **options) -> list:
@@ -53,43 +50,6 @@ def nothing_left():
 
 
 # --- data parallelism -------------------------------------------------------------------------------------------
-
-
-@contextlib.contextmanager
-def everything_on(device):
-    """Tensors are made on the device, also by generators that name none."""
-    real = torch.Generator
-    torch.set_default_device(device)
-    try:
-        with mock.patch.object(torch, "Generator", lambda: real(device)):
-            yield
-    finally:
-        torch.set_default_device(None)
-
-
-def ddp_cases(arguments, rank):
-    """Cases of test_ddp.py; gives how many ran."""
-    import test_ddp
-
-    ran = 0
-    with everything_on(rank.device):
-        for name, wrappers, *rest in arguments["cases"]:
-            for wrapper in wrappers:
-                try:
-                    getattr(test_ddp, name)(rank.place.rank, wrapper, *rest)
-                except BaseException as error:
-                    raise AssertionError(f"{name} {rest}, {wrapper}: {type(error).__name__}: {error}") from error
-                ran += 1
-    return ran
-
-
-def test_every_wrapper_equals_a_single_process():
-    expected = sum(len(wrappers) for _, wrappers, *_ in DDP_CASES)
-    assert run(ddp_cases, {"cases": DDP_CASES}, timeout_s=120) == [expected] * 2
-
-
-def test_every_wrapper_on_all_gpus():
-    assert len(set(run(ddp_cases, {"cases": DDP_CASES[:2]}, MOST))) == 1
 
 
 class Late(torch.autograd.Function):
@@ -135,27 +95,6 @@ def late_gradients(arguments, rank):
 
 def test_collectives_wait_for_the_computation_and_it_for_them():
     run(late_gradients, world_size=MOST, timeout_s=120)
-
-
-# --- sharded optimizer ------------------------------------------------------------------------------------------
-
-
-def sharded_cases(arguments, rank):
-    """Those of test_sharded_optimizer.py, with its nets and batches on a device."""
-    import test_sharded_optimizer as cases
-
-    pair, batch = cases.pair, cases.batch
-    with (
-        mock.patch.object(cases, "pair", lambda: tuple(net.to(rank.device) for net in pair())),
-        mock.patch.object(cases, "batch", lambda step: batch(step).to(rank.device)),
-    ):
-        cases.train(rank.place.rank, tuple(cases.OPTIMIZERS))
-        cases.of_groups(rank.place.rank)
-
-
-def test_sharded_steps_equal_the_plain_optimizer():
-    run(sharded_cases)
-    run(sharded_cases, backend="gloo", device="cuda")
 
 
 # --- collectives and transports ---------------------------------------------------------------------------------
