@@ -8,29 +8,20 @@ import pickle
 from collections.abc import Callable
 from typing import Any
 
-from perfscribe.distributed.failures import RankError
 from perfscribe.distributed.fork_server import SERVER
 from perfscribe.distributed.launch import launch
 from perfscribe.distributed.needs import PRELOADED
-
-
-class RanksError(AssertionError):
-    """A rank raised, died or was late; the text is the first one's, with its traceback."""
 
 
 def run_ranks(function: Callable[..., Any], world_size: int, *args: Any) -> list[Any]:
     """What function(rank, *args) returned in each of world_size gloo processes, in the order of the ranks.
 
     function: of the top level of a module, with a default process group made for it.
-    RanksError: a rank raised, died or took longer than a minute; by then all of them have ended.
+    RankError: a rank raised, died or took longer than a minute; by then all of them have ended.
     """
     SERVER.start((*PRELOADED, "torch.nn.parallel.distributed", "pytest"))
     arguments = {"module": function.__module__, "function": function.__name__, "args": _to_text(args)}
-    try:
-        results = launch(call, arguments, world_size=world_size, timeout_s=60)
-    except RankError as error:
-        raise RanksError("\n".join([str(error), *getattr(error, "__notes__", [])])) from error
-    return [_from_text(result) for result in results]
+    return [_from_text(result) for result in launch(call, arguments, world_size=world_size, timeout_s=60)]
 
 
 def call(arguments, rank) -> str:
