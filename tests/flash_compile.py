@@ -74,28 +74,25 @@ def launch(case: dict) -> None:
         call(q, k, k, q, torch.empty(1, 1, n_queries), q)
 
 
-def resources(cubin: bytes) -> tuple[int, int]:
-    """Registers a thread, and bytes of local memory a thread, which are those of spilled registers."""
+def spilled_bytes(cubin: bytes) -> int:
+    """Bytes of local memory a thread, which are those of spilled registers."""
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(cubin)
         file.flush()
         command = [triton.knobs.nvidia.cuobjdump.path, "-res-usage", file.name]
         text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    match = re.search(r"REG:(\d+) STACK:(\d+)", text)
+    match = re.search(r"STACK:(\d+)", text)
     assert match, text
-    return int(match.group(1)), int(match.group(2))
+    return int(match.group(1))
 
 
 def describe(name: str, kernel) -> dict:
     """What is worth knowing of a compiled kernel."""
     ptx = kernel.asm["ptx"]
-    registers, spilled_bytes = resources(kernel.asm["cubin"])
     return {
         "kernel": name,
-        "registers": registers,
-        "spilled_bytes": spilled_bytes,
+        "spilled_bytes": spilled_bytes(kernel.asm["cubin"]),
         "shared_bytes": kernel.metadata.shared,
-        "warps": kernel.metadata.num_warps,
         "wgmma": ptx.count("wgmma.mma_async"),
         "mma": ptx.count("mma.sync"),
         "tma_loads": ptx.count("cp.async.bulk.tensor"),

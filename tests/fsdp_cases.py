@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import gc
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -124,12 +124,12 @@ def load_of(model: nn.Module, plan: Plan, world_size: int) -> fsdp_memory.Load:
 
 
 def counted(arguments: Mapping[str, Any], rank: Any) -> dict[str, Any]:
-    """State, gathered bytes and traffic of a step, each predicted and found, and what the wrapped model is."""
+    """State, gathered bytes and traffic of a step, each predicted and found."""
     plan, world_size = Plan(**arguments["plan"]), rank.place.world_size
     model = make_model(rank.device)
     load = load_of(model, plan, world_size)
     wrapped = wrap(model, plan, rank.device, BLOCK)
-    applied = fsdp_applied.check(wrapped, world_size, load.blocks)
+    fsdp_applied.check(wrapped, world_size, load.blocks)
     training = Training(wrapped, loss_of)
     batch = own_rows(0, rank)
     for _ in range(2):  # DDP puts its buckets in order with the second
@@ -151,12 +151,10 @@ def counted(arguments: Mapping[str, Any], rank: Any) -> dict[str, Any]:
     hook.remove()
     training.zero_grad()
     result = {
-        "applied": asdict(applied),
         "state": found,
         "predicted_state": fsdp_memory.state_bytes(load),
         "sent": fsdp_traffic.by_operation(seen.calls),
         "predicted_sent": fsdp_traffic.by_operation(fsdp_traffic.messages(load)),
-        "calls": len(seen.calls),
         "between": between[0],
         "predicted_between": gathered_between_bytes(load),
         "most": most[0],

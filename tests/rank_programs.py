@@ -6,7 +6,6 @@ import ctypes
 import os
 import signal
 import subprocess
-import threading
 import time
 from dataclasses import asdict
 
@@ -25,7 +24,7 @@ def works(arguments, rank):
     import torch
 
     drawn = torch.rand(1).item()
-    variables = {name: os.environ.get(name) for name in ("RANK", "LOCAL_RANK", "MASTER_PORT", "SLURM_PROCID", "KEPT")}
+    variables = {name: os.environ.get(name) for name in ("RANK", "LOCAL_RANK", "SLURM_PROCID", "KEPT")}
     return {
         "sum": reduce(rank),
         "drawn": drawn,
@@ -41,8 +40,6 @@ def stays(arguments, rank):
     """Does what arguments say on rank 1; any rank tells its process and what it was given."""
     if rank.place.rank == 1 and "fault" in arguments:
         FAULTS[arguments["fault"]](arguments)
-    if rank.place.rank == 1 and arguments.get("then_die"):
-        threading.Timer(0.3, os._exit, (7,)).start()
     if "text" in arguments:
         ctypes.CDLL(None).printf(f"{arguments['text']} by rank {rank.place.rank}\n".encode())
     return [os.getpid(), reduce(rank), arguments]
