@@ -1,4 +1,4 @@
-"""The hand-in of every committed site: the course's problems, headers and limits; how figures are rounded."""
+"""The hand-in of every committed site: the course's problems, headers and limits."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from perfscribe.experiments.custom_multi_gpu.measure import cells
 from perfscribe.records.records import Record
 from perfscribe.report import cs336_devices, fsdp, handin
 from perfscribe.report.site import Row, Site
-from perfscribe.show.rounding import Figure
 from perfscribe.verbs.fill import verb
 
 SITES = sorted(path.parent.name for path in ROOT.glob("results/*/published.json"))
@@ -35,23 +34,6 @@ def problems(site: str) -> dict[str, str]:
     """Each problem's text by its heading."""
     parts = re.split(r"(?m)^### ", text_of(site).split("\n## Not measured here")[0])[1:]
     return {part.split("\n", 1)[0]: re.split(r"(?m)^## ", part.split("\n", 1)[1])[0] for part in parts}
-
-
-@pytest.mark.parametrize(
-    ("value", "spread", "shown"),
-    [
-        (21.9, 4.25, "22 ± 4"),
-        (1311.2, 0.4, "1311"),
-        (106.9, 97.9, "107 ± 98"),
-        (0.727, 0.0187, "0.727 ± 0.019"),
-        (9.996, None, "10.0"),
-        (315.21, 0.067, "315.2 ± 0.1"),
-        (0.0, None, "0"),
-    ],
-)
-def test_rounding(value: float, spread: float | None, shown: str) -> None:
-    assert str(Figure(value, spread)) == shown
-    assert Figure(value, spread).quoted == shown.split(" ")[0]
 
 
 def test_nodes_of_one_machine_are_marked() -> None:
