@@ -168,7 +168,6 @@ def _die_with_collectives_under_way(rank):
 
 FAULTS = {
     "raises": _raise,
-    "killed": lambda _: os.kill(os.getpid(), signal.SIGKILL),
     "killed_in_a_collective": _die_with_collectives_under_way,
     "out_of_memory": lambda rank: torch.empty(2**50, dtype=torch.uint8, device=rank.device),
     "hangs": lambda _: time.sleep(123456),
@@ -176,7 +175,6 @@ FAULTS = {
 }
 ENDS = {
     "raises": (RankError, r"rank 1 of \d: ValueError: a bad value", "failed"),
-    "killed": (RankError, r"rank 1 of \d: died by SIGKILL", "failed"),
     "killed_in_a_collective": (RankError, r"rank 1 of \d: died by SIGKILL", "failed"),
     "out_of_memory": (RankOutOfMemory, r"rank 1 of \d: OutOfMemoryError: CUDA out of memory\. Tried to .*", "oom"),
 }
