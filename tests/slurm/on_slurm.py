@@ -66,23 +66,19 @@ class OnSlurm(Workspace):
     def add_sleeping(self, cells: int, seconds: float) -> Path:
         """One experiment, `slow`, whose cells last that long; the file in which they note each execution."""
         side_file = self.root / "executions"
-        self._add_slow(faulty.sleeping("slow", side_file, (seconds,)), cells, 1)
+        self._add_slow(faulty.sleeping("slow", side_file, (seconds,)), cells)
         return side_file
 
-    def add_staged(self, cells: int, shards: int = 1) -> Path:
+    def add_staged(self, cells: int) -> Path:
         """One experiment, `slow`, whose cells but the first end when faulty.let_end says so; where they note that."""
         side_file = self.root / "executions"
         faulty.let_end(side_file, 1)
-        self._add_slow(faulty.source("slow", side_file, faulty.STAGED), cells, shards)
+        self._add_slow(faulty.source("slow", side_file, faulty.STAGED), cells)
         return side_file
 
-    def _add_slow(self, source: str, cells: int, shards: int) -> None:
+    def _add_slow(self, source: str, cells: int) -> None:
         self.only()
         self.add_experiment("slow", source, n=list(range(cells)))
-        path = self.root / "config.yaml"
-        config = yaml.safe_load(path.read_text())
-        config["experiments"] = {"slow": {"shards": shards}}
-        path.write_text(yaml.safe_dump(config, sort_keys=False))
 
     def job_running(self) -> tuple[str, str]:
         """Number and nodes of the measuring job, as soon as one runs."""

@@ -19,7 +19,6 @@ from pathlib import Path
 
 import faulty
 import pytest
-import test_gate
 import test_publish
 from clusters import cluster
 from local_slurm import LocalSlurm, wait_for
@@ -30,10 +29,9 @@ from perfscribe.records import scrub
 
 # Jobs of one partition take nodes from those of the other. Jobs are queued again only where they ask for it.
 CONF = """PreemptType=preempt/partition_prio
-PreemptMode=REQUEUE
+PreemptMode=CANCEL
 JobRequeue=0
 PartitionName=urgent Nodes=ALL PriorityTier=10 State=UP"""
-FOR_GOOD = CONF.replace("PreemptMode=REQUEUE", "PreemptMode=CANCEL")  # preempted jobs end
 AT_A_TIME = 8  # runs
 
 
@@ -90,28 +88,12 @@ def disturbed(folder: Path, slurm: LocalSlurm, disturb: Callable[[str, str], obj
     return Ran(space, run.log(), job, side_file, node, slurm.ask("scontrol", "show", "job", job))
 
 
-def scancel(folder: Path, slurm: LocalSlurm) -> Ran:
-    def disturb(job: str, node: str) -> None:
-        slurm.ask("scancel", job)
-        ended(slurm, job)
-
-    return disturbed(folder, slurm, disturb)
-
-
 def time_limit(folder: Path, slurm: LocalSlurm) -> Ran:
     """Slurm looks every half minute which jobs are over their time."""
 
     def disturb(job: str, node: str) -> None:
         slurm.ask("scontrol", "update", f"JobId={job}", "EndTime=now+1")
         ended(slurm, job)
-
-    return disturbed(folder, slurm, disturb)
-
-
-def requeue(folder: Path, slurm: LocalSlurm) -> Ran:
-    def disturb(job: str, node: str) -> None:
-        slurm.ask("scontrol", "requeue", job)
-        start_again(slurm, job)
 
     return disturbed(folder, slurm, disturb)
 
@@ -161,32 +143,6 @@ def interrupt(folder: Path, slurm: LocalSlurm) -> Ran:
     return Ran(space, space.finish(), job, side_file)
 
 
-KILLER = """def cells(config):
-    return [Cell({"n": n}, cost=n) for n in config["n"]]
-
-
-def run(cell):
-    import psutil, time
-
-    note("start", cell)
-    if cell["n"] == 1:  # as the kernel does where memory has run out
-        parents = psutil.Process().parents()
-        names = [process.name() for process in parents]
-        for process in reversed(parents[: names.index("slurmstepd")]):
-            process.kill()
-        time.sleep(60)
-    return done(cell)
-"""
-
-
-def killer(folder: Path, slurm: LocalSlurm) -> Ran:
-    space = one_job(folder, slurm)
-    side_file = folder / "executions"
-    space.only()
-    space.add_experiment("killer", faulty.source("killer", side_file, KILLER), n=[0, 1, 2])
-    return Ran(space, space.finish(), "", side_file)
-
-
 def spread(folder: Path, slurm: LocalSlurm) -> Ran:
     space = OnSlurm(folder, slurm, max_jobs=2, nodes=["node2", "node1"])
     side_file = space.add_sleeping(cells=6, seconds=0.5)
@@ -199,14 +155,6 @@ def refused(folder: Path, slurm: LocalSlurm) -> Ran:
     run = space.begin()
     assert run.wait(RUN_S) == 1, tail(run.log())
     return Ran(space, run.log(), "", side_file)
-
-
-def self_test(folder: Path, slurm: LocalSlurm) -> Ran:
-    space = OnSlurm(folder, slurm)
-    test_gate.set_up(space, threshold=50_000)
-    run = space.begin()
-    assert run.wait(RUN_S) != 0, tail(run.log())
-    return Ran(space, run.log(), "", folder / "none")
 
 
 # --- on a cluster of their own -------------------------------------------------------------------------------------
@@ -224,7 +172,7 @@ def node_down(folder: Path, slurm: LocalSlurm) -> Ran:
 
 
 def preempted(folder: Path, slurm: LocalSlurm) -> Ran:
-    """Another partition takes the node."""
+    """Another partition takes the node, and preempted jobs end."""
 
     def disturb(job: str, node: str) -> None:
         said = slurm.ask("srun", "-p", "urgent", "--exclusive", "-w", node, "hostname", timeout_s=240)
@@ -232,23 +180,6 @@ def preempted(folder: Path, slurm: LocalSlurm) -> Ran:
         start_again(slurm, job)
 
     return disturbed(folder, slurm, disturb)
-
-
-def preempted_for_good(folder: Path, slurm: LocalSlurm) -> Ran:
-    return preempted(folder, slurm)
-
-
-def drained(folder: Path, slurm: LocalSlurm) -> Ran:
-    """A job on the node goes on to its end, the next one starts elsewhere."""
-    space = OnSlurm(folder, slurm, max_jobs=1)
-    side_file = space.add_staged(cells=4, shards=2)
-    faulty.let_end(side_file, 2)  # the first cell of either shard: any of both begins
-    run = space.begin()
-    job, node = space.after(side_file, 1)
-    slurm.ask("scontrol", "update", f"nodename={node}", "state=drain", "reason=test")
-    faulty.let_end(side_file, 4)
-    assert run.wait(RUN_S) == 0, tail(run.log())
-    return Ran(space, run.log(), job, side_file, node, slurm.node_states()[node])
 
 
 HUNGRY = """def cells(config):
@@ -284,13 +215,11 @@ def hungry(folder: Path, slurm: LocalSlurm) -> Ran:
     return Ran(space, log, "", side_file, said=wait_for(accounted, 120, "sacct's rows"))
 
 
-SHARED = (lost_thrice, killer, time_limit, scancel, requeue, kill_9, interrupt, self_test, spread, refused)
+SHARED = (lost_thrice, time_limit, kill_9, interrupt, spread, refused)
 OWN = {
     hungry: {"accounting": True},
     node_down: {"more_conf": CONF},
     preempted: {"more_conf": CONF},
-    preempted_for_good: {"more_conf": FOR_GOOD},
-    drained: {},
 }
 
 
@@ -317,26 +246,10 @@ def ran(slurm: LocalSlurm, tmp_path_factory: pytest.TempPathFactory) -> Iterator
         yield lambda one: given[one].result()
 
 
-def test_scancel_in_mid_run_costs_one_cell(ran: Callable[..., Ran]) -> None:
-    run = ran(scancel)
-    assert [run.states[job] for job in run.jobs] == ["CANCELLED", "COMPLETED"] and run.jobs[0] == run.job
-    assert f"'{run.job}' failed, SLURM status is: 'CANCELLED'" in run.log
-    assert "logs/local/measure_slow_0.log" in run.log  # where the job's own words stand
-    assert run.each_cell_once and run.lost <= 1
-    assert [row["status"] for row in run.space.rows("slow")] == ["ok"] * 4
-
-
 def test_a_job_that_its_time_limit_ends_is_taken_up_again(ran: Callable[..., Ran]) -> None:
     run = ran(time_limit)
     assert [run.states[job] for job in run.jobs] == ["TIMEOUT", "COMPLETED"]
     assert run.each_cell_once and run.lost <= 1
-
-
-def test_a_requeued_job_goes_on_from_its_journal(ran: Callable[..., Ran]) -> None:
-    run = ran(requeue)
-    assert run.jobs == [run.job] and run.states[run.job] == "COMPLETED"
-    assert run.each_cell_once and run.lost == 1
-    assert "Restarts=1" in run.said
 
 
 def test_a_job_that_is_lost_thrice_ends_the_run_and_the_next_one_finishes_the_rest(ran: Callable[..., Ran]) -> None:
@@ -358,14 +271,6 @@ def test_ctrl_c_cancels_the_jobs(ran: Callable[..., Ran]) -> None:
     run = ran(interrupt)
     assert run.states[run.job] == "CANCELLED" and len(run.jobs) == 1
     assert run.each_cell_once and run.lost <= 1
-
-
-def test_a_cell_that_kills_its_job_twice_is_failed(ran: Callable[..., Ran]) -> None:
-    run = ran(killer)
-    rows = [(row["status"], row["reason"]) for row in run.space.rows("killer")]
-    assert rows == [("ok", ""), ("failed", "killed its job twice"), ("ok", "")]
-    assert [run.states[job] for job in run.jobs] == ["FAILED", "FAILED", "COMPLETED"]
-    assert faulty.notes(run.side_file) == {"killer 0": 1, "killer 1": 2, "killer 2": 1}
 
 
 def test_cells_spread_over_jobs_and_nodes_that_are_pinned(ran: Callable[..., Ran]) -> None:
@@ -411,16 +316,6 @@ def test_what_cannot_be_submitted_is_told_in_slurms_words(ran: Callable[..., Ran
     assert "invalid partition specified: nowhere" in run.log and not run.jobs
 
 
-def test_a_self_test_is_made_on_the_node_of_the_job_that_waits_for_it(ran: Callable[..., Ran]) -> None:
-    run = ran(self_test)
-    nodes = {row["factors"]["world_size"]: row["provenance"]["node"] for row in run.space.rows("trained")}
-    ends = test_gate.ends(run.space, "trained")
-    assert set(ends) == {1, 2, 3} and ends[1] == "ok"
-    for world in (2, 3):
-        assert f"skipped preflight 46: all-reduce of 0.25 MiB among {world} ranks on {nodes[world]} " in ends[world]
-    assert "preflight 46: " in run.log and "preflight 46: " in run.space.report()
-
-
 def test_a_node_that_goes_down_in_mid_run(ran: Callable[..., Ran]) -> None:
     run = ran(node_down)
     assert run.jobs == [run.job] and run.states[run.job] == "COMPLETED"
@@ -429,24 +324,10 @@ def test_a_node_that_goes_down_in_mid_run(ran: Callable[..., Ran]) -> None:
     assert set(nodes) == {"node1", "node2"} and nodes[run.node] < 4
 
 
-def test_a_job_that_another_partition_takes_the_node_from(ran: Callable[..., Ran]) -> None:
-    run = ran(preempted)
-    assert run.jobs == [run.job] and "Restarts=1" in run.said
-    assert run.each_cell_once and run.lost <= 1
-
-
 def test_a_job_that_is_preempted_for_good_is_queued_again(ran: Callable[..., Ran]) -> None:
-    run = ran(preempted_for_good)
+    run = ran(preempted)
     assert run.jobs == [run.job] and "Restarts=1" in run.said and "PREEMPTED" in run.space.slurm.met
     assert run.each_cell_once and run.lost <= 1
-
-
-def test_a_node_that_is_drained_in_mid_run(ran: Callable[..., Ran]) -> None:
-    run = ran(drained)
-    assert run.said == "drained" and [run.states[job] for job in run.jobs] == ["COMPLETED"] * 2
-    assert run.each_cell_once and not run.lost
-    nodes = Counter(row["provenance"]["node"] for row in run.space.rows("slow"))
-    assert nodes == {"node1": 2, "node2": 2}
 
 
 def test_with_accounting_and_a_job_that_is_killed_for_its_memory(ran: Callable[..., Ran]) -> None:
