@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import os
 import re
 import shutil
@@ -308,85 +307,32 @@ def test_the_environment_is_made_once_and_again_for_new_pins(space: Workspace, t
     assert [line.rstrip() for line in log.read_text().splitlines()] == calls
 
 
-@pytest.fixture
-def bootstrap(tmp_path: Path) -> types.ModuleType:
-    """bootstrap.py of a checkout of its own."""
-    (tmp_path / "perfscribe").mkdir()
-    path = shutil.copy(ROOT / "perfscribe" / "bootstrap.py", tmp_path / "perfscribe")
-    (tmp_path / "requirements.lock").write_text("")
-    (tmp_path / "requirements-torch.txt").write_text("")
-    spec = importlib.util.spec_from_file_location("bootstrap_of_a_test", path)
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-# Installs with a pip and a venv that only write what they were asked for.
-FAKE_INSTALL = """import os, sys, time
-from pathlib import Path
-
-sys.path.insert(0, "perfscribe")
-import bootstrap
-
-
-def pip(folder, *arguments):
-    with open("log", "a") as log:
-        log.write(f"{os.getpid()} pip {' '.join(arguments)}\\n")
-    time.sleep(0.3)
-    if len(sys.argv) > 1:
-        sys.exit(sys.argv[1])
-
-
-def create(folder, with_pip):
-    assert with_pip and not folder.exists()
-    folder.mkdir()
-
-
-bootstrap.pip, bootstrap.venv.create = pip, create
-bootstrap.install(Path(".venv"))
-"""
-
-
-@pytest.mark.usefixtures("bootstrap")
-def test_one_of_several_processes_makes_the_environment(tmp_path: Path) -> None:
-    log = tmp_path / "log"
-    (tmp_path / "requirements.lock").write_text("pinned==1\n")
-    command = [sys.executable, "-c", FAKE_INSTALL]
-    failed = subprocess.run([*command, "no network"], cwd=tmp_path, capture_output=True, text=True)
-    assert failed.returncode == 1 and failed.stderr.splitlines()[-1] == "no network"
-    assert not (tmp_path / ".venv" / "installed").exists()  # so that the next run begins anew
-    log.unlink()
-    running = [subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True) for _ in range(4)]
-    told = [process.communicate()[1] for process in running]
-    assert [process.returncode for process in running] == [0] * 4
-    assert sorted(map(bool, told)) == [False, False, False, True]
-    locked, torch = (line.split(" pip ") for line in log.read_text().splitlines())
-    assert locked[1] == f"--quiet --no-deps --require-hashes -r {tmp_path / 'requirements.lock'}"
-    assert torch == [locked[0], f"--quiet -r {tmp_path / 'requirements-torch.txt'}"], "by the same process"
-    assert (tmp_path / ".venv" / "installed").read_text() == "pinned==1\n"
-
-
-def test_only_what_the_lock_pins_is_installed(
-    bootstrap: types.ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_only_what_the_lock_pins_is_installed_by_one_of_several_processes(tmp_path: Path) -> None:
     """The real pip, which refuses another file under a pinned name: a package of one module, without a network."""
-    monkeypatch.setenv("PIP_NO_INDEX", "1")
-    folder, lock, info = tmp_path / ".venv", tmp_path / "requirements.lock", "demo-1.0.dist-info"
-    path = tmp_path / "demo-1.0-py3-none-any.whl"
-    with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr("demo.py", "x = 1\n")
-        archive.writestr(f"{info}/METADATA", "Metadata-Version: 2.1\nName: demo\nVersion: 1.0\n")
-        tags = "Generator: x\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
-        archive.writestr(f"{info}/WHEEL", f"Wheel-Version: 1.0\n{tags}")
-        archive.writestr(f"{info}/RECORD", f"demo.py,,\n{info}/METADATA,,\n{info}/WHEEL,,\n{info}/RECORD,,\n")
-    lock.write_text(f"{path} --hash=sha256:{'0' * 64}\n")
-    with pytest.raises(SystemExit, match=r"^run: pip could not install -r \S+requirements\.lock; see above$"):
-        bootstrap.install(folder)
-    assert "HASHES" in capsys.readouterr().err and not (folder / "installed").exists()
+    folder, lock, other = tmp_path / ".venv", tmp_path / "requirements.lock", tmp_path / "requirements-torch.txt"
+    wheels = {name: tmp_path / f"{name}-1.0-py3-none-any.whl" for name in ("demo", "later")}
+    for name, path in wheels.items():
+        info, needs = f"{name}-1.0.dist-info", "Requires-Dist: not-in-the-lock" if name == "demo" else ""
+        with zipfile.ZipFile(path, "w") as archive:
+            archive.writestr(f"{name}.py", "x = 1\n")
+            archive.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n{needs}\n")
+            archive.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nGenerator: x\nTag: py3-none-any\n")
+            archive.writestr(f"{info}/RECORD", f"{name}.py,,\n{info}/METADATA,,\n{info}/WHEEL,,\n{info}/RECORD,,\n")
+    (tmp_path / "perfscribe").mkdir()
+    shutil.copy(ROOT / "perfscribe" / "bootstrap.py", tmp_path / "perfscribe")
+    other.write_text(f"{wheels['later']}\n")
+    command, env = [sys.executable, "perfscribe/bootstrap.py", "install", folder], {**os.environ, "PIP_NO_INDEX": "1"}
 
-    lock.write_text(f"{path} --hash=sha256:{hashlib.sha256(path.read_bytes()).hexdigest()}\n")
-    bootstrap.install(folder)
-    assert (folder / "installed").read_bytes() == lock.read_bytes()
-    python = folder / "bin" / "python"
-    assert subprocess.run([python, "-c", "import demo; print(demo.x)"], capture_output=True, text=True).stdout == "1\n"
+    lock.write_text(f"{wheels['demo']} --hash=sha256:{'0' * 64}\n")
+    failed = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True)
+    said = r"run: pip could not install -r \S+requirements\.lock; see above"
+    assert failed.returncode == 1 and re.fullmatch(said, failed.stderr.splitlines()[-1]), failed.stderr
+    assert "HASHES" in failed.stderr and not (folder / "installed").exists()
+
+    lock.write_text(f"{wheels['demo']} --hash=sha256:{hashlib.sha256(wheels['demo'].read_bytes()).hexdigest()}\n")
+    running = [subprocess.Popen(command, cwd=tmp_path, env=env, stderr=subprocess.PIPE, text=True) for _ in range(2)]
+    told = [process.communicate()[1] for process in running]
+    assert [process.returncode for process in running] == [0] * 2, told
+    assert sorted(map(bool, told)) == [False, True]
+    assert (folder / "installed").read_bytes() == lock.read_bytes() + other.read_bytes()
+    subprocess.run([folder / "bin" / "python", "-c", "import demo, later"], check=True)
