@@ -10,7 +10,6 @@ from shards import ShardJob
 from workspace import Workspace
 
 from perfscribe.base.cells import Cell
-from perfscribe.records import journal
 from perfscribe.verbs import remeasure
 
 GRID = [{"n": 1, "dtype": "fp32"}, {"n": 1, "dtype": "bf16"}, {"n": 2, "dtype": "fp32"}, {"n": 2, "dtype": "bf16"}]
@@ -24,41 +23,11 @@ FAILS_AT_TWO = """def run(cell):
 
 @pytest.fixture
 def measured(tmp_path: Path) -> ShardJob:
-    """Four cells in two rounds, of which n=2 fail."""
+    """Four cells, of which n=2 fail."""
     job = ShardJob(tmp_path / "root", faulty.source("probe", tmp_path / "side", FAILS_AT_TWO))
-    job.plan([Cell(factors) for factors in GRID], rounds=2)
+    job.plan([Cell(factors) for factors in GRID])
     job.measure()
     return job
-
-
-def standing(job: ShardJob) -> set[tuple[int, str, int]]:
-    records = journal.read(job.journal_file.parent).all_records()
-    return {(record["factors"]["n"], record["factors"]["dtype"], record["round"]) for record in records}
-
-
-ALL = {(factors["n"], factors["dtype"], number) for factors in GRID for number in (1, 2)}
-
-
-@pytest.mark.parametrize(
-    ("words", "left"),
-    [
-        ([], set()),
-        (["status=ok", "dtype=fp32"], {cell for cell in ALL if cell[:2] != (1, "fp32")}),
-    ],
-)
-def test_what_is_retired_is_measured_again_and_nothing_else(
-    measured: ShardJob, words: list[str], left: set[tuple[int, str, int]], capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert standing(measured) == ALL
-    assert remeasure.main(measured.root, "local", ["probe", *words]) == 0
-    assert f"records of probe retired: {len(ALL - left)};" in capsys.readouterr().out
-    assert standing(measured) == left
-    assert not list((measured.root / "results" / "local" / "checksums").iterdir()), "the job is due"
-    before = {record["id"] for record in journal.read(measured.journal_file.parent).all_records()}
-    measured.measure()
-    assert standing(measured) == ALL
-    assert before <= {row["id"] for row in measured.rows()}
-    assert sum(faulty.notes(measured.root.parent / "side").values()) == len(ALL) + len(ALL - left)
 
 
 REFUSED = {
@@ -98,6 +67,7 @@ def test_the_verb_and_the_report_after_it(tmp_path: Path) -> None:
     done = workspace.run("remeasure", "probe", "n=2")
     assert done.returncode == 0
     assert done.stdout == "records of probe retired: 1; the next `./run report` measures their cells again\n"
+    assert not [*workspace.root.glob("results/local/checksums/measure-probe-*")], "the job is due"
     assert workspace.planned_jobs() == {"measure probe 0", "present_probe", "write_report", "write_html", "verdict"}
     report = workspace.run("report")
     assert report.returncode == 0, report.stdout
@@ -108,3 +78,4 @@ def test_the_verb_and_the_report_after_it(tmp_path: Path) -> None:
     assert faulty.notes(side) == {"probe 2": 2} | {
         cell: 1 for cell in ("probe 1", "probe 3", "other 1", "other 2", "other 3")
     }
+    assert "records of other retired: 3;" in workspace.run("remeasure", "other").stdout
