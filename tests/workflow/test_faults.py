@@ -15,12 +15,22 @@ from perfscribe.records.records import STATUSES
 
 # On a loaded machine processes take long to start and to end; a cell of faulty.WAITING that nobody stops takes longer.
 BEGIN_S, STOP_S = 180, 10
-# What cells of faulty.FAULTS end as, more of which test_worker.py has: status, beginning of the reason, executions.
+# What each cell of faulty.FAULTS ends as: status, beginning of the reason, executions.
 ENDS = {
     "fine": ("ok", "", 1),
     "numpy_oom": ("oom", "Unable to allocate 1.00 PiB for an array", 2),
+    "bare_oom": ("oom", "MemoryError", 2),
     "kills_its_job": ("failed", "killed its job twice", 2),
+    "segfault": ("failed", "died by SIGSEGV", 2),
+    "killed": ("failed", "died by SIGKILL", 2),
     "raises": ("failed", "ValueError: a bad value", 1),
+    "raises_no_unicode": ("failed", "OSError: no such file: ?", 1),
+    "exits": ("failed", "left with exit code 3", 2),
+    "scribbles": ("failed", "wrote into the descriptor that answers go to", 2),
+    "prints": ("ok", "", 1),
+    "gives_nan": ("failed", "ValueError: time_ms holds a sample that is not finite", 1),
+    "gives_nothing": ("failed", "ValueError: run(cell) gave neither samples nor values", 1),
+    "gives_an_object": ("failed", "TypeError: Object of type object is not JSON serializable", 1),
     "unsupported": ("unsupported", "needs a quantum computer", 1),
 }
 
@@ -81,11 +91,13 @@ def test_a_report_with_every_fault_succeeds(tmp_path: Path) -> None:
     for what, (status, reason, executions) in ENDS.items():
         assert rows[what]["status"] == status and rows[what]["reason"].startswith(reason)
         assert faulty.notes(side_of(workspace))[f"faults {what}"] == executions
+        assert what == "kills_its_job" or rows[what]["provenance"]["attempts"] == executions
         assert f"faults what={what}: " in done.stdout, "told as it happened"
         shown = re.search(rf"^\| {what} +\|(.*)$", report, re.MULTILINE)
         assert shown and [word for word in STATUSES if word in shown[1]] == ([status] if status != "ok" else [])
         assert (reason if status != "oom" else "oom: asked for ") in report
     assert rows["numpy_oom"]["provenance"]["error"]["requested_bytes"] == 1 << 50
+    assert "traceback" in rows["raises"]["provenance"]["error"]
 
 
 def test_an_experiment_of_which_nothing_worked(tmp_path: Path) -> None:
