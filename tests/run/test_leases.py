@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -120,18 +120,6 @@ def held(process: sessions.Process) -> list[str]:
 
 
 # --- who holds which --------------------------------------------------------------------------------------------
-
-
-def test_each_takes_a_free_one_and_the_next_waits_until_one_is_killed(four: Path, tmp_path: Path) -> None:
-    with ExitStack() as stack:
-        first = [stack.enter_context(holding(four, tmp_path, 1)) for _ in range(4)]
-        have = [held(process)[0] for process in first]
-        assert sorted(have) == pretended_gpus.uuids(4)
-        fifth = stack.enter_context(holding(four, tmp_path, 1))
-        wait_for(fifth.log)
-        assert fifth.log() == "waits for GPU 0, 1, 2, 3, leased by other jobs on this machine\n"
-        first[2].kill_all()  # kill -9
-        assert held(fifth) == [have[2]]
 
 
 @pytest.mark.parametrize(
