@@ -1,18 +1,20 @@
-"""Five of the trials of bench/faults.py, each of another kind: what a report meets, and the run after it."""
+"""Some trials of bench/faults.py, of several kinds: what a report meets, and the run after it."""
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 HARNESS = Path(__file__).resolve().parents[2] / "bench" / "faults.py"
-KINDS = ("file", "HUP", "disk full", "read-only", "folder name")
+KINDS = ("file", "kill all", "kill all", "HUP", "disk full", "read-only", "folder name")
 
 
-def test_five_trials() -> None:
+def test_trials() -> None:
     """The file is the journal, cut off somewhere; the mounts are `not here` where no namespace may be made."""
     command = [sys.executable, HARNESS, "--light", "--seed", "12", "--trials", str(len(KINDS)), "--kind", *KINDS]
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     assert done.returncode == 0, done.stdout
     assert "0.jsonl truncated): survived" in done.stdout, done.stdout
+    assert len(re.findall(r"kill all \(.*: survived", done.stdout)) == 2, done.stdout
