@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import signal
 import subprocess
 import sys
@@ -15,7 +14,6 @@ from typing import Any
 
 import pretended_gpus
 import pytest
-import sessions
 from fake_nvml import FakeNvml
 from sessions import wait_for
 from shards import ShardJob
@@ -26,17 +24,6 @@ from perfscribe.records import environment
 from perfscribe.run import leases
 
 ROOT = Path(__file__).resolve().parents[2]
-
-# Takes GPUs, prints which, holds them until it is killed or told to go on by a file.
-HOLDER = """
-import os, sys, time
-from perfscribe.run import leases
-
-lease = leases.Lease(int(sys.argv[1]), say=lambda text: print(text, flush=True))
-assert lease.take()
-print("has", lease.variables()["CUDA_VISIBLE_DEVICES"], flush=True)
-time.sleep(600)
-"""
 
 # Takes GPUs again and again; a file that is made anew for each and removed afterwards shows that nobody else has one.
 TAKER = """
@@ -79,7 +66,6 @@ def run(cell):
         "began": began,
         "ended": time.time(),
         "gpus": os.environ.get("CUDA_VISIBLE_DEVICES", ""),
-        "cores": sorted(os.sched_getaffinity(0)),
         "own": sum(".lock" in os.readlink(f"/proc/self/fd/{{n}}") for n in os.listdir("/proc/self/fd") if n != "."
                    and os.path.islink(f"/proc/self/fd/{{n}}")),
         "below": below.count(".lock"),
@@ -96,27 +82,15 @@ def lease_folder(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.M
     monkeypatch.delenv(leases.VISIBLE, raising=False)
 
 
-@pytest.fixture(scope="module")
-def four(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder by which processes find four GPUs."""
-    folder = tmp_path_factory.mktemp("gpus")
-    pretended_gpus.put(folder, 4)
-    return folder
-
-
 @contextmanager
-def holding(four: Path, tmp_path: Path, need: int) -> Iterator[sessions.Process]:
-    """A process that takes so many GPUs and holds them."""
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(four), str(ROOT)])}
-    output = tmp_path / f"{random.random()}.log"
-    with sessions.running([sys.executable, "-c", HOLDER, str(need)], tmp_path, env, output) as process:
-        yield process
-
-
-def held(process: sessions.Process) -> list[str]:
-    """The UUIDs that it tells, as soon as it has them."""
-    line = wait_for(lambda: [line for line in process.log().splitlines() if line.startswith("has ")])[0]
-    return line.removeprefix("has ").split(",")
+def holding(gpus: int) -> Iterator[None]:
+    """So many of four GPUs are another's, the first ones."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(environment, "open_nvml", lambda: FakeNvml(4))
+        lease = leases.Lease(gpus)
+        assert lease.take()
+    yield
+    lease.release()
 
 
 # --- who holds which --------------------------------------------------------------------------------------------
@@ -139,8 +113,9 @@ def test_visible_devices_are_respected(
     assert named == ",".join(f"GPU-{number}aaa-bbb" for number in expected)
 
 
-def test_no_two_hold_one_and_none_waits_for_ever(four: Path, tmp_path: Path) -> None:
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(four), str(ROOT)])}
+def test_no_two_hold_one_and_none_waits_for_ever(tmp_path: Path) -> None:
+    pretended_gpus.put(tmp_path, 4)
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)])}
     takers = [
         subprocess.Popen([sys.executable, "-c", TAKER, str(seed), str(tmp_path)], env=env, cwd=tmp_path)
         for seed in range(6)
@@ -209,12 +184,10 @@ def told(row: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def test_cells_see_the_gpu_leased_and_records_the_whole_machine(tmp_path: Path, four: Path) -> None:
+def test_cells_see_the_gpu_leased_and_records_the_whole_machine(tmp_path: Path) -> None:
     made = job(tmp_path / "root")
-    with holding(four, tmp_path, 1) as other:
-        assert held(other) == ["GPU-0aaa-bbb"]
-        with made.running() as process:
-            assert process.wait() == 0, process.log()
+    with holding(1), made.running() as process:
+        assert process.wait() == 0, process.log()
     for row in made.rows():
         assert told(row)["gpus"] == "GPU-1aaa-bbb"
         # The child holds the lease with its worker; what it starts does not.
@@ -240,10 +213,9 @@ def test_jobs_of_two_checkouts_exclude_each_other_and_waiting_is_not_timed(tmp_p
     assert all(row["spent"]["wall_s"] < 1.2 for row in other.rows())
 
 
-def test_a_job_that_waits_can_be_stopped_and_ends_with_the_time_budget(tmp_path: Path, four: Path) -> None:
+def test_a_job_that_waits_can_be_stopped_and_ends_with_the_time_budget(tmp_path: Path) -> None:
     made = job(tmp_path / "root")
-    with holding(four, tmp_path, 4) as other:
-        assert held(other)
+    with holding(4):
         with made.running() as process:
             wait_for(lambda: "waits for GPU" in process.log())
             process.signal_group(signal.SIGTERM)
