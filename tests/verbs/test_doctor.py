@@ -51,3 +51,15 @@ def test_recorded_h200(monkeypatch):
     assert pairs["power limit"] == "700 W" and pairs["driver"] == "580.159.04, CUDA 13.0"
     table = rows(text, "What this machine leaves unsupported")[2:]
     assert [line.split() for line in table] == [["attention", "4", "0"], ["io_formats", "2", "0"]]
+
+
+def test_a_folder_that_python_takes_for_a_package_is_named(tmp_path, monkeypatch):
+    """By the trainings' rows before a cell starts, and by the doctor."""
+    monkeypatch.setattr(environment, "ROOT", tmp_path)
+    assert environment.shortfall(("transformers",)) in (None, ("unsupported", "transformers is missing"))
+    (tmp_path / "datasets").mkdir()
+    reason = "'datasets' in the checkout is taken for the Python package datasets"
+    assert environment.shortfall(("transformers",)) == ("unsupported", reason)
+    told = doctor.report([("baseline", [Cell({"model_name": "bloom"}, ("transformers",))])])
+    assert "'datasets' in the checkout is taken for" in told
+    assert "rename the folder or file datasets in the" in told  # the table breaks lines
