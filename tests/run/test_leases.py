@@ -31,7 +31,7 @@ import os, random, sys, time
 from perfscribe.run import leases
 
 random.seed(sys.argv[1])
-for _ in range(8):
+for _ in range(16):
     lease = leases.Lease(random.choice([1, 1, 2, 3, 4]))
     assert lease.take(time.time() + 60), "waited for a minute"
     marks = [os.path.join(sys.argv[2], gpu.uuid) for gpu in lease.gpus]
