@@ -319,7 +319,10 @@ def test_only_what_the_lock_pins_is_installed_by_one_of_several_processes(tmp_pa
     (tmp_path / "perfscribe").mkdir()
     shutil.copy(ROOT / "perfscribe" / "bootstrap.py", tmp_path / "perfscribe")
     other.write_text(f"{wheels['later']}\n")
-    command, env = [sys.executable, "perfscribe/bootstrap.py", "install", folder], {**os.environ, "PIP_NO_INDEX": "1"}
+    command, env = (
+        [sys.executable, "perfscribe/bootstrap.py", "install", str(folder)],
+        {**os.environ, "PIP_NO_INDEX": "1"},
+    )
 
     lock.write_text(f"{wheels['demo']} --hash=sha256:{'0' * 64}\n")
     failed = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True)
