@@ -33,7 +33,12 @@ def test_the_sums_are_the_published_ones_and_their_errors_exact(values):
         assert values[accumulation]["error"] == pytest.approx(1000 * (float(np.float16(0.01)) - 0.01), abs=1e-12)
     fp16 = values["fp16"]  # near ten it adds one ulp in place of the addend
     assert fp16["ulp_at_sum"] == fp16["last_increment"] == 0.0078125
-    assert values["fp32"]["ulp_at_sum"] == np.spacing(np.float32(10))
+
+
+@pytest.mark.parametrize("value", [0.0, 1e-7, 1.998, 2048.0, 60000.0])
+def test_ulp_agrees_with_numpy(value):
+    assert measure.ulp(value, torch.float16) == np.spacing(np.float16(value))
+    assert measure.ulp(-value, torch.float32) == np.spacing(np.float32(value))
 
 
 def test_an_overflowing_sum_says_so():
