@@ -85,13 +85,17 @@ class Nccl:
         pass
 
 
-def test_a_forced_transport_is_the_one_that_was_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("transport", "way"), [("shm", "SHM/direct/direct"), ("tcp", "NET/Socket/0")])
+def test_a_forced_transport_is_the_one_that_was_taken(
+    monkeypatch: pytest.MonkeyPatch, transport: str, way: str
+) -> None:
     monkeypatch.setattr(launch, "WorkerGroup", Nccl)
     monkeypatch.setattr(launch, "_WAITING", {})
-    asked = small(1, backend="nccl", device="cuda", transport="shm")
-    monkeypatch.setattr(Nccl, "way", "SHM/direct/direct")
+    asked = small(1, backend="nccl", device="cuda", transport=transport)
+    monkeypatch.setattr(Nccl, "way", way)
     assert measure.run(asked).samples
-    monkeypatch.setattr(Nccl, "way", "NET/Socket/0")
+    other = "P2P" if transport == "shm" else "SHM"
+    monkeypatch.setattr(Nccl, "way", other)
     monkeypatch.setattr(launch, "_WAITING", {})
-    with pytest.raises(RuntimeError, match="transport shm was asked for, NCCL joined channels by NET/Socket"):
+    with pytest.raises(RuntimeError, match=f"transport {transport} was asked for, NCCL joined channels by {other}"):
         measure.run(asked)
