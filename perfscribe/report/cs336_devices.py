@@ -353,7 +353,10 @@ class NaiveDdpBenchmarking(Ddp):
         per = f"{rows} rows per {self.site.rank} on {worlds[0]}"
         per += "".join(f" and {rows} on {world}" for rows, world in zip(more, worlds[1:], strict=True))
         steps = ", ".join(f"{step}{' ms' * (not n)} on {worlds[n]}" for n, (step, *_) in enumerate(found))
-        spent = " and ".join(f"{spent}{' ms' * (not n)} ({percent} %)" for n, (_, spent, percent) in enumerate(found))
+        spent = " and ".join(
+            f"{spent} ms ({percent} % of such a step)" if not n else f"{spent} ({percent} %)"
+            for n, (_, spent, percent) in enumerate(found)
+        )
         yield Answer(
             f"{spelt(row['size'])}, context {row['seq_len']}, {per}, AdamW, {spelt(row['backend'])}.",
             f"A step takes {steps}. In steps that wait after each phase the {self.calls()} all-reduces take {spent}.",
