@@ -9,8 +9,8 @@ from perfscribe.records.records import Record
 from perfscribe.show import tables as t
 
 SCALE_NOTE = (
-    "Samples/s and runtime are Trainer's, with evaluation and any checkpoints, and of steps alone where tuned; scale "
-    "factors compare with the fewest GPUs of the same loop."
+    "Samples/s and runtime are of whole trainings, with any evaluation and checkpoints; scale factors compare with the "
+    "fewest GPUs of the same loop."
 )
 CLOCKS_NOTE = (
     "Default: Trainer's samples/s and the GPU's used memory by NVML; callback: the workshop's samples/s, memory "

@@ -641,10 +641,9 @@ class ShardingAccounting(Problem):
         peaks = [[moment[0] for moment in of] for of in ((init, before, after), (init_less, before_less, after_less))]
         if all(one for of in peaks for one in of) and plain and sharded:
             most, most_less = (ends(of)[1] for of in peaks)
-            less = most.of(most.value - most_less.value, most_less)
             change = sharded.of(100 * (sharded.value / plain.value - 1), plain)
             by = "within noise" if plain.within_noise(sharded) else f"by {change} %"
-            yield Title(f"Sharding on {on} takes {less} {unit} off the peak and changes the step {by}")
+            yield Title(f"Sharding on {on} takes the peak from {most} to {most_less} {unit} and changes the step {by}")
 
     def of(self, table: str, column: str, optimizer: str, world: str = WORLDS[0], **levels: str) -> Figure:
         """A figure of an optimizer; memory in the table's unit."""

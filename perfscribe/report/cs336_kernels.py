@@ -106,7 +106,7 @@ class NsysProfile(Problem):
         )
         forward = self.row(self.FAMILIES, self.detailed, **{"pass": "forward"})
         families = [(figure(forward, column), name) for column, name in self.KINDS.items()]
-        families = sorted((one for one in families if one[0].value), key=lambda one: -one[0].value)[:3]
+        families = sorted((one for one in families if one[0] and one[0].value), key=lambda one: -one[0].value)[:3]
         shares = [f"{name} {share} %" for share, name in families]
         if families:
             share, name = families[0]
@@ -123,7 +123,7 @@ class NsysProfile(Problem):
             "d",
             f"Matmuls take {products} % of inference and {in_step} % of a full step ({at}).",
             f"Elementwise kernels take {some}{least} % of forward and {most} % of the step"
-            f"{f', the optimizer {optimizer} %' if optimizer.value else ''}.",
+            f"{f', the optimizer {optimizer} %' if optimizer and optimizer.value else ''}.",
         )
         spent, flop = (self.of(self.ATTENTION, column, self.big).percent() for column in ("time_ratio", "flop_ratio"))
         yield Lettered(

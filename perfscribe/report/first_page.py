@@ -109,7 +109,7 @@ def _of_several_devices(site: Site) -> Iterator[Headline]:
     step, exposed = figure(row, "step_ms"), figure(row, "exposed_ms")
     share = step.of(100 * (1 - exposed.value / step.value), exposed) if exposed.value >= 0 else NO_FIGURE
     what = f"DDP step, {spelt(entry(row, 'size'))}, FP32, {site.ranks(2)}, buckets of {entry(row, 'bucket_mb')} MB"
-    yield Headline(what, step, "ms", "naive_ddp_benchmarking", share, "computing")
+    yield Headline(what, step, "ms", "naive_ddp_benchmarking", share, "not exposed")
 
     row = saved(site)
     less, predicted = (figure(row, name) for name in ("saved_gib", "predicted_gib"))

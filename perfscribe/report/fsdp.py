@@ -522,6 +522,10 @@ class Scaling(Problem):
         """What several ranks compare with."""
         return f"one {self.site.rank}{' without FSDP' * (entry(self.first(), 'wrapped_by') == 'none')}"
 
+    def noise(self, row: Row | None) -> str:
+        """Words for a gain over one rank that its rounds do not decide."""
+        return " (within noise)" * figure(self.first(), DEFAULT).within_noise(figure(row, DEFAULT))
+
     def setup(self, rows: Sequence[Row]) -> str:
         """What stands behind the title."""
         return ""
@@ -556,7 +560,8 @@ class Scaling(Problem):
             one, last = measured[0], measured[-1]
             ratio = figure(last, DEFAULT).over(figure(one, DEFAULT))
             marks = self.marks([one, last])
-            yield Answer(f"{last['nodes']} nodes give {ratio}x the samples/s of {self.alone()}{marks}.")
+            noise = self.noise(last)
+            yield Answer(f"{last['nodes']} nodes give {ratio}x the samples/s of {self.alone()}{noise}{marks}.")
 
 
 class OfBloom(Scaling):
@@ -604,22 +609,23 @@ class MultiGpu(OfBloom):
 
     def parts(self) -> Iterator[Part]:
         """By ranks and way to wrap; what most ranks give, in samples/s and in memory."""
-        yield self.scaling(f"BLOOM fine-tuning by number of {self.site.ranks_are}", self.lines())
+        site = self.site
+        yield self.scaling(f"BLOOM fine-tuning by number of {site.ranks_are}", self.lines())
         if self.world == 1 or not self.ways:
             return
-        (how, gain), *others = self.gained()
+        (how, gain, noise), *others = self.gained()
         on = self.site.ranks(self.world)
         way = f"{how.capitalize()}, " if how else ""
-        noise = self.noise(how)
         on_fewer = {n: self.of(n, how) for n in several(self.site, self.table) if n < self.world}
-        rest = "".join(f", {name} {other}x{self.noise(name)}" for name, other in others if name != "tuned")
+        rest = "".join(f", {name} {other}x{unsure}" for name, other, unsure in others if name != "tuned")
         yield Answer(
             f"{way}{on} give {gain}x the samples/s of {self.alone()}{noise}{rest}"
             f"{fewer(self.site, self.first(), on_fewer)}{self.tuned()}{self.odd}.",
             f"{way}{self.memory()}{self.odd}.",
-            self.waits(how),
         )
-        more = "".join(f", {name} {other}{self.noise(name)}" for name, other in others[:1])
+        if site.gpu:
+            yield Answer(self.by_steps(how), self.waits(how))
+        more = "".join(f", {name} {other}{unsure}" for name, other, unsure in others[:1])
         yield Title(f"{way}{on} give {gain} times the samples/s of {self.alone()}{noise}{more}{self.odd}")
         custom = CustomMultiGpu(self.site)
         kept = figure(custom.loop("tuned"), "efficiency") if custom.world > 1 else NO_FIGURE
@@ -635,6 +641,15 @@ class MultiGpu(OfBloom):
         """How it changes per GPU from one to most."""
         one, many = (figure(row, "avg_mem_total_gb") for row in (self.first(), self.of(self.world, self.ways[0])))
         return f"memory in use {'falls' if many.value < one.value else 'grows'} from {one} to {many} GB"
+
+    def by_steps(self, how: str) -> str:
+        """The gain of steps alone, and how much of a training is none."""
+        last = self.of(self.world, how)
+        one, many = (figure(row, STEPPING) for row in (self.first(), last))
+        rate = figure(last, DEFAULT)
+        outside = rate.of(100 * (1 - rate.value / many.value), many)
+        runtime = f"{outside} % of the runtime on {self.site.ranks(self.world)} is outside the steps"
+        return f"{'As given, b' if how == 'as given' else 'B'}y steps alone it is {many.over(one)}x: {runtime}."
 
     def waits(self, how: str) -> str:
         """What a step of the same wrapping computes, with as few rows a rank."""
@@ -681,15 +696,10 @@ class MultiGpu(OfBloom):
         """A training on several ranks."""
         return run(self.site, self.table, world, **self.WAYS.get(how, {}))
 
-    def noise(self, how: str) -> str:
-        """Words for a gain that its rounds do not decide."""
-        one, many = (figure(row, DEFAULT) for row in (self.first(), self.of(self.world, how)))
-        return " (within noise)" * one.within_noise(many)
-
-    def gained(self) -> list[tuple[str, Figure]]:
-        """Samples per second on most ranks over one rank's, by way."""
-        one = figure(self.first(), DEFAULT)
-        return [(how, figure(self.of(self.world, how), DEFAULT).over(one)) for how in self.ways]
+    def gained(self) -> list[tuple[str, Figure, str]]:
+        """By way: samples per second on most ranks over one rank's; words for a gain within noise."""
+        one, rows = figure(self.first(), DEFAULT), {how: self.of(self.world, how) for how in self.ways}
+        return [(how, figure(row, DEFAULT).over(one), self.noise(row)) for how, row in rows.items()]
 
 
 class MultiNode(OfBloom):
@@ -795,12 +805,14 @@ class CustomMultiGpu(OfCustom):
         tuned, one = (figure(self.loop("tuned", n), STEPPING) for n in (self.world, 1))
         loop = fewer(site, first, {n: given(site, self.table, n) for n in several(site, self.table) if n < self.world})
         loop += f"{odd}; our tuned loop, by steps alone, gives {tuned.over(one)}x its rate on one‡" if gpu else ""
-        yield Answer(f"{on} give {gain}x the samples/s of {self.alone()}{loop}.")
-        name, way = ("Tuned in BF16, by steps alone", "tuned") if gpu else ("By a bare loop's steps", "bare loop")
-        share = gain.of(100 * gain.value / self.world)
-        as_given = f"; as given {share} %" if gpu and not self.mark(last) else ""
-        linear = "of linear scaling" if gpu else "of linear scaling from one without FSDP"
-        yield Title(f"{name}, {on} give {figure(self.loop(way), 'efficiency')} % {linear}{as_given}{'‡' * gpu}")
+        yield Answer(f"{on} give {gain}x the samples/s of {self.alone()}{self.noise(last)}{loop}.")
+        if gpu:
+            as_given = f", {figure(self.loop('trainer'), 'efficiency')} % as given" * (not self.mark(last))
+            kept = figure(self.loop("tuned"), "efficiency")
+            yield Title(f"By steps alone {on} give {kept} % of linear scaling tuned in BF16‡{as_given}")
+        else:
+            kept = figure(self.loop("bare loop"), "efficiency")
+            yield Title(f"By a bare loop's steps, {on} give {kept} % of linear scaling from one without FSDP")
 
     def loop(self, loop: str, world: int = 0) -> Row | None:
         """A loop of ours on so many ranks, or on most."""
@@ -969,7 +981,7 @@ class WeakScaling(Problem):
         """What stands behind the title."""
         if self.first is None:
             return "Not measured here."
-        row, other = self.first, ""
+        row, other, turns = self.first, "", rounds(*self.found.values())
         plan = self.plans.get(row.get("world_size", ""))
         if self.mark and plan:
             other = f"; ‡ {parameters(row, 'total_params')} in place of {parameters(plan, 'ran_parameters')}"
@@ -978,7 +990,7 @@ class WeakScaling(Problem):
         clock = "Trainer's clock" if row.get("loop", "trainer") == "trainer" else "host clock"
         alone = ", the first row without FSDP" if row.get("wrapped_by") == "none" else ""
         return (
-            f"{sizes}, {epochs}, {rounds(row)}, {clock}; {losses(row)}; efficiency T(first)/T(row) by median steps, "
+            f"{sizes}, {epochs}, {turns}, {clock}; {losses(row)}; efficiency T(first)/T(row) by median steps, "
             f"host clock, without the first step{alone}{other}."
         )
 

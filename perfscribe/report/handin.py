@@ -129,8 +129,8 @@ def machine(summary: Mapping[str, Any]) -> str:
     """Machine, software, days and commit in one line."""
     software = ", ".join(
         f"{name} {', '.join(dict.fromkeys(version.partition('+')[0] for version in summary['software'][name]))}"
-        for name in ("driver", "CUDA", "torch")
-        if name in summary["software"]
+        for name in summary["software"]
+        if name != "Python"
     )
     first, last = summary["first_day"], summary["last_day"]
     same_month = first[:7] == last[:7]

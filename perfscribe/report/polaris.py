@@ -589,10 +589,8 @@ class DataTypes(Problem):
                 bool(wide) and wide_peak.value >= 0.95,
             ),
         )
-        at = f"t length {long}, width {base}, one run each,"
-        said = f"{at} later epochs take {takes} in BF16, {fp16} in FP16{mark}"
-        yield Title(f"A{said}")
-        yield Finding(14, "polaris", f"In Polaris a{said}." if site.gpu else "")
+        at = f"At length {long}, width {base}, one run each, the {entry(longer, 'epoch_s_n')} later epochs"
+        yield Title(f"{at} take {takes} in BF16, {fp16} in FP16{mark}")
 
     @staticmethod
     def takes(row: Row | None) -> str:

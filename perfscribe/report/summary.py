@@ -14,6 +14,8 @@ from perfscribe.records.disturbances import OF_WATCH
 from perfscribe.records.records import STATUSES, Record
 from perfscribe.show.provenance import commit_name, device_name, environment_ids, node_name
 
+NCCL = ("NCCL_NVLS_ENABLE", "NCCL_ALGO", "NCCL_PROTO", "NCCL_P2P_DISABLE", "NCCL_SHM_DISABLE", "NCCL_IB_DISABLE")
+
 
 def of_site(plan: Mapping[str, Any], records: Mapping[str, Sequence[Record]], results: Path) -> dict[str, Any]:
     """The summary. records: by experiment; results: the site's folder."""
@@ -30,7 +32,7 @@ def of_site(plan: Mapping[str, Any], records: Mapping[str, Sequence[Record]], re
         ok = Counter(names[record.environments[0]] for record in cells if record.ok and record.environments)
         machines = sorted(set(names.values()))
         gpus = max((int(identity.get("gpu_count") or 0) for identity in identities), default=0)
-        software = _software(identities)
+        software = _software(identities) | (_told_nccl(cells) if gpus > 1 else {})
     return {
         "site": plan["site"],
         "preset": plan["preset"],
@@ -55,6 +57,15 @@ def machine(identity: Mapping[str, Any]) -> str:
     # Drivers tell a little less than 2³⁰ bytes for each GB that is sold: 140.4 GiB of 141 GB, 79.6 of 80.
     size = f" ({math.ceil(memory / 2**30)} GB)" if memory else ""
     return f"{name}{size}, {identity['cpu_cores']} cores"
+
+
+def _told_nccl(cells: Iterable[Record]) -> dict[str, list[str]]:
+    """The variables that keep NCCL off a way or choose one, of which bandwidths depend."""
+    found: dict[str, set[str]] = {name: set() for name in NCCL}
+    for variables in (record.provenance.get("variables", {}) for record in cells if record.ok):
+        for name in found.keys() & variables.keys():
+            found[name].add(variables[name])
+    return {name: sorted(values) for name, values in found.items() if values}
 
 
 def _software(identities: Iterable[Mapping[str, Any]]) -> dict[str, list[str]]:

@@ -85,13 +85,13 @@ def to_markdown(folder: Path, table_id: str, most_rows: int = 0) -> str:
     figures = [column["name"] for column in columns if column["kind"] == "figure"]
     groups = _neighbours(read, figures)
     remarks: list[str] = []
-    shown = groups[: most_rows or None]
+    shown = groups[-most_rows:]
     rows = [_markdown_row(_folded(group, columns), columns, remarks) for group in shown]
     titles = [markdown_text(column["title"]) for column in columns]
     parts = [
         markdown_text(f"In every measured row: {'; '.join(told)}.") if told else "",
         _without_padding(tabulate(rows, titles, tablefmt="pipe", disable_numparse=True)),
-        f"The first {len(shown)} of {len(groups)} rows; the CSV has all." if len(shown) < len(groups) else "",
+        f"The last {len(shown)} of {len(groups)} rows; the CSV has all." if len(shown) < len(groups) else "",
         "\n".join(f"[{number}] {markdown_text(text)}  " for number, text in enumerate(remarks, start=1)),
         "\n".join(f"{note}  " for note in description["notes"]),
     ]

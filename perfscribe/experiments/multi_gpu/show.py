@@ -31,7 +31,7 @@ COLUMNS = [
     *c.WRAPPED,
     c.ROWS_FROM,
 ]
-CAPTION = "Samples per second by Trainer's clock, tuned by steps alone; dashed: linear scaling."
+CAPTION = "Samples per second of whole trainings; dashed: linear scaling."
 
 
 def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:

@@ -124,10 +124,10 @@ def _family_ns(record: Record, labels: Sequence[str]) -> Counter[str]:
     return times
 
 
-def _family_percent(record: Record, name: str, of_pass: str) -> float:
-    """Share of a family in the device time of a pass."""
+def _family_percent(record: Record, name: str, of_pass: str) -> float | str:
+    """Share of a family in the device time of a pass; its kernels may all be among the rare ones, added up in other."""
     times = _family_ns(record, PASSES[of_pass])
-    return 100 * times[name] / times.total()
+    return 100 * times[name] / times.total() if times[name] or not times[OTHER] else "in other"
 
 
 # --- forward by its range and by the host clock ---------------------------------------------------------------------
@@ -225,7 +225,7 @@ def _top_kernels() -> list[t.Column]:
 
 
 def _families() -> list[t.Column]:
-    def share(name: str) -> Callable[[Record], float]:
+    def share(name: str) -> Callable[[Record], float | str]:
         return lambda r: _family_percent(r, name, r.factors["pass"])
 
     def kernels_ms(record: Record) -> float:

@@ -48,5 +48,5 @@ def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
     alike = [record for record in cells if record.factors["features"] == record.factors["d_model"]]
     return [
         t.make(TABLES[0], "Training on larger tensors", cells, COLUMNS, [NOTE]),
-        t.make(TABLES[1], "Width, dtype and number of samples told apart", alike, SCALE_COLUMNS, [SCALE_NOTE]),
+        t.make(TABLES[1], "By width, dtype and number of samples", alike, SCALE_COLUMNS, [SCALE_NOTE]),
     ]
