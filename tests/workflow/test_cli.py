@@ -32,8 +32,8 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture(scope="module")
 def space(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
-    """A project with one light experiment and the files of its environment."""
-    made = Workspace(tmp_path_factory.mktemp("cli"))
+    """A project with one light experiment and the files of its environment, in a folder of an odd name."""
+    made = Workspace(tmp_path_factory.mktemp("cli") / "a '\"\n#\\*;&%$HOMEü")
     made.only()
     made.add_experiment("probe", CHEAP, n=[1, 2, 3])
     for name in ENVIRONMENT_FILES:
@@ -234,7 +234,7 @@ def test_what_snakemake_keeps_to_itself_is_told(tmp_path: Path) -> None:
 
 
 def test_a_folder_with_braces_is_refused(tmp_path: Path) -> None:
-    """Other odd names are among the trials of bench/faults.py."""
+    """Every other odd character is in the name of `space`."""
     space = Workspace(tmp_path / "{odd}")
     done = space.run("report")
     assert done.returncode == 1 and done.stdout.startswith(f"run: {space.root}: Snakemake takes braces"), done.stdout

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 HARNESS = Path(__file__).resolve().parents[2] / "bench" / "faults.py"
-KINDS = ("file", "kill all", "kill all", "HUP", "disk full", "read-only", "folder name")
+KINDS = ("file", "kill all", "kill all", "disk full", "read-only")
 
 
 def test_trials() -> None:

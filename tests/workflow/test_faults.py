@@ -131,13 +131,16 @@ def test_a_run_told_to_stop_ends_soon_and_the_next_one_finishes(tmp_path: Path) 
     workspace = make(tmp_path / "root")
     add_waiting(workspace)
     side = side_of(workspace)
-    stops = ((signal.SIGINT,), (signal.SIGTERM,), (signal.SIGINT, signal.SIGINT))
+    stops = ((signal.SIGINT,), (signal.SIGTERM,), (signal.SIGHUP,), (signal.SIGINT, signal.SIGINT))
     for times, numbers in enumerate(stops, start=1):
         with running(workspace, "report") as run:
             wait_for(lambda times=times: faulty.notes(side).total() == times + 1, BEGIN_S)
             for number in numbers:
                 run.signal_group(number)
             wait_for(lambda run=run: not run.members(), STOP_S if len(numbers) == 1 else 3)
+            if numbers[0] == signal.SIGHUP:  # it ends `./run` as any program whose terminal is gone
+                assert run.wait() == -signal.SIGHUP, run.log()
+                continue
             assert run.wait() == 128 + numbers[0], run.log()
             assert run.log().endswith("finished cells are kept\n"), run.log()
             assert "Traceback" not in run.log()
@@ -145,8 +148,8 @@ def test_a_run_told_to_stop_ends_soon_and_the_next_one_finishes(tmp_path: Path) 
     faulty.open_gate(side)
     done = workspace.run("report")
     assert done.returncode == 0, done.stdout
-    assert [row["status"] for row in workspace.rows("probe")] == ["ok"] * 3, "a fourth start is given"
-    assert faulty.notes(side) == {"probe 0": 1, "probe 1": 4, "probe 2": 1}
+    assert [row["status"] for row in workspace.rows("probe")] == ["ok"] * 3, "a fifth start is given"
+    assert faulty.notes(side) == {"probe 0": 1, "probe 1": 5, "probe 2": 1}
 
 
 def test_the_second_of_two_runs_says_whose_the_first_is(tmp_path: Path) -> None:

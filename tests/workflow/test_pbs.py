@@ -147,6 +147,8 @@ def test_the_profile_with_commands_that_stand_in_for_a_server(tmp_path: Path) ->
     space.only()
     space.add_experiment("slow", faulty.sleeping("slow", side_file, (0.1,)), n=[0, 1, 2, 3])
     space.set_config("preset: tiny\ncluster: {account: mine, max_jobs: 2, environment: {A: b c}}\n")
+    profile = space.root / "pbs" / "config.yaml"
+    profile.write_text(profile.read_text().replace("status-checks: 10", "status-checks: 1"))
     (space.root / "jobs").mkdir()
     stand_in(space.root, "qsub", QSUB)
     stand_in(space.root, "qstat", QSTAT)
