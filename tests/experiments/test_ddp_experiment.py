@@ -29,7 +29,7 @@ from perfscribe.records.records import Record
 def real(tmp_path_factory: pytest.TempPathFactory) -> Record:
     """A cell of two ranks as a record."""
     folder = with_tokens(tmp_path_factory.mktemp("data"), 4, 8)
-    of = variants.variants(levels.LEVELS["properties"]["implementation"]["items"]["enum"], [0.01, 10])
+    of = variants.variants(levels.LEVELS["properties"]["implementation"]["items"]["enum"], [10])
     factors = {"device": "cpu", "dtype": "fp32", "size": "nano", "seq_len": 8, "batch": 4, "backend": "gloo"}
     factors |= {"world_size": 2, "variants": variants.as_level(of), "traced": True}
     cell = Cell({**factors, "turns": 2, "steps": 1, "warmup_steps": 1}, data_folder=str(folder))
