@@ -7,10 +7,12 @@ import csv
 import io
 import re
 import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import yaml
 from PIL import Image
 from workspace import ROOT, Workspace
 
@@ -126,3 +128,18 @@ def test_a_second_run_does_nothing_within_seconds(measured: Workspace) -> None:
     changed = [path for path, when in before.items() if path.is_file() and path.stat().st_mtime_ns != when]
     assert not [path for path in changed if ".snakemake" not in path.parts and "__pycache__" not in path.parts]
     assert measured.planned_jobs(*TINY) == set()
+
+
+# --- Snakemake's own report, as its workflow catalogue is told ----------------------------------------------------
+
+
+def test_snakemake_s_own_report_shows_figures_tables_and_the_page(measured: Workspace, tmp_path: Path) -> None:
+    told = yaml.safe_load((ROOT / ".snakemake-workflow-catalog.yml").read_text(encoding="utf-8"))
+    assert told["usage"]["report"] is True
+    done = measured.run("--report", str(tmp_path / "run.html"), *TINY)
+    assert done.returncode == 0, done.stdout
+    page = (tmp_path / "run.html").read_text(encoding="utf-8")
+    shown = re.findall(r'"labels": \{"what": "(\w+)", "name": "([^"]+)"\}', page)
+    expected = {*(("table", name) for name in TABLES), *(("figure", name) for name in FIGURES), ("page", "the report")}
+    assert set(shown) == expected
+    assert not re.search(r'(?:src|href)="https?:', page)
