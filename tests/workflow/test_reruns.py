@@ -33,7 +33,6 @@ SETTINGS: dict[str, Any] = {
     "preset": "tiny",
     "experiments": {
         "attention": {"seq_len": [16, 32], "head_dim": [8]},
-        "end_to_end": {"size": ["nano"], "seq_len": [16], "single_length": {"seq_len": 16}},
         # Files above the 1 MB that Snakemake itself compares by content.
         "io_formats": {"format": ["memory", "npy"], "cache": ["warm"], "features": 512},
     },
