@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,9 +12,11 @@ import pytest
 from clusters import cluster
 from local_slurm import LocalSlurm
 from on_slurm import RUN_S, OnSlurm, jobs_of, tail
+from test_launch_script import JOB, ranks_of, script
 from workspace import ROOT
 
 from perfscribe.plan import plan
+from perfscribe.verbs import launch
 
 ENDED_WELL = ("ok", "unsupported", "skipped")
 # Of every kind of job: with data sets and without, of one process and of ranks, on one node and on two, tested before.
@@ -145,3 +148,22 @@ def test_a_training_over_two_nodes_has_the_losses_of_one(slurm: LocalSlurm, tmp_
     assert [result[:3] for result in results] == [[2, 2, 2], [1, 2, 1], [2, 4, 2]], tail(said)
     losses = [result[3] for result in results]
     assert losses[0] == pytest.approx(losses[1], rel=1e-5) == losses[2] and len(losses[0]) == 4
+
+
+def test_a_job_script_on_two_nodes(slurm: LocalSlurm, tmp_path: Path) -> None:
+    """The links are tried over both nodes, then the ranks train; with a threshold that nothing reaches, they do not."""
+    text = script("slurm", "--gpus-per-node", "0", "--preflight", ranks=1, command=JOB)
+    failing = text.replace(launch.SELF_TEST, f"{launch.SELF_TEST} --threshold 1e6")
+    variables = {"PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
+    told = []
+    for number, job in enumerate((text, failing)):
+        path, out = tmp_path / f"{number}.sh", tmp_path / f"{number}.txt"
+        path.write_text(job)
+        told.append((slurm.batch("-o", str(out), str(path), timeout_s=200, **variables), out.read_text()))
+    (code, said), (code_below, said_below) = told
+    assert code == 0, said
+    assert "preflight 0: all-reduce of 16 MiB among 2 ranks on node1, node2 by gloo: busbw " in said
+    assert ranks_of(said) == [(0, 2, 0), (1, 2, 0)], said
+    assert "host node1" in said and "host node2" in said and said.count("by Slurm") == 2
+    assert code_below == 46 and "trained" not in said_below, said_below
+    assert said_below.count("preflight 46: all-reduce of 16 MiB among 2 ranks on node1, node2") == 1
