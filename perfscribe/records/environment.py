@@ -50,8 +50,9 @@ def open_nvml() -> Any | None:
     return pynvml
 
 
-def ask(nvml: Any, function: str, *arguments: Any) -> Any | None:
-    """What NVML answers; None where this driver, GPU or pynvml does not offer the function."""
+def ask(function: str, *arguments: Any) -> Any | None:
+    """What NVML answers; None where there is none, or this driver, GPU or pynvml does not offer the function."""
+    nvml: Any = open_nvml()
     call = getattr(nvml, function, None)
     if call is None:
         return None
@@ -62,27 +63,25 @@ def ask(nvml: Any, function: str, *arguments: Any) -> Any | None:
     return answer.decode(errors="replace") if isinstance(answer, bytes) else answer
 
 
-def all_gpus(nvml: Any | None) -> list[Any]:
+def all_gpus() -> list[Any]:
     """NVML handles in PCI order. A device that the job may not open is counted by NVML but is none of ours."""
-    if nvml is None:
-        return []
-    handles = (ask(nvml, "nvmlDeviceGetHandleByIndex", index) for index in range(ask(nvml, "nvmlDeviceGetCount") or 0))
+    handles = (ask("nvmlDeviceGetHandleByIndex", index) for index in range(ask("nvmlDeviceGetCount") or 0))
     return [handle for handle in handles if handle is not None]
 
 
-def visible_gpus(nvml: Any | None) -> list[Any]:
+def visible_gpus() -> list[Any]:
     """NVML handles of the devices that CUDA_VISIBLE_DEVICES leaves, in its order.
 
     As in CUDA, an entry that names no device hides itself and all that follow. Numbers count in PCI order; CUDA's
     default order (fastest first) is the same wherever all GPUs of a machine are alike.
     """
-    handles = all_gpus(nvml)
+    handles = all_gpus()
     named = os.environ.get("CUDA_VISIBLE_DEVICES")
     if named is None:
         return handles
     chosen: list[Any] = []
     for entry in named.split(","):
-        handle = _gpu_named(nvml, handles, entry.strip())
+        handle = _gpu_named(handles, entry.strip())
         if handle is None:
             break
         chosen.append(handle)
@@ -91,25 +90,24 @@ def visible_gpus(nvml: Any | None) -> list[Any]:
 
 def gpus_by_uuid() -> tuple[list[Any], list[str]]:
     """Handles and UUIDs of the GPUs that are visible; none where NVML does not tell the UUID of each."""
-    nvml = open_nvml()
-    handles = visible_gpus(nvml)
-    uuids = [ask(nvml, "nvmlDeviceGetUUID", handle) for handle in handles]
+    handles = visible_gpus()
+    uuids = [ask("nvmlDeviceGetUUID", handle) for handle in handles]
     return ([], []) if None in uuids else (handles, [str(uuid) for uuid in uuids])
 
 
-def _gpu_named(nvml: Any, handles: list[Any], entry: str) -> Any | None:
+def _gpu_named(handles: list[Any], entry: str) -> Any | None:
     if entry.isdecimal():
         return handles[int(entry)] if int(entry) < len(handles) else None
     if entry.startswith("MIG-"):
-        return ask(nvml, "nvmlDeviceGetHandleByUUID", entry)
+        return ask("nvmlDeviceGetHandleByUUID", entry)
     if entry.startswith("GPU-"):
-        alike = [handle for handle in handles if str(ask(nvml, "nvmlDeviceGetUUID", handle)).startswith(entry)]
+        alike = [handle for handle in handles if str(ask("nvmlDeviceGetUUID", handle)).startswith(entry)]
         return alike[0] if len(alike) == 1 else None
     return None
 
 
-def _cuda_driver_version(nvml: Any) -> str | None:
-    number = ask(nvml, "nvmlSystemGetCudaDriverVersion_v2")
+def _cuda_driver_version() -> str | None:
+    number = ask("nvmlSystemGetCudaDriverVersion_v2")
     return None if not number else f"{number // 1000}.{number % 1000 // 10}"
 
 
@@ -136,18 +134,17 @@ def identity(libraries: Iterable[str]) -> dict[str, Any]:
 
 
 def _gpu_identity() -> dict[str, Any]:
-    nvml = open_nvml()
-    gpus = visible_gpus(nvml)
-    models = sorted({str(ask(nvml, "nvmlDeviceGetName", gpu)) for gpu in gpus})
-    memories = [int(found.total) for gpu in gpus if (found := ask(nvml, "nvmlDeviceGetMemoryInfo", gpu))]
-    limits_mw = [found for gpu in gpus if (found := ask(nvml, "nvmlDeviceGetPowerManagementLimit", gpu)) is not None]
+    gpus = visible_gpus()
+    models = sorted({str(ask("nvmlDeviceGetName", gpu)) for gpu in gpus})
+    memories = [int(found.total) for gpu in gpus if (found := ask("nvmlDeviceGetMemoryInfo", gpu))]
+    limits_mw = [found for gpu in gpus if (found := ask("nvmlDeviceGetPowerManagementLimit", gpu)) is not None]
     return {
         "gpu_model": " + ".join(models) or None,
         "gpu_count": len(gpus),
         "gpu_memory_bytes": min(memories, default=None),
         "gpu_power_limit_w": round(min(limits_mw) / 1000) if limits_mw else None,
-        "driver_version": ask(nvml, "nvmlSystemGetDriverVersion") if gpus else None,
-        "cuda_driver_version": _cuda_driver_version(nvml) if gpus else None,
+        "driver_version": ask("nvmlSystemGetDriverVersion") if gpus else None,
+        "cuda_driver_version": _cuda_driver_version() if gpus else None,
     }
 
 
@@ -248,35 +245,33 @@ def output(*command: str, timeout_s: float = 20.0) -> str | None:
 
 
 def _gpu_clocks_mhz() -> list[dict[str, int | None]]:
-    nvml = open_nvml()
     kinds = {"sm": ("nvmlDeviceGetClockInfo", 1), "memory": ("nvmlDeviceGetClockInfo", 2)}
     kinds["sm_max"] = ("nvmlDeviceGetMaxClockInfo", 1)  # 1 and 2: NVML_CLOCK_SM, NVML_CLOCK_MEM
-    found = visible_gpus(nvml)
-    return [{name: ask(nvml, call, gpu, kind) for name, (call, kind) in kinds.items()} for gpu in found]
+    return [{name: ask(call, gpu, kind) for name, (call, kind) in kinds.items()} for gpu in visible_gpus()]
 
 
 # --- processes and memory ---------------------------------------------------------------------------------------
 
 
-def foreign_processes(nvml: Any, gpus: Iterable[Any]) -> dict[int, str]:
+def foreign_processes(gpus: Iterable[Any]) -> dict[int, str]:
     """Base names, by number, of what computes on these GPUs and is neither this process nor below it.
 
     In a container NVML may give numbers of the host. One that means nothing here may be our own and is left out.
     """
-    listed = [process for gpu in gpus for process in ask(nvml, "nvmlDeviceGetComputeRunningProcesses", gpu) or []]
-    names = {process.pid: _process_name(nvml, process.pid) for process in listed}
+    listed = [process for gpu in gpus for process in ask("nvmlDeviceGetComputeRunningProcesses", gpu) or []]
+    names = {process.pid: _process_name(process.pid) for process in listed}
     own = process_tree()
     return {pid: name for pid, name in names.items() if name is not None and pid not in own}
 
 
-def _process_name(nvml: Any, pid: int) -> str | None:
+def _process_name(pid: int) -> str | None:
     try:
         # A number of the host's may be that of a thread here, which psutil.Process takes for a process.
         name = psutil.Process(pid).name() if psutil.pid_exists(pid) else ""
     except psutil.Error:
         name = ""
     if not name:
-        name = ask(nvml, "nvmlSystemGetProcessName", pid) or ""
+        name = ask("nvmlSystemGetProcessName", pid) or ""
     return PurePath(name.split()[0]).name if name.split() else None
 
 
@@ -350,10 +345,6 @@ def _not_hidden(package: str) -> Condition:
     )
 
 
-def _gpus() -> list[Any]:
-    return visible_gpus(open_nvml())
-
-
 def _torch_has_cuda() -> bool:
     build = _version_file("torch")
     if "cuda" in build:
@@ -363,14 +354,14 @@ def _torch_has_cuda() -> bool:
 
 def _driver_fits_torch() -> bool:
     """CUDA runs programs of its own major version or an older one; what cannot be told passes."""
-    driver = _cuda_driver_version(open_nvml())
+    driver = _cuda_driver_version()
     built_for = _version_file("torch").get("cuda")
     return not (driver and built_for) or int(built_for.split(".")[0]) <= int(driver.split(".")[0])
 
 
 def _is_ampere_or_newer() -> bool:
     """True where nothing tells otherwise, so that a machine without a GPU gives the reason of that alone."""
-    versions = [ask(open_nvml(), "nvmlDeviceGetCudaComputeCapability", gpu) for gpu in _gpus()]
+    versions = [ask("nvmlDeviceGetCudaComputeCapability", gpu) for gpu in visible_gpus()]
     return all(version[0] >= 8 for version in versions if version)
 
 
@@ -415,18 +406,16 @@ def _several_nodes(count: int) -> tuple[Condition, ...]:
 
 def _several_gpus(count: int) -> tuple[Condition, ...]:
     """For "cuda:<count>". The reason is what the machine has; without any GPU there is one already."""
-    have = len(_gpus())
+    have = len(visible_gpus())
     reason, fix = f"{have} GPU{'' if have == 1 else 's'}", f"run on a machine with {count} GPUs"
     return (*_CUDA, Condition(lambda: have not in range(1, count), reason, fix, status="skipped"))
 
 
 _CUDA = (
     Condition(lambda: _installed("pynvml"), "nvidia-ml-py is missing", "install nvidia-ml-py"),
+    Condition(lambda: bool(all_gpus()), "no CUDA device", "run on a machine with an NVIDIA GPU and its driver"),
     Condition(
-        lambda: bool(all_gpus(open_nvml())), "no CUDA device", "run on a machine with an NVIDIA GPU and its driver"
-    ),
-    Condition(
-        lambda: bool(_gpus()) or not all_gpus(open_nvml()),
+        lambda: bool(visible_gpus()) or not all_gpus(),
         "CUDA_VISIBLE_DEVICES hides every GPU",
         "unset CUDA_VISIBLE_DEVICES or name a GPU of this machine in it",
     ),

@@ -90,7 +90,7 @@ def cores_by_gpu(gpus: Sequence[Gpu], granted: Sequence[int]) -> list[binding.Co
 
 
 def _nearest(gpu: Gpu, granted: Iterable[int]) -> frozenset[int]:
-    words = environment.ask(environment.open_nvml(), "nvmlDeviceGetCpuAffinity", gpu.handle, MOST_CORES // 64) or ()
+    words = environment.ask("nvmlDeviceGetCpuAffinity", gpu.handle, MOST_CORES // 64) or ()
     mask = sum(int(word) << 64 * place for place, word in enumerate(words))
     return frozenset(binding.cores_of_mask(hex(mask))) & frozenset(granted)
 

@@ -49,8 +49,7 @@ class Watch:
     """
 
     def __init__(self, gpus: int = 1, handles: Sequence[Any] = (), cores: Sequence[int] = ()) -> None:
-        self._nvml = environment.open_nvml() if gpus else None
-        self._gpus = list(handles or environment.visible_gpus(self._nvml))[:gpus]
+        self._gpus = list(handles or environment.visible_gpus())[:gpus] if gpus else []
         self._cores = tuple(cores) or environment.granted_cores()
         self._samples: list[dict[str, list[float]]] = [defaultdict(list) for _ in self._gpus]
         self._foreign: dict[int, str] = {}
@@ -78,27 +77,24 @@ class Watch:
             "own_s": _own_cpu_s(),
         }
 
-    def _ask(self, function: str, *arguments: Any) -> Any | None:
-        return environment.ask(self._nvml, function, *arguments)
-
     def _run(self) -> None:
         due = next_look = time.monotonic()
         while True:
             for gpu, samples in zip(self._gpus, self._samples, strict=True):
                 self._sample(gpu, samples)
             if time.monotonic() >= next_look:
-                self._foreign |= environment.foreign_processes(self._nvml, self._gpus)
+                self._foreign |= environment.foreign_processes(self._gpus)
                 next_look = time.monotonic() + PROCESS_INTERVAL_S
             due = max(due + INTERVAL_S, time.monotonic())  # a late sample does not pull the next ones together
             if self._stop.wait(due - time.monotonic()):
                 return
 
     def _sample(self, gpu: Any, samples: dict[str, list[float]]) -> None:
-        reasons = self._ask("nvmlDeviceGetCurrentClocksEventReasons", gpu)
+        reasons = environment.ask("nvmlDeviceGetCurrentClocksEventReasons", gpu)
         if reasons is None:  # drivers before 535 know the call by its old name
-            reasons = self._ask("nvmlDeviceGetCurrentClocksThrottleReasons", gpu)
+            reasons = environment.ask("nvmlDeviceGetCurrentClocksThrottleReasons", gpu)
         read = {
-            "sm_clock_mhz": self._ask("nvmlDeviceGetClockInfo", gpu, 1),  # 1: NVML_CLOCK_SM
+            "sm_clock_mhz": environment.ask("nvmlDeviceGetClockInfo", gpu, 1),  # 1: NVML_CLOCK_SM
             "reasons": reasons,
         }
         for name, value in read.items():

@@ -44,10 +44,10 @@ def test_identity_of_recorded_machine(h200, monkeypatch):
 
 def test_devices_keep_the_order_named_and_skip_those_not_granted(h200, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1,0")
-    assert environment.visible_gpus(h200) == [h200.gpus[1], h200.gpus[0]]
+    assert environment.visible_gpus() == [h200.gpus[1], h200.gpus[0]]
     h200.gpus[0].may_open = False  # as under Slurm's device cgroup: number 0 is the first that may be opened
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
-    assert environment.visible_gpus(h200) == [h200.gpus[1]]
+    assert environment.visible_gpus() == [h200.gpus[1]]
 
 
 def test_identity_id_ignores_order_and_sees_every_value(h200):
