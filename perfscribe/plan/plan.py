@@ -221,14 +221,20 @@ def _data_units(plan: Plan, config: Mapping[str, Any], experiment: str, code: So
 
 
 def _present_unit(plan: Plan, experiment: str, code: Sources) -> None:
-    presentation = registry.shown(experiment, code.root)
-    plan.presentations[experiment] = presentation
+    """How an experiment is shown: of those that it reads only what is measured, as show.py gets no other records.
+
+    A chapter by itself, or a config without some experiments, has the rest all the same.
+    """
+    declared = registry.shown(experiment, code.root)
+    reads = tuple(name for name in declared.reads if name in plan.shards)
+    drawn_of = tuple(name for name in declared.drawn_of if name in reads)
+    plan.presentations[experiment] = replace(declared, reads=reads, drawn_of=drawn_of)
     folder = code.root / "references"
-    references = [folder / f"{name}.csv" for name in (experiment, *presentation.reads)]
+    references = [folder / f"{name}.csv" for name in (experiment, *declared.reads)]
     # Figures may also be of a whole chapter.
     references += [
         path
-        for name in (*presentation.references, *_chapters_of(presentation))
+        for name in (*declared.references, *_chapters_of(declared))
         if (path := folder / f"{name}.csv").is_file() and path not in references
     ]
     plan.units[f"present-{experiment}"] = {
@@ -240,9 +246,9 @@ def _present_unit(plan: Plan, experiment: str, code: Sources) -> None:
         # Whatever show.py imports, the report's code writes the line below every figure.
         "footer": code.fingerprint("perfscribe.show.provenance", leave_out=()),
         "references": digest_files(references),
-        "tables": list(presentation.tables),
-        "figures": list(presentation.figures),
-        "reads": list(presentation.reads),
+        "tables": list(declared.tables),
+        "figures": list(declared.figures),
+        "reads": list(reads),
     }
 
 
@@ -256,11 +262,13 @@ def _is_shown(experiment: str, chapters: Collection[str], root: Path) -> bool:
     return any(table.split(".")[0] in chapters for table in registry.shown(experiment, root).tables)
 
 
-def _present_what_only_reads(plan: Plan, code: Sources, with_subjects: bool) -> None:
-    """Plan the experiments without a measure.py, where any that they read is measured.
+def _show(plan: Plan, code: Sources, with_subjects: bool) -> None:
+    """Plan how what is measured is shown, then the experiments without a measure.py, where any that they read is.
 
-    They have no section in the config: what they show goes with the experiments that they read.
+    The latter have no section in the config: what they show goes with the experiments that they read.
     """
+    for experiment in plan.shards:
+        _present_unit(plan, experiment, code)
     root = code.root
     for experiment in sorted(set(registry.known(root)) - set(registry.measured(root))):
         shown = registry.shown(experiment, root)
@@ -271,19 +279,7 @@ def _present_what_only_reads(plan: Plan, code: Sources, with_subjects: bool) -> 
             raise ValueError(f"{experiment}: there is no measure.py, and levels.py names no experiment that it reads")
         if set(shown.reads) & set(plan.shards) and _is_shown(experiment, plan.chapters, root):
             _present_unit(plan, experiment, code)
-
-
-def _leave_out_unread(plan: Plan) -> None:
-    """Let experiments read only what is measured: show.py gets no records of the others.
-
-    A chapter by itself, or a config without some experiments, has the rest all the same.
-    """
-    for name, shown in list(plan.presentations.items()):
-        reads = tuple(other for other in shown.reads if other in plan.shards)
-        if reads != shown.reads:
-            drawn = tuple(other for other in shown.drawn_of if other in reads)
-            plan.presentations[name] = replace(shown, reads=reads, drawn_of=drawn)
-            plan.units[f"present-{name}"]["reads"] = list(reads)
+    _report_unit(plan, code)
 
 
 def _report_unit(plan: Plan, code: Sources) -> None:
@@ -342,10 +338,7 @@ def build(
     for experiment in measured:
         _measure_units(plan, config, experiment, dealt[experiment], code)
         _data_units(plan, config, experiment, code)
-        _present_unit(plan, experiment, code)
-    _present_what_only_reads(plan, code, bool(of))
-    _leave_out_unread(plan)
-    _report_unit(plan, code)
+    _show(plan, code, bool(of))
     if settings is None and config["share_machine"]:
         _jobs_at_a_time(plan, config)
     return plan
@@ -384,11 +377,7 @@ def replan_presentation(committed: Plan, code: Sources) -> Plan:
     committed.experiment_datasets = {experiment: [] for experiment in committed.shards}
     with_subjects = registry.SUBJECTS in committed.presentations
     committed.presentations = {}
-    for experiment in committed.shards:
-        _present_unit(committed, experiment, code)
-    _present_what_only_reads(committed, code, with_subjects)
-    _leave_out_unread(committed)
-    _report_unit(committed, code)
+    _show(committed, code, with_subjects)
     return committed
 
 
