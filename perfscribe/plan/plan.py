@@ -69,6 +69,12 @@ class Plan:
         own = [experiment] if experiment in self.shards else []
         return [*own, *self.presentations[experiment].reads]
 
+    def span_s(self, seconds: Mapping[tuple[str, int], float]) -> float:
+        """Expected time of jobs (experiment, shard) by that of each, in s: in sum, or so many at a time."""
+        beside_s = [job_s for job, job_s in seconds.items() if job in self.beside_others]
+        alone_s = sum(job_s for job, job_s in seconds.items() if job not in self.beside_others)
+        return alone_s + max([sum(beside_s) / self.at_a_time, *beside_s])
+
     def write(self, folder: Path) -> None:
         """Write what changed, delete what is no longer planned."""
         wanted = {**self.units, "index": self.index}

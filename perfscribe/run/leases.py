@@ -62,14 +62,6 @@ def visible() -> list[Gpu]:
     return [gpu for gpu in every if uuids.index(gpu.uuid) == gpu.position]  # one that is named twice counts once
 
 
-# --- which jobs run beside others -------------------------------------------------------------------------------
-
-
-def span_s(alone_s: float, beside_s: Sequence[float], at_a_time: int) -> float:
-    """Expected time of jobs: of those that run by themselves in sum, of the others by so many at a time, in s."""
-    return alone_s + max([sum(beside_s) / at_a_time, *beside_s])
-
-
 def cores_by_gpu(gpus: Sequence[Gpu], granted: Sequence[int]) -> list[binding.Cores]:
     """Cores for a job on each of these GPUs: disjoint, near the GPU where NVML tells that, siblings together.
 

@@ -6,7 +6,7 @@ import mmap
 import sys
 import threading
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +17,7 @@ from perfscribe.base import files
 from perfscribe.plan.demands import SELF_TEST
 from perfscribe.plan.plan import Plan
 from perfscribe.records import journal
-from perfscribe.run import gate, leases
+from perfscribe.run import gate
 from perfscribe.run.shard import Shard
 
 POLL_S = 0.5
@@ -146,14 +146,10 @@ class Watcher:
         """Expected time of what is left, from cells of the same experiment; None where none is done yet."""
         if any(experiment not in self.pace for experiment, _, _ in self.left):
             return None
-        alone_s, beside_s = 0.0, dict[tuple[str, int], float]()
+        seconds: dict[tuple[str, int], float] = defaultdict(float)
         for (experiment, _, _), (cost, shard) in self.left.items():
-            expected_s = self.pace[experiment].expected_s(cost)
-            if (experiment, shard) in self.plan.beside_others:
-                beside_s[experiment, shard] = beside_s.get((experiment, shard), 0.0) + expected_s
-            else:
-                alone_s += expected_s
-        return leases.span_s(alone_s, list(beside_s.values()), self.plan.at_a_time)
+            seconds[experiment, shard] += self.pace[experiment].expected_s(cost)
+        return self.plan.span_s(seconds)
 
     def start(self) -> None:
         """Begin."""

@@ -15,7 +15,6 @@ from perfscribe.base import files
 from perfscribe.plan.plan import Plan
 from perfscribe.plan.plan_cells import cell_key
 from perfscribe.records import environment, journal
-from perfscribe.run import leases
 from perfscribe.run.progress import Pace, duration
 
 # A job's processes, imports, tables and figures: 150 s for 30 experiments on two cores.
@@ -121,8 +120,7 @@ def describe(root: Path, plan: Plan, experiments: Collection[str] = ()) -> str:
         if name not in plan.shards:
             raise ValueError(f"plan: {name} is not planned; planned: {', '.join(plan.shards)}")
     cells: list[list[object]] = []
-    summary, unknown, alone_s, beside_s = [], [], 0.0, list[float]()
-
+    summary, unknown, by_job = [], [], dict[tuple[str, int], float]()
     for experiment in plan.shards:
         counted = _count(root, plan, experiment)
         new = counted.waiting and not counted.measured_here
@@ -137,15 +135,11 @@ def describe(root: Path, plan: Plan, experiments: Collection[str] = ()) -> str:
             about = f"about {duration(sum(seconds.values()))}" + (f", as on {site}" if site else "")
         here = len(counted.rows) - len(counted.waiting) - states["unsupported"] - states["skipped"]
         summary.append([experiment, here, len(counted.waiting), states["unsupported"] + states["skipped"], about])
-        for shard, shard_s in (seconds or {}).items():
-            if (experiment, shard) in plan.beside_others:
-                beside_s.append(shard_s)
-            else:
-                alone_s += shard_s
-    total = leases.span_s(alone_s, beside_s, plan.at_a_time)
+        by_job |= {(experiment, shard): shard_s for shard, shard_s in (seconds or {}).items()}
+    total = plan.span_s(by_job)
     known = [f"about {duration(total)}"] if total else [] if unknown else ["nothing"]
     rest = [f"without an estimate, {', '.join(unknown)}"] if unknown else []
-    together = f", {plan.at_a_time} jobs of one GPU each at a time" if beside_s else ""
+    together = f", {plan.at_a_time} jobs of one GPU each at a time" if plan.beside_others & by_job.keys() else ""
     parts = [tabulate(cells, ["experiment", "cell", "round", "status"], tablefmt="plain")] if experiments else []
     parts.append(tabulate(summary, ["experiment", "measured", "to measure", "not here", "time"], tablefmt="plain"))
     parts.append(
