@@ -21,14 +21,10 @@ def show_module(experiment: str) -> str:
 
 
 def cell_to_json(cell: Cell) -> dict[str, Any]:
-    """A cell as a plan file holds it."""
-    return {
-        "factors": dict(cell.factors),
-        "requires": list(cell.requires),
-        "cost": cell.cost,
-        "data": list(cell.data),
-        "skip": cell.skip,
-    }
+    """A cell as a plan file holds it: all but where its data lie."""
+    held = {**vars(cell), "factors": dict(cell.factors)}
+    del held["data_folder"]
+    return held
 
 
 def cell_from_json(value: Mapping[str, Any], data_folder: str = "") -> Cell:
