@@ -13,22 +13,6 @@ import sys
 LONGEST = 300  # characters of a line
 
 
-class Errors(logging.Filter):
-    """Keeps the exceptions that Snakemake logs, whatever its handlers pass over."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.found: list[str] = []
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        """Let everything pass."""
-        kind, text = getattr(record, "exception", ""), record.getMessage()
-        # Of a job that failed its own shell has told (rules/common.smk).
-        if kind and kind != "RuleException" and "job did not complete" not in text:
-            self.found.append(one_line(text))
-        return True
-
-
 def one_line(message: str) -> str:
     """The message without the lines of a traceback."""
     lines = [line for line in message.splitlines() if not re.match(r'\s+File "|Traceback| {4}', line)]
@@ -38,8 +22,17 @@ def one_line(message: str) -> str:
 
 def main() -> None:
     """Run Snakemake's command line in this process."""
-    errors = Errors()
-    logging.getLogger("snakemake.logging").addFilter(errors)
+    errors: list[str] = []
+
+    def keep(record: logging.LogRecord) -> bool:
+        """Let everything pass, and keep the exceptions, whatever Snakemake's handlers pass over."""
+        kind, text = getattr(record, "exception", ""), record.getMessage()
+        # Of a job that failed its own shell has told (rules/common.smk).
+        if kind and kind != "RuleException" and "job did not complete" not in text:
+            errors.append(one_line(text))
+        return True
+
+    logging.getLogger("snakemake.logging").addFilter(keep)
     handler = signal.getsignal(signal.SIGINT)
     if handler is not signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # no traceback of imports, which take a second
@@ -49,8 +42,8 @@ def main() -> None:
         signal.signal(signal.SIGINT, handler)
         cli.main()
     except SystemExit as end:
-        if end.code and not isinstance(end.code, str) and errors.found:
-            print(f"run: {errors.found[0]}", file=sys.stderr, flush=True)
+        if end.code and not isinstance(end.code, str) and errors:
+            print(f"run: {errors[0]}", file=sys.stderr, flush=True)
         raise
     except OSError as error:
         sys.exit(f"run: {error.filename or 'a file'}: {error.strerror or error}")
