@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import mmap
 import sys
 import threading
 import time
@@ -48,10 +47,8 @@ class Tail:
 
     def __init__(self, path: Path) -> None:
         # From behind the last whole line: a torn one is cut off before the next is written.
-        self.path, self.position = path, 0
-        if path.is_file() and path.stat().st_size:
-            with open(path, "rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as content:
-                self.position = content.rfind(b"\n") + 1
+        self.path = path
+        self.position = path.read_bytes().rfind(b"\n") + 1 if path.is_file() else 0
 
     def lines(self) -> Iterator[bytes]:
         """Lines that were completed since the last call."""
