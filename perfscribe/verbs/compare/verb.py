@@ -119,6 +119,7 @@ def page(a: Side, b: Side, rows: Sequence[Figure]) -> str:
     """The comparison as Markdown."""
     machines = [[f"{letter}: {side.name}", side.machines, side.commits] for letter, side in (("A", a), ("B", b))]
     changed = sorted((one for one in rows if one.verdict in DECIDED and one.ratio), key=_change)[:MOST_CHANGES]
+    names = varying(rows)
     ended = [one for one in rows if one.verdict in (LOST, GAINED)]
     refused = Counter(
         (one.experiment, one.name or "every figure", one.reason) for one in rows if one.verdict == REFUSED
@@ -130,10 +131,10 @@ def page(a: Side, b: Side, rows: Sequence[Figure]) -> str:
         _section("What differs between the machines", _between(a, b), ["", f"A: {a.name}", f"B: {b.name}"]),
         _section("By experiment", *_summary([one for one in rows if one.verdict != ONE_SIDED])),
         _alone([one for one in rows if one.verdict == ONE_SIDED]),
-        _section("The largest changes", *_changes(changed, varying(rows), a.name, b.name)),
+        _section("The largest changes", *_changes(changed, names, a.name, b.name)),
         _section(
             "Cells that ended otherwise",
-            [[one.experiment, _cell(one, varying(rows)), one.status_a, one.status_b, one.reason] for one in ended],
+            [[one.experiment, _cell(one, names), one.status_a, one.status_b, one.reason] for one in ended],
             ["Experiment", "Cell", f"A: {a.name}", f"B: {b.name}", "Reason"],
         ),
         _section("Refused", [[*key, n] for key, n in refused.items()], ["Experiment", "Figure", "Why", "Cells"]),
