@@ -11,7 +11,7 @@ from workspace import ROOT
 from perfscribe.base import files
 from perfscribe.report.cells import NOT_MEASURED, Cell, label
 from perfscribe.report.problem import Table
-from perfscribe.verbs.fill import document, rewriting, verb
+from perfscribe.verbs.fill import document, verb
 from perfscribe.verbs.fill.matching import Known, NoMatch, choose
 
 SEEDS = ROOT.parent / "shared" / "seeds"
@@ -122,7 +122,7 @@ def test_blanked_tables_of_the_sources_are_filled(site: str, number: str) -> Non
                 for place, column in enumerate(fit.columns)
                 if column is not None and fit.row(row.texts)[column].able
             }
-            found.lines[row.line] = rewriting.filled_line(found.lines[row.line], row, blank)
+            found.lines[row.line] = document.filled_line(found.lines[row.line], row, blank)
     found = document.parse("".join(found.lines))
     told, total = verb.fill(found, tables)
     assert total > 0 and not [line for line in told if "no such row" in line or "several rows" in line]

@@ -1,4 +1,4 @@
-"""A Markdown file as lines, and where its tables and headings lie in them.
+"""A Markdown file as lines, where its tables and headings lie in them, and how cells are put into a line.
 
 markdown-it says which lines are a table (not those of a code block) and what their cells read; where a cell begins
 and ends in its line is found here and checked against that.
@@ -7,7 +7,7 @@ and ends in its line is found here and checked against that.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -17,7 +17,7 @@ from markdown_it.token import Token
 _LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")
 _BAR = re.compile(r"(?<!\\)\|")
 _BARRED = re.compile(r"\|.*\|")  # of a paragraph that is meant as rows
-_PREFIX = re.compile(r"[ \t]*(?:>[ \t]?)*[ \t]*")  # of a row in a list or a quotation
+_PREFIX = re.compile(r"^[ \t]*(?:>[ \t]?)*[ \t]*")  # of a row in a list or a quotation
 
 
 @dataclass(frozen=True)
@@ -64,8 +64,8 @@ def parse(text: str) -> Document:
             level = int(token.tag[1])
             above = [(level, plain(tokens[place + 1])), *(one for one in above if one[0] < level)]
         if token.type == "table_open":
-            block = tokens[place : _closing(tokens, place)]
-            found.tables.append(_table(block, found.lines, [title for _, title in above]))
+            end = next(later for later in range(place, len(tokens)) if tokens[later].type == "table_close")
+            found.tables.append(_table(tokens[place:end], found.lines, [title for _, title in above]))
     return found
 
 
@@ -92,11 +92,6 @@ def _loose(tokens: Sequence[Token]) -> list[int]:
     return found
 
 
-def _closing(tokens: Sequence[Token], opening: int) -> int:
-    kinds = [token.type for token in tokens[opening:]]
-    return opening + kinds.index("table_close")
-
-
 def _table(block: Sequence[Token], lines: Sequence[str], above: list[str]) -> Table:
     """block: the tokens from table_open up to its end."""
     headings = [place for place, token in enumerate(block) if token.type == "th_open"]
@@ -121,7 +116,7 @@ def _table(block: Sequence[Token], lines: Sequence[str], above: list[str]) -> Ta
 def _row(number: int, line: str, cells: Sequence[Token]) -> Row | None:
     """The row, where its cells read as markdown-it says that they do."""
     body = line.rstrip("\r\n")
-    start, end = _begin(body), len(body.rstrip())
+    start, end = len(body) - len(_PREFIX.sub("", body)), len(body.rstrip())
     bars = [match.start() for match in _BAR.finditer(body, start, end)]
     closed = bars[-1] == end - 1
     leading = bars[0] == start and not (closed and len(bars) == 1)
@@ -135,6 +130,16 @@ def _row(number: int, line: str, cells: Sequence[Token]) -> Row | None:
     return Row(number, spans, closed, tuple(plain(token) or token.content.strip() for token in cells))
 
 
-def _begin(body: str) -> int:
-    prefix = _PREFIX.match(body)
-    return prefix.end() if prefix else 0
+def filled_line(line: str, row: Row, cells: Mapping[int, str]) -> str:
+    """The row's line with these texts in its columns; cells that it lacks, and the bar that ends it, are added."""
+    body = line.rstrip("\r\n")
+    core = body.rstrip() if row.closed else body
+    rest = line[len(core) :] if row.closed else line[len(body) :]
+    for column in sorted((one for one in cells if one < len(row.spans)), reverse=True):
+        left, right = row.spans[column]
+        core = core[:left] + f" {cells[column]} ".ljust(right - left) + core[right:]
+    if not row.closed:
+        core += "|" if core[-1:].isspace() else " |"
+    for column in range(len(row.spans), max(cells, default=-1) + 1):
+        core += f" {cells[column]} |" if cells.get(column) else "  |"
+    return core + rest

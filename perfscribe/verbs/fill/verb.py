@@ -13,7 +13,7 @@ from perfscribe.base.one_line import Parser
 from perfscribe.records import form
 from perfscribe.report import handin
 from perfscribe.report.site import Site
-from perfscribe.verbs.fill import document, rewriting
+from perfscribe.verbs.fill import document
 from perfscribe.verbs.fill.document import Document
 from perfscribe.verbs.fill.matching import Fit, Known, NoMatch, choose
 
@@ -76,7 +76,7 @@ def _fill_table(found: Document, table: document.Table, fit: Fit, overwrite: boo
                 cells[place] = text
                 marked += "".join(re.findall("[†‡]", text))
         if cells:
-            found.lines[row.line] = rewriting.filled_line(found.lines[row.line], row, cells)
+            found.lines[row.line] = document.filled_line(found.lines[row.line], row, cells)
         count += len(cells)
     if count and marked:
         remarks.append(f"marked: {handin.MARKS[marked[0]]}; {fit.known.table.setup}")
@@ -110,7 +110,10 @@ def main(root: Path, site: str, arguments: Sequence[str]) -> int:
             if called_from.text(asked.file) != "".join(old):
                 raise ValueError(f"{asked.file}: changed while it was read; run it again")
             mark = codecs.BOM_UTF8 if asked.file.read_bytes().startswith(codecs.BOM_UTF8) else b""
-            rewriting.replace_content(asked.file, mark + "".join(found.lines).encode("utf-8"))
+            target = asked.file.resolve(strict=True)  # a link goes on leading to it
+            mode = target.stat().st_mode & 0o7777
+            files.write_bytes(target, mark + "".join(found.lines).encode("utf-8"))
+            target.chmod(mode)
     except OSError as error:
         raise ValueError(f"fill: {asked.file}: cannot be written ({error.strerror})") from None
     except ValueError as error:
