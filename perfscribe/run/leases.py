@@ -38,7 +38,6 @@ FOLDER_VARIABLE = "PERFSCRIBE_LEASES"
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 POLL_S = 0.5
 POLL_SEVERAL_S = 0.05  # shorter, so that a job that needs several gets its turn between those that need one
-UNREADABLE_S = 2.0  # a file that another user has just made is readable for all after a moment
 MOST_CORES = 4096
 
 
@@ -112,23 +111,20 @@ def lock_file(uuid: str) -> Path:
 def _open(path: Path) -> int:
     """A descriptor of the file, which is made where it is missing; LeaseError where it is no file of this kind."""
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-    give_up = time.monotonic() + UNREADABLE_S
-    while True:
-        try:
+    umask = os.umask(0)  # all users lock what is made here
+    try:
+        while True:
             with contextlib.suppress(FileNotFoundError):
                 descriptor = os.open(path, flags)
                 break
             # Made only where nothing is: the kernel may refuse O_CREAT for others' files in /tmp.
             with contextlib.suppress(FileExistsError):
                 descriptor = os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o444)
-                os.fchmod(descriptor, 0o444)  # whatever the umask: all users lock it
                 break
-        except PermissionError as error:
-            if time.monotonic() > give_up:
-                raise _unusable(path, error.strerror) from error
-            time.sleep(0.05)
-        except OSError as error:
-            raise _unusable(path, error.strerror) from error
+    except OSError as error:
+        raise _unusable(path, error.strerror) from error
+    finally:
+        os.umask(umask)
     found = os.fstat(descriptor)
     if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1:
         os.close(descriptor)
