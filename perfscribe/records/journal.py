@@ -23,7 +23,7 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any, BinaryIO, NamedTuple
+from typing import IO, Any, NamedTuple
 
 from perfscribe.base import files
 from perfscribe.records import form
@@ -225,27 +225,21 @@ class Journal:
 
     def __init__(self, path: Path) -> None:
         self.path, self.appended = path, 0  # events
-        self._stream: BinaryIO | None = None
 
     def __enter__(self) -> Journal:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self._stream = open(self.path, "ab")
-        self._lock(self._stream)
+        try:
+            fcntl.flock(self._stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            # An earlier job outlived its Snakemake: its cells count, so wait rather than measure beside it.
+            _warn(f"{self.path.name}: another job still measures this shard; waiting for it")
+            fcntl.flock(self._stream, fcntl.LOCK_EX)
         self._put_damaged_lines_aside()
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._stream is not None:
-            self._stream.close()
-            self._stream = None
-
-    def _lock(self, stream: BinaryIO) -> None:
-        try:
-            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            # An earlier job outlived its Snakemake: its cells count, so wait rather than measure beside it.
-            _warn(f"{self.path.name}: another job still measures this shard; waiting for it")
-            fcntl.flock(stream, fcntl.LOCK_EX)
+        self._stream.close()
 
     def _put_damaged_lines_aside(self) -> None:
         """Leave only sound lines in the file, so that each damaged one is told once; a copy of the others is kept."""
@@ -264,9 +258,7 @@ class Journal:
             _warn(fault)
 
     def append(self, event: str, **fields: Any) -> None:
-        """Write one event durably; ValueError where a field holds NaN or infinity."""
-        if self._stream is None:
-            raise RuntimeError("the journal is not open")
+        """Write one event durably; ValueError where a field holds NaN or infinity, or the context is left."""
         self._stream.write(as_line({"event": event, "time": round(time.time(), 3), **fields}))
         self._stream.flush()
         os.fsync(self._stream.fileno())
