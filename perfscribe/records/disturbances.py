@@ -25,9 +25,7 @@ OF_WATCH = ("throttled ", "SM clock ", *DISTURBED)  # what the flags made here b
 def flags(summary: Mapping[str, Any], highest_clock_mhz: float | None = None, attempts: int = 1) -> list[str]:
     """What a reader of the cell's figures should know; such a cell is marked, never dropped.
 
-    Throttled for more than 5 % of the readings, the SM clock's median more than 5 % below the device's highest, another
-    process on the GPU, more than 10 % of our cores' time beside what is counted as the
-    cell's. The thresholds are this project's choice.
+    The thresholds above are this project's choice.
 
     summary: of watch.Watch. attempts: how often the cell was started; a second start may still see the first one's
         processes.
