@@ -96,26 +96,16 @@ class Sources:
 
     def __init__(self, root: Path, recall: Recall = _recall_here) -> None:
         self.root, self._recall = root, recall
-        self._paths: dict[str, Path | None] = {}
-        self._texts: dict[str, str] = {}
+        self._path: Callable[[str], Path | None] = cache(lambda module: module_path(module, root))
+        self._text: Callable[[Path], str] = cache(lambda path: path.read_text(encoding="utf-8"))
         self._imported: dict[str, tuple[Import, ...]] = {}
         self._closures: dict[str, dict[str, Path]] = {}
         self._digests: dict[tuple[str, frozenset[str]], bytes] = {}
 
-    def _path(self, module: str) -> Path | None:
-        if module not in self._paths:
-            self._paths[module] = module_path(module, self.root)
-        return self._paths[module]
-
-    def _text(self, module: str, path: Path) -> str:
-        if module not in self._texts:
-            self._texts[module] = path.read_text(encoding="utf-8")
-        return self._texts[module]
-
     def _imports(self, module: str, path: Path) -> tuple[Import, ...]:
         """What the module's import statements ask for."""
         if module not in self._imported:
-            source, is_package = self._text(module, path), path.name == "__init__.py"
+            source, is_package = self._text(path), path.name == "__init__.py"
             what = f"imports of {'package' if is_package else 'module'} {module}"
             found = self._recall(what, source, lambda: list(imports_of(_parsed(source, path), module, is_package)))
             self._imported[module] = tuple((base, name, bound) for base, name, bound in found)
@@ -134,7 +124,7 @@ class Sources:
 
     def _digest(self, module: str, path: Path, leave_out: frozenset[str]) -> bytes:
         if (module, leave_out) not in self._digests:
-            source = self._text(module, path)
+            source = self._text(path)
             what = " ".join(["digest without", *sorted(leave_out)])
             found = self._recall(what, source, lambda: digest_of(_parsed(source, path), leave_out))
             self._digests[module, leave_out] = bytes.fromhex(found)

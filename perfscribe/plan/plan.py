@@ -7,7 +7,6 @@ files do not count, and nothing depends on what Snakemake remembers of earlier r
 from __future__ import annotations
 
 import copy
-import importlib
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -114,7 +113,7 @@ def planned_cells(raw: Mapping[str, Any], experiment: str, preset: str) -> list[
 
 
 def _cells(config: Mapping[str, Any], experiment: str) -> list[Cell]:
-    module = importlib.import_module(measure_module(experiment))
+    module = registry.module(experiment, "measure")
     try:
         return list(module.cells(own_section(config, experiment)))
     except KeyError as error:
@@ -207,7 +206,7 @@ def _gpus(cells: Collection[Cell], need: cluster.Need | None) -> dict[str, int]:
 
 
 def _data_units(plan: Plan, config: Mapping[str, Any], experiment: str, code: Sources) -> None:
-    module = importlib.import_module(measure_module(experiment))
+    module = registry.module(experiment, "measure")
     if not hasattr(module, "datasets"):
         return
     wanted = plan.experiment_datasets[experiment]
