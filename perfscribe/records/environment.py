@@ -26,6 +26,7 @@ from typing import Any
 import psutil
 
 from perfscribe.base import files
+from perfscribe.distributed import binding, hosts, launchers
 from perfscribe.instruments.tools import find_tool
 
 MIB = 2**20
@@ -126,7 +127,7 @@ def identity(libraries: Iterable[str]) -> dict[str, Any]:
     return {
         **_gpu_identity(),
         "cpu_model": cpu_model(),
-        "cpu_cores": len(granted_cores()),
+        "cpu_cores": len(binding.granted()),  # a Slurm job sees fewer than the node has
         "python": f"{sys.version_info.major}.{sys.version_info.minor}",
         "platform": f"{platform.system()} {platform.machine()}",
         "libraries": {name: library_version(name) for name in names},
@@ -151,13 +152,6 @@ def _gpu_identity() -> dict[str, Any]:
 def identity_id(identity: Mapping[str, Any]) -> str:
     """12 hexadecimal digits of the SHA-256 of the identity as canonical JSON; the order of keys does not matter."""
     return hashlib.sha256(files.canonical(identity).encode()).hexdigest()[:12]
-
-
-def granted_cores() -> tuple[int, ...]:
-    """The numbers of the cores that this process may run on (a Slurm job sees fewer than the node has)."""
-    if hasattr(os, "sched_getaffinity"):
-        return tuple(sorted(os.sched_getaffinity(0)))
-    return tuple(range(os.cpu_count() or 1))
 
 
 @cache
@@ -391,9 +385,7 @@ def nodes_needed(requires: Iterable[str]) -> int:
 
 def nodes_granted() -> int:
     """Nodes of the Slurm or PBS job that this process is part of; 1 outside of one."""
-    from perfscribe.distributed.hosts import of_job
-
-    return max(1, len(of_job(os.environ)))
+    return max(1, len(hosts.of_job(os.environ)))
 
 
 def _several_nodes(count: int) -> tuple[Condition, ...]:
@@ -431,12 +423,6 @@ _CUDA = (
         "update the driver or install torch for the driver's CUDA version",
     ),
 )
-
-
-def _srun_starts_mpi() -> bool:
-    from perfscribe.distributed import launchers
-
-    return launchers.srun_starts_mpi()
 
 
 def _of_ampere(dtype: str) -> tuple[Condition, ...]:
@@ -489,7 +475,7 @@ CAPABILITIES: dict[str, tuple[Condition, ...]] = {
     ),
     "srun_mpi": (
         Condition(
-            _srun_starts_mpi,
+            launchers.srun_starts_mpi,
             "srun starts no MPI here: each task is a world of its own",
             "where `srun --mpi=list` names pmix: cluster.environment: {SLURM_MPI_TYPE: pmix}",
         ),

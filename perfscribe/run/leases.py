@@ -179,7 +179,7 @@ class Lease:
             return False
         self.gpus = [gpu for gpu in found if gpu.uuid in self._locks]
         if self.beside_others:
-            shares = cores_by_gpu(found, environment.granted_cores())
+            shares = cores_by_gpu(found, binding.granted())
             self.cores = shares[found.index(self.gpus[0])] if shares else ()
         return True
 

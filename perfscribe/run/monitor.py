@@ -16,6 +16,7 @@ from typing import Any
 
 import psutil
 
+from perfscribe.distributed import binding
 from perfscribe.records import environment
 
 INTERVAL_S = 0.08  # 12.5 Hz; 10 Hz is the least that catches short throttling
@@ -50,7 +51,7 @@ class Watch:
 
     def __init__(self, gpus: int = 1, handles: Sequence[Any] = (), cores: Sequence[int] = ()) -> None:
         self._gpus = list(handles or environment.visible_gpus())[:gpus] if gpus else []
-        self._cores = tuple(cores) or environment.granted_cores()
+        self._cores = tuple(cores) or binding.granted()
         self._samples: list[dict[str, list[float]]] = [defaultdict(list) for _ in self._gpus]
         self._foreign: dict[int, str] = {}
         self._stop = threading.Event()

@@ -32,7 +32,7 @@ def h200(monkeypatch):
 
 
 def test_identity_of_recorded_machine(h200, monkeypatch):
-    monkeypatch.setattr(environment, "granted_cores", lambda: (0, 3, 5, 7, 9))  # those that the job was given
+    monkeypatch.setattr(environment.binding, "granted", lambda: (0, 3, 5, 7, 9))  # those that the job was given
     found = environment.identity(["torch", "os", "perfscribe", "no_such_library"])
     assert found["gpu_model"] == "NVIDIA H200" and found["gpu_count"] == 2
     assert found["gpu_memory_bytes"] == 143771 * 2**20 and found["gpu_power_limit_w"] == 700
