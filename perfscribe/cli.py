@@ -19,9 +19,11 @@ from pathlib import Path
 from typing import Any
 
 from perfscribe import config as configuration
-from perfscribe.base import called_from  # noqa: F401 (takes its variable out of the environment)
+from perfscribe.base import called_from, registry  # noqa: F401 (called_from takes its variable out of the environment)
 from perfscribe.config.errors import hint
 from perfscribe.instruments import tools
+from perfscribe.plan import subjects
+from perfscribe.plan.plan import planned_cells
 from perfscribe.run import session
 from perfscribe.run.stopping import Command
 
@@ -190,7 +192,6 @@ def test(arguments: Sequence[str]) -> int:
 
 def plan(arguments: Sequence[str]) -> int:
     """Print what each experiment has to measure with an estimate of time, and the cells of those named."""
-    from perfscribe.base import registry
     from perfscribe.verbs import overview
 
     named = other_words("plan", arguments, registry.measured(ROOT))
@@ -201,9 +202,6 @@ def plan(arguments: Sequence[str]) -> int:
 
 def doctor(arguments: Sequence[str]) -> int:
     """Print the machine and what each experiment will find unsupported."""
-    from perfscribe.base import registry
-    from perfscribe.plan import subjects
-    from perfscribe.plan.plan import planned_cells
     from perfscribe.verbs import doctor as machine
 
     other_words("doctor", arguments)

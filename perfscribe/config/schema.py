@@ -10,9 +10,11 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from perfscribe.base import registry
 from perfscribe.config import keys
 from perfscribe.config.errors import dotted, fault, nearest, shown
 from perfscribe.config.keys import PRESETS
+from perfscribe.config.top import TOP
 
 Schema = Mapping[str, Any]
 
@@ -20,9 +22,6 @@ Schema = Mapping[str, Any]
 @functools.cache
 def schema() -> Schema:
     """The config as one JSON schema; not to be changed."""
-    from perfscribe.base import registry
-    from perfscribe.config.top import TOP
-
     levels = registry.levels()
     only = keys.choices("experiments to measure and show; []: all that are enabled", list(levels), [], empty=True)
     return keys.section("Perfscribe's config", **TOP, only=only, experiments=keys.section("What is measured", **levels))

@@ -20,7 +20,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TextIO
 
+from perfscribe.base import partial
 from perfscribe.base.cells import Measurement, Unsupported
+from perfscribe.instruments.memory import is_oom, parse_oom
 from perfscribe.plan.plan_cells import cell_from_json, measure_module
 
 # Comes with torch._dynamo, hence with torch.compile and with any optimizer.
@@ -110,8 +112,6 @@ def as_answer(measurement: Measurement) -> dict[str, Any]:
 
 def failure(error: BaseException) -> dict[str, Any]:
     """Status, one-line reason and details of an exception that ended a cell."""
-    from perfscribe.instruments.memory import is_oom, parse_oom
-
     details = {"traceback": "".join(traceback.format_exception(error))[-4000:]}
     kind, first_line = type(error).__name__, (str(error).strip().splitlines() or [""])[0][:300]
     if isinstance(error, Unsupported):
@@ -125,8 +125,6 @@ def failure(error: BaseException) -> dict[str, Any]:
 
 def partial_measurement(error: BaseException) -> dict[str, Any]:
     """What the cell had measured before the exception, as part of its answer; nothing where that cannot stand."""
-    from perfscribe.base import partial
-
     found = partial.of_error(error)
     try:
         if found is None:

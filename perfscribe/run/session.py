@@ -25,7 +25,7 @@ from perfscribe.base.one_line import in_one_line
 from perfscribe.instruments import tools
 from perfscribe.plan import cluster, fingerprint, plan
 from perfscribe.plan.cache import Memory
-from perfscribe.records import checksums
+from perfscribe.records import checksums, environment
 from perfscribe.records.scrub import account
 from perfscribe.run import processes, progress, slurm_jobs
 from perfscribe.run.shard import CLOCK
@@ -118,8 +118,6 @@ def resolve_preset(wanted: str, settings: Mapping[str, Any] | None = None) -> st
         return wanted
     if settings is not None:
         return "gpu" if settings["gpus_per_node"] else "cpu"
-    from perfscribe.records import environment
-
     return "cpu" if environment.missing(("cuda",)) else "gpu"
 
 
