@@ -28,7 +28,7 @@ RUN = "PERFSCRIBE_RUN"
 
 
 def say(text: str) -> None:
-    """One line into the job's log."""
+    """One line for the job's log, or for who watches the run."""
     print(text, file=sys.stderr, flush=True)
 
 

@@ -267,21 +267,17 @@ class Session:
         if self.jobs is not None:
             self.jobs.stop()
             if failed and (left := self.jobs.cancel()):
-                print(f"cancelled: jobs {', '.join(left)}", file=sys.stderr, flush=True)
+                processes.say(f"cancelled: jobs {', '.join(left)}")
         if self.watcher is not None:
             self.watcher.stop(time.time() > self.budget_ends)
         if (self.root / report).is_file():
             if (self.root / page).is_file():
-                print(f"as HTML: {page}", file=sys.stderr)
-            print(
-                f"report: {report}{' (the run did not finish, see above)' if failed else ''}",
-                file=sys.stderr,
-                flush=True,
-            )
+                processes.say(f"as HTML: {page}")
+            processes.say(f"report: {report}{' (the run did not finish, see above)' if failed else ''}")
         if self.tracker != trackers.NONE:
             folder = trackers.folder_of(self.root / "results" / self.plan.site, self.tracker)
             told = trackers.how_to_open(self.tracker, str(folder.relative_to(self.root)))
-            print(f"tracker {self.tracker}: {len(trackers.written(folder))} runs; {told}", file=sys.stderr, flush=True)
+            processes.say(f"tracker {self.tracker}: {len(trackers.written(folder))} runs; {told}")
 
 
 def begin(root: Path, overrides: Mapping[str, Any], decides: bool, arguments: Sequence[str] = ()) -> Session:
@@ -317,7 +313,7 @@ def _begin(root: Path, overrides: Mapping[str, Any], decides: bool, executor: st
     site = str(raw.get("site", LOCAL_SITE))
     read_only = is_committed(root, site)
     if decides and site != LOCAL_SITE and not read_only:
-        print(f"site {site} was not published here: it is measured anew on this machine", file=sys.stderr)
+        processes.say(f"site {site} was not published here: it is measured anew on this machine")
     if not decides:
         # A committed site's plan does not depend on the machine, and its index is older than what shows it today.
         known = make_plan(root, raw) if read_only else plan.read_index(root / "results" / site / "plan")
@@ -332,7 +328,7 @@ def _begin(root: Path, overrides: Mapping[str, Any], decides: bool, executor: st
         clear_leftovers(root)
         write_plan(root, raw, made)
         for line in renewed(results, made, read_only):
-            print(f"run: {line}", file=sys.stderr)
+            processes.say(f"run: {line}")
         atexit.register(session.undo_plan_unless_started)
     session.tracker = _tracker(raw, say=True)
     return session
@@ -343,5 +339,5 @@ def _tracker(raw: Mapping[str, Any], say: bool = False) -> str:
     wanted = str(raw.get("tracker", trackers.NONE))
     lacking = trackers.missing(wanted)
     if lacking and say:
-        print(lacking, file=sys.stderr)
+        processes.say(lacking)
     return trackers.NONE if lacking else wanted

@@ -7,11 +7,11 @@ for ever what a partition never serves.
 
 from __future__ import annotations
 
-import sys
 import threading
 from pathlib import Path
 
 from perfscribe.records import environment
+from perfscribe.run.processes import say
 
 LOOK_EVERY_S = 20.0
 ANSWER_S = 60.0
@@ -67,7 +67,7 @@ class Keeper:
                 by_reason.setdefault(reason, []).append(number)
         for reason, numbers in by_reason.items():
             self.told.update(numbers)
-            print(f"jobs {', '.join(numbers)} wait: {reason}", file=sys.stderr, flush=True)
+            say(f"jobs {', '.join(numbers)} wait: {reason}")
 
     def _own(self, states: str) -> dict[str, str]:
         found = jobs_in(states, self.root) if self.others is not None else None
