@@ -106,12 +106,9 @@ def _first_fault(text: str) -> str | None:
     if error.validator == "additionalProperties":
         key = next(key for key in error.instance if key not in properties(error.schema))
         return unknown_key((*path, key), error.instance, error.schema)
-    near = nearest(error.instance, map(str, error.schema["enum"])) if _misspelt(error) else None
+    misspelt = "enum" in error.schema and isinstance(error.instance, str)
+    near = nearest(error.instance, map(str, error.schema["enum"])) if misspelt else None
     return fault(dotted(path), error.instance, expectation(error.schema)) + (f"; nearest is {near}" if near else "")
-
-
-def _misspelt(error: Any) -> bool:
-    return "enum" in error.schema and isinstance(error.instance, str)
 
 
 def unknown_key(path: Sequence[str | int], section: Mapping[str, Any], node: Schema) -> str:

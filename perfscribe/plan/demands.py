@@ -43,11 +43,6 @@ def waiting(cell: Cell, experiment: str, chapters: Iterable[str]) -> Cell:
     return replace(cell, requires=(*cell.requires, *test))
 
 
-def is_gated(cells: Iterable[Any]) -> bool:
-    """Whether any of the cells waits for a self-test."""
-    return any(True for cell in cells for _ in demands(cell.requires))
-
-
 def needs_one_gpu(cells: Iterable[Mapping[str, Any]]) -> bool:
     """Whether all cells of a shard's plan that are measured run on one GPU each."""
     measured = [cell["requires"] for cell in cells if not cell["skip"]]

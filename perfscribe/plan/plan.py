@@ -146,7 +146,7 @@ def _measure_units(
     cells = [cell for share in dealt for _, cell in share.cells]
     module = measure_module(experiment)
     plan.shards[experiment] = len(dealt)
-    if demands.is_gated(cell for cell in cells if not cell.skip):
+    if any(any(demands.demands(cell.requires)) for cell in cells if not cell.skip):
         plan.gated.append(experiment)
     plan.experiment_datasets[experiment] = sorted({name for cell in cells if _reads_data(cell) for name in cell.data})
     common = {

@@ -22,6 +22,7 @@ import time
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
@@ -54,10 +55,6 @@ class Kept(NamedTuple):
     size: int
 
 
-def _spool() -> IO[bytes]:
-    return tempfile.SpooledTemporaryFile(SPOOL_BYTES)
-
-
 @dataclass
 class History:
     """What a journal folder says: records that stand, by slot, and how often a slot was started without an end.
@@ -68,7 +65,7 @@ class History:
 
     records: dict[Slot, list[Kept]] = field(default_factory=dict)
     open_starts: dict[Slot, int] = field(default_factory=dict)
-    _lines: IO[bytes] = field(default_factory=_spool, repr=False)
+    _lines: IO[bytes] = field(default_factory=partial(tempfile.SpooledTemporaryFile, SPOOL_BYTES), repr=False)
     _by_cell: dict[tuple[str, int], Kept] = field(default_factory=dict, repr=False)
 
     def latest(self, slot: Slot) -> dict[str, Any] | None:

@@ -80,9 +80,10 @@ class Private:
 
     def including(self, hosts: Iterable[str] = (), users: Iterable[str] = ()) -> Private:
         """The same with more names, e.g. of the nodes of a cluster that the journals mention."""
+        short = {name for host in hosts for name in (host, host.split(".")[0])} - {"localhost"}
         return replace(
             self,
-            hosts=tuple(sorted({*self.hosts, *_with_short(hosts)} - {"", HOST})),
+            hosts=tuple(sorted({*self.hosts, *short} - {"", HOST})),
             users=tuple(sorted({*self.users, *users} - {"", USER})),
         )
 
@@ -108,11 +109,6 @@ def account() -> str:
         return getpass.getuser()
     except (KeyError, OSError):
         return ""
-
-
-def _with_short(hosts: Iterable[str]) -> set[str]:
-    names = {name for host in hosts for name in (host, host.split(".")[0])}
-    return names - {"localhost"}
 
 
 def _own_folders(root: Path) -> set[str]:

@@ -118,7 +118,8 @@ def _beyond(one: Figure, threshold: float) -> bool:
 def page(a: Side, b: Side, rows: Sequence[Figure]) -> str:
     """The comparison as Markdown."""
     machines = [[f"{letter}: {side.name}", side.machines, side.commits] for letter, side in (("A", a), ("B", b))]
-    changed = sorted((one for one in rows if one.verdict in DECIDED and one.ratio), key=_change)[:MOST_CHANGES]
+    changed = [one for one in rows if one.verdict in DECIDED and one.ratio]
+    changed.sort(key=lambda one: -abs(math.log(one.ratio or 1)))
     names = varying(rows)
     ended = [one for one in rows if one.verdict in (LOST, GAINED)]
     refused = Counter(
@@ -131,7 +132,7 @@ def page(a: Side, b: Side, rows: Sequence[Figure]) -> str:
         _section("What differs between the machines", _between(a, b), ["", f"A: {a.name}", f"B: {b.name}"]),
         _section("By experiment", *_summary([one for one in rows if one.verdict != ONE_SIDED])),
         _alone([one for one in rows if one.verdict == ONE_SIDED]),
-        _section("The largest changes", *_changes(changed, names, a.name, b.name)),
+        _section("The largest changes", *_changes(changed[:MOST_CHANGES], names, a.name, b.name)),
         _section(
             "Cells that ended otherwise",
             [[one.experiment, _cell(one, names), one.status_a, one.status_b, one.reason] for one in ended],
@@ -196,10 +197,6 @@ def _summary(rows: Sequence[Figure]) -> tuple[list[list[object]], list[str]]:
             )
         lines.append([name, *(sum(one.verdict == kind for one in of) for kind in kinds), middle])
     return lines, ["Experiment", *kinds, "Median ratio of times (range)"]
-
-
-def _change(one: Figure) -> float:
-    return -abs(math.log(one.ratio or 1))
 
 
 def _changes(
