@@ -12,7 +12,7 @@ from perfscribe.experiments.subjects import show
 from perfscribe.plan import plan
 from perfscribe.records.records import Record
 from perfscribe.report import first_page
-from perfscribe.report.cs336_devices import BucketedBenchmarking, NaiveDdpBenchmarking
+from perfscribe.report.cs336_devices import BucketedBenchmarking, NaiveDdpBenchmarking, OverlapIndividualBenchmarking
 from perfscribe.report.cs336_kernels import FlashBenchmarking, FlashForward
 from perfscribe.report.site import Site
 from perfscribe.show import tables
@@ -127,3 +127,21 @@ def test_first_page_and_answers_are_of_the_subjects_ddp(tmp_path: Path) -> None:
     assert bucketed.shown_title == "" and bucketed.answered[-1].text() == BucketedBenchmarking.EQUATIONS
     site._read["cs336.ddp_benchmark"][-1]["exposed_ms"] = "-0.1"
     assert NaiveDdpBenchmarking(site).findings[0].text.endswith("per step, buckets of 1 MB none beyond noise.")
+
+
+def test_a_subjects_traced_step_is_set_beside_the_naive_one_that_its_figure_draws(tmp_path: Path) -> None:
+    site = _site(tmp_path, [_record("yours", 64, 4.0)])
+    cell = {"status": "ok", "size": "nano", "dtype": "fp32", "world_size": "2", "backend": "gloo", "batch": "4"}
+    cell |= {"seq_len": "16", "bucket_mb": "none", "all_reduces": "3", "step_ms": "30", "exposed_ms": "3"}
+    yours = "overlap_individual (yours)"
+
+    def traced(implementation: str, sent_ms: float) -> dict[str, str]:
+        times = {"traced_both_ms": "0.5", "hidden_percent": "5", "traced_communication_ms": str(sent_ms)}
+        return {**cell, **times, "implementation": implementation}
+
+    site._read["cs336.ddp_benchmark"] = [{**cell, "implementation": name} for name in ("naive", "flat", yours)]
+    site._read["cs336.ddp_timeline"] = [traced("naive", 18.6), traced(yours, 29.7)]
+    site._read["cs336.subject_ddp_spans"] = [traced("naive", 47.7), traced(yours, 29.7)]
+    assert "0.500 of 29.7 ms of communication (5.00 %) run during computation, in naive DDP 0.500 of 47.7." in (
+        OverlapIndividualBenchmarking(site).markdown({})
+    )
