@@ -47,9 +47,9 @@ def paths(config: Mapping[str, Any], root: Path) -> dict[str, Path]:
     if "ours" in named:
         raise ValueError("config: subjects.ours: ours are the implementations beside it; take another name")
     named |= {YOURS: config["subject"]} if config.get("subject") else {}
-    found = {name: (root / Path(path).expanduser()).resolve() for name, path in named.items()}
+    found = {name: (root / Path(str(path)).expanduser()).resolve() for name, path in named.items()}
     wrong = [
-        f"{'subject' if name == YOURS else f'subjects.{name}'}: {path} is {'a folder' if path.is_dir() else 'no file'}"
+        f"{_key(name)}: {path} is {'a folder' if path.is_dir() else 'no file'}"
         for name, path in found.items()
         if not path.is_file()
     ]
@@ -58,9 +58,19 @@ def paths(config: Mapping[str, Any], root: Path) -> dict[str, Path]:
     return found
 
 
+def _key(name: str) -> str:
+    return "subject" if name == YOURS else f"subjects.{name}"
+
+
 def read(name: str, adapters: Path) -> Subject:
-    """The kernels of an adapter file. One that is no Python counts as having all: measuring them says what is wrong."""
+    """The kernels of an adapter file. One that is no Python counts as having all: measuring them says what is wrong.
+
+    ValueError: it has not one adapter, written or not, so that nothing of it would be measured.
+    """
     code = Code(adapters)
+    known = {one for functions in KERNELS.values() for names in functions for one in names}
+    if adapters not in code.broken and known.isdisjoint(code.defined):
+        raise ValueError(f"config: {_key(name)}: {adapters} has none of the course's adapters, such as get_ddp")
     digests, lacking = {}, {}
     for kernel, functions in KERNELS.items():
         written = [next((one for one in names if code.is_written(one)), "") for names in functions]

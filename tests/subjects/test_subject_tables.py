@@ -49,6 +49,8 @@ def test_what_is_no_adapter_file_is_one_line() -> None:
         ({"bob": "nowhere.py", "eve": "tests"}, both),
         ({"yours": right}, "yours: your own code is the key subject"),
         ({"ours": right}, "ours: ours are the implementations beside"),
+        ({"bob": 3}, r"bob: .*/3 is no file; expected"),
+        ({"bob": "tests/conftest.py"}, r"bob: .*/conftest\.py has none of the course's adapters"),
     ):
         with pytest.raises(ValueError, match=rf"config: subjects\.{why}"):
             plan.build({"subjects": subjects}, "tiny", ROOT)
