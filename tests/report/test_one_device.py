@@ -9,6 +9,7 @@ import pytest
 
 from perfscribe.report.cs336 import BenchmarkingMixedPrecision, BenchmarkingScript, PytorchAttention, TorchCompile
 from perfscribe.report.cs336_kernels import FlashBenchmarking
+from perfscribe.report.handin import lacking
 from perfscribe.report.polaris import DataTypes, Formats, RankMethods, SingleGpu
 from perfscribe.report.site import Row, Site
 
@@ -50,6 +51,11 @@ def test_polaris_speaks_of_the_ranks_lengths_and_widths_that_ran() -> None:
     page = RankMethods(site("cpu", "polaris", rank_methods=ranks)).markdown({})
     assert "DDP in FP32, 3 ranks, 1 epoch of 8 samples, batch 4 per rank;" in page
     assert "1 method gives ranks 0-2 and local ranks 0-2." in page
+    no_gpu = {"status": "unsupported", "reason": "no CUDA device", "used_device": "unsupported", "method": "Open MPI"}
+    found = site("cpu", "polaris", rank_methods=[*ranks, trained | no_gpu])
+    assert "CUDA" not in lacking([RankMethods(found)])  # Open MPI's launch takes no GPU either
+    found = site("cpu", "polaris", rank_methods=[trained | no_gpu])
+    assert "No CUDA device" in lacking([RankMethods(found)])
     low = trained | {"dtype": "bf16", "time_ratio": "0.5", "memory_ratio": "0.9", "epochs_apart": "all quicker"}
     page = DataTypes(site("cpu", "polaris", dtypes=[trained, low])).markdown({})
     assert "| Baseline | BF16 | 2.00 |" in page and "Large_Seq_4" not in page and "Large_Feature_8" not in page
