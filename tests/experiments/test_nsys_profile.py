@@ -131,6 +131,13 @@ def cell(tmp_path: Path) -> Cell:
     return dataclasses.replace(chosen, factors=few, data_folder=str(folder))
 
 
+@pytest.mark.parametrize("preset", ["tiny", "cpu"])
+def test_the_cell_whose_kernels_a_cpus_hand_in_lists_keeps_every_kernel(preset: str) -> None:
+    cells = measure.cells(plan.own_section(config.resolve({}, preset), "nsys_profile"))
+    longest = max(one["seq_len"] for one in cells)
+    assert [one["detailed"] for one in cells if one["seq_len"] == longest][-1]
+
+
 def test_an_nsys_that_fails_leaves_torchs_profiler(cell: Cell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fake = tmp_path / "fake_nsys"
     fake.write_text(
