@@ -29,17 +29,17 @@ from perfscribe.show.rounding import NO_FIGURE, Figure
 TITLE = "CS336 assignment 2 (systems)"
 WIDTHS = ("16", "32", "64", "128")
 ON_GPU = ("small", "medium", "large", "xl", "2.7B")
+SCRIPT = "cs336.benchmarking_script"
 
 
-def sizes(site: Site) -> Sequence[str]:
-    """Model sizes of the site's preset."""
-    return site.swept("cs336.benchmarking_script", "size", ON_GPU, ("nano", "micro"), dtype="fp32")
+def sizes(site: Site, table: str = SCRIPT) -> Sequence[str]:
+    """Model sizes of a table's rows."""
+    return site.swept(table, "size", ON_GPU, ("nano", "micro"), dtype="fp32")
 
 
-def contexts(site: Site) -> Sequence[str]:
-    """Context lengths of the site's preset."""
-    levels = ("128", "256", "512", "1024"), ("32", "64", "128")
-    return site.swept("cs336.benchmarking_script", "seq_len", *levels, dtype="fp32")
+def contexts(site: Site, table: str = SCRIPT) -> Sequence[str]:
+    """Context lengths of a table's rows."""
+    return site.swept(table, "seq_len", ("128", "256", "512", "1024"), ("32", "64", "128"), dtype="fp32")
 
 
 def largest(site: Site) -> tuple[str, str]:
@@ -69,7 +69,7 @@ class BenchmarkingScript(Problem):
 
     name = "benchmarking_script"
     details = (
-        "cs336.benchmarking_script",
+        SCRIPT,
         "cs336.benchmarking_rates",
         "cs336.benchmarking_warmup",
         "cs336.benchmarking_steps",
@@ -81,7 +81,7 @@ class BenchmarkingScript(Problem):
 
     def __init__(self, site: Site) -> None:
         self.sizes, self.contexts = sizes(site), contexts(site)
-        self.warm_sizes = self.sizes if site.gpu else self.sizes[:1]
+        self.warm_sizes = site.swept(self.WARMUP, "size", ON_GPU, self.sizes[:1])
         super().__init__(site)
 
     def parts(self) -> Iterator[Part]:
@@ -679,7 +679,8 @@ class TorchCompile(Problem):
         """Levels of (b)'s rows."""
         if self.site.gpu:
             return [{"size": size, "seq_len": "512"} for size in ON_GPU]
-        return [{"size": sizes(self.site)[0], "seq_len": context} for context in contexts(self.site)]
+        levels = sizes(self.site, self.MODELS), contexts(self.site, self.MODELS)
+        return [{"size": size, "seq_len": context} for size, context in product(*levels)]
 
     def model_name(self, at: Mapping[str, str]) -> str:
         """A model as its row is labelled."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from itertools import product
 
 from perfscribe.report.cells import Cell, as_cell, shown
 from perfscribe.report.cs336 import contexts, sizes
@@ -74,7 +75,7 @@ class NsysProfile(Problem):
                 *("model_size", "context_len", "nsys forward (ms)", "timeit forward (ms)", "matmul, inference (%)"),
                 *("matmul, full step (%)", "attn matmuls (μs)", "softmax (μs)"),
             ],
-            [self.line(size, context) for size in sizes(self.site) for context in contexts(self.site)],
+            [self.line(*at) for at in product(sizes(self.site, self.FORWARD), contexts(self.site, self.FORWARD))],
         )
         yield self.kernels()
         at = ", ".join(self.big)

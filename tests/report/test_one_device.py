@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from perfscribe.report.cs336 import BenchmarkingMixedPrecision, BenchmarkingScript, PytorchAttention, TorchCompile
-from perfscribe.report.cs336_kernels import FlashBenchmarking
+from perfscribe.report.cs336_kernels import FlashBenchmarking, NsysProfile
 from perfscribe.report.handin import lacking
 from perfscribe.report.polaris import DataTypes, Formats, RankMethods, SingleGpu
 from perfscribe.report.site import Row, Site
@@ -31,6 +31,21 @@ def test_on_a_cpu_the_rows_are_what_ran_whatever_came_of_it() -> None:
     assert "| 96 | 48 | 2.00 |" in page and "| 512 | 48 | timeout |" in page and "1024" not in page
     code = "```\nx = 1\n```"  # words behind it would not end it
     assert f"{code}\n\n[Details]" in PytorchAttention(found).markdown({}, has_details=True, notes=code)
+
+
+def test_each_problems_rows_are_of_its_own_levels() -> None:
+    cell = {**OK, "device": "cpu", "backend": "aot_eager", "implementation": "compiled", "eager_forward_ms": "3"}
+    steps = {**cell, "size": "nano", "seq_len": "32", "forward_ms_n": "10", "warmup_steps": "5", "forward_ms_mean": "1"}
+    own = {**cell, "size": "micro", "seq_len": "48", "forward_range_ms": "7", "kernel_tool": "torch profiler"}
+    assert "| micro | 48 | 7.00 |" in NsysProfile(
+        site("cpu", benchmarking_script=[steps], nsys_forward=[own])
+    ).markdown({})
+    compiled = [own, {**own, "size": "mini"}]
+    page = TorchCompile(site("cpu", benchmarking_script=[steps], compiled_models=compiled)).markdown({})
+    assert "| micro, 48 | 3.00 |" in page and "| mini, 48 | 3.00 |" in page and "nano" not in page
+    warm = {**steps, "size": "micro", "full_step_ms_n": "10"}
+    page = BenchmarkingScript(site("cpu", benchmarking_script=[steps], benchmarking_warmup=[warm])).markdown({})
+    assert "| micro | 1.00 |" in page
 
 
 def test_captions_have_the_batch_and_the_epochs_that_were_measured() -> None:
