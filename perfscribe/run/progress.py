@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import textwrap
 import threading
 import time
 from collections import Counter, defaultdict
@@ -26,7 +27,7 @@ MOST_GROWTH = 3
 def headline(record: Mapping[str, Any]) -> str:
     """A record's figure in a few characters, or its status and reason."""
     if record["status"] != "ok":
-        return f"{record['status']} {record['reason']}".strip()[:70]
+        return textwrap.shorten(f"{record['status']} {record['reason']}", 70, placeholder=" …")
     for name, samples in record["samples"].items():
         if samples:
             return f"{name} {median(samples):.3g}"

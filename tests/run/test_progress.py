@@ -43,6 +43,13 @@ def test_every_finished_cell_is_told_with_what_is_left(tmp_path: Path) -> None:
     ]
 
 
+def test_a_long_reason_is_seen_to_go_on() -> None:
+    why = "RuntimeError: the feature number of src and tgt must be equal to d_model"
+    shown = progress.headline({"status": "failed", "reason": why})
+    assert shown == "failed RuntimeError: the feature number of src and tgt must be equal …" and len(shown) <= 70
+    assert progress.headline({"status": "failed", "reason": ""}) == "failed"
+
+
 def test_what_was_done_before_counts_and_is_not_told(tmp_path: Path) -> None:
     keep(tmp_path, record(1, "failed"), record(2), record(3, fingerprint="0" * 16), record(77))
     watcher, out = watch(tmp_path)
