@@ -20,20 +20,17 @@ class Shown:
     """Ids of the tables and figures that an experiment makes.
 
     reads: experiments whose records it is made of, as far as a run has them, beside its own where it measures.
-    drawn_of: those among them whose cells its figures draw beside its own.
     references: published figures that it shows, by file, beside its own and theirs.
     """
 
     tables: tuple[str, ...]
     figures: tuple[str, ...] = ()
     reads: tuple[str, ...] = ()
-    drawn_of: tuple[str, ...] = ()
     references: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        unread = sorted(set(self.drawn_of) - set(self.reads))
-        if unread or not self.tables:
-            raise ValueError(f"drawn_of names {', '.join(unread)}, which it does not read" if unread else "no tables")
+        if not self.tables:
+            raise ValueError("no tables")
         for name in (*self.tables, *self.figures):
             if name.partition(".")[0] not in CHAPTERS:
                 raise ValueError(f"{name}: expected an id that begins with one of {', '.join(CHAPTERS)}, and a dot")

@@ -232,8 +232,7 @@ def _present_unit(plan: Plan, experiment: str, code: Sources) -> None:
     """
     declared = registry.shown(experiment, code.root)
     reads = tuple(name for name in declared.reads if name in plan.shards)
-    drawn_of = tuple(name for name in declared.drawn_of if name in reads)
-    plan.presentations[experiment] = replace(declared, reads=reads, drawn_of=drawn_of)
+    plan.presentations[experiment] = replace(declared, reads=reads)
     folder = code.root / "references"
     references = [folder / f"{name}.csv" for name in (experiment, *declared.reads)]
     # Figures may also be of a whole chapter.

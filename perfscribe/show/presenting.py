@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from perfscribe.base import files, registry
 from perfscribe.records import checksums, records
-from perfscribe.records.records import Record
 from perfscribe.show import figures, tables
 from perfscribe.show.drawn import figure_kinds
 from perfscribe.show.provenance import figure_footer
@@ -42,7 +41,9 @@ def present(plan_file: Path, record_files: Sequence[Path], root: Path) -> None:
     for table in made.values():
         tables.write(table, folder)
     pictures = root / "report" / site_folder.name / "figures"
-    cells = _shown(experiment, measured, registry.shown(experiment).drawn_of)
+    # Its own; an experiment that measures nothing shows what it reads.
+    shown = [measured[experiment]] if experiment in measured else measured.values()
+    cells = [record for of in shown for record in of]
     kinds = figure_kinds(site_folder)
     captions = {}
     for figure in drawn:
@@ -55,10 +56,3 @@ def present(plan_file: Path, record_files: Sequence[Path], root: Path) -> None:
     written += [folder / f"{table}.{kind}" for table in made for kind in ("csv", "json")]
     written += [pictures / f"{figure.id}.{kind}" for figure in drawn for kind in kinds]
     checksums.keep(site_folder, plan_file.stem, written)
-
-
-def _shown(experiment: str, measured: Mapping[str, Sequence[Record]], drawn: Sequence[str]) -> list[Record]:
-    """The cells that figures show: its own and what is drawn of others, or else all that it reads."""
-    own = [experiment] if experiment in measured else []
-    names: Iterable[str] = [*own, *drawn] or measured
-    return [record for name in names for record in measured.get(name, ())]

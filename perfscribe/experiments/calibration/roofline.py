@@ -9,16 +9,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-import pandas as pd
-from matplotlib.lines import Line2D
-
 from perfscribe.analytic import flops, roofline
 from perfscribe.analytic.peaks import GB
 from perfscribe.analytic.shapes import SIZES
 from perfscribe.attention import backends
 from perfscribe.experiments.flash_benchmarking.show import flop as attention_flop
 from perfscribe.records.records import STATUSES, Record
-from perfscribe.show import figures as f
 from perfscribe.show import tables as t
 from perfscribe.show.ceilings import TERA, Ceiling, Ceilings
 
@@ -30,10 +26,6 @@ NOTE = (
     "Bound: the lower of peak rate and FLOP/byte times the memory's bandwidth, both measured where calibration ran, "
     "else the data sheet's; bytes are the least that has to move. Triton's kernels multiply fp32 as three TF32 "
     "products, so their peak is a third of TF32's."
-)
-CAPTION = (
-    "Rate over FLOP per byte, both by formula and median time; a point is one pass of one cell. Lines: limits by peak "
-    "rate and memory for each dtype, measured, else by the data sheet."
 )
 FACTORS = {"work": "Work", "name": "Model or implementation", "pass": "Pass", "seq_len": "Length", "batch": "Batch"}
 FACTORS |= {"head_dim": "d", "dtype": "Dtype", "device": "Device"}
@@ -178,54 +170,3 @@ def _tflop_per_s(record: Record) -> float:
 
 def _share(record: Record, bound: Any) -> float:
     return 100 * _tflop_per_s(record) * TERA / float(bound.flop_per_s)
-
-
-# The figure: a colour and one ceiling a dtype, a marker a kind of work
-
-MARGIN = 3.0  # between the points and the limits of an axis, as a factor
-MARKERS = {STEP: "*", EAGER: "s", FUSED: "o"}
-
-
-def figure(figure_id: str, table: t.Table) -> f.Figure:
-    """Points of one device, CUDA before others, under the ceilings of their dtypes."""
-    return f.Figure(figure_id, CAPTION, f.of(table.ok, draw), (7.0, 4.2), sample="full_step_ms")
-
-
-def draw(canvas: Any, rows: pd.DataFrame) -> None:
-    """The rows that are ok."""
-    axes = canvas.subplots()
-    shown = f.main_device(rows).astype({"intensity": float, "tflop_per_s": float})
-    colours = dict(zip(dict.fromkeys(shown["dtype"]), f.COLOURS, strict=False))
-    axes.set_xscale("log")
-    axes.set_yscale("log")
-    left, right = shown["intensity"].min() / MARGIN, shown["intensity"].max() * MARGIN
-    handles = []
-    for dtype, group in shown.groupby("dtype", sort=False):
-        for work, marker in MARKERS.items():
-            points = group[group["work"] == work]
-            axes.plot(points["intensity"], points["tflop_per_s"], marker, color=colours[dtype], markersize=5, alpha=0.8)
-        _draw_ceiling(axes, group, left, right, colours[dtype])
-        handles.append(Line2D([], [], color=colours[dtype], label=dtype))
-    works = [work for work in MARKERS if work in set(shown["work"])]
-    handles += [Line2D([], [], linestyle="", marker=MARKERS[work], color="#555555", label=work) for work in works]
-    axes.set_xlim(left, right)
-    axes.set_ylim(bottom=shown["tflop_per_s"].min() / MARGIN)
-    axes.xaxis.set_major_formatter("{x:g}")
-    f.plain_ticks(axes, (1,))
-    axes.set_xlabel("FLOP/byte")
-    axes.set_ylabel("TFLOP/s")
-    axes.legend(handles=handles, fontsize=8, loc="lower right")
-
-
-def _draw_ceiling(axes: Any, rows: pd.DataFrame, left: float, right: float, colour: str) -> None:
-    """The memory's slope up to the peak of a dtype, as far as either is known."""
-    peak, slope = _ceiling(rows, "peak_tflop_per_s"), _ceiling(rows, "memory_gb_per_s") * GB / TERA
-    xs = [left, min(max(peak / slope, left), right) if slope < float("inf") else left, right]
-    if min(peak, slope) < float("inf"):
-        axes.plot(xs, [min(peak, x * slope) for x in xs], color=colour, linewidth=1)
-
-
-def _ceiling(rows: pd.DataFrame, column: str) -> float:
-    """That of a dtype's first row, whose products are the device's own; infinite where it is not known."""
-    known = pd.to_numeric(rows[column], errors="coerce").dropna()
-    return float(known.iloc[0]) if len(known) else float("inf")

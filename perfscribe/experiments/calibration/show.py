@@ -1,4 +1,4 @@
-"""Tables of calibration: products by dtype and size, bandwidths, and the roofline with its figure."""
+"""Tables of calibration: products by dtype and size, bandwidths, and the roofline."""
 
 from __future__ import annotations
 
@@ -12,11 +12,10 @@ from perfscribe.experiments.calibration import roofline
 from perfscribe.experiments.calibration.levels import SHOWN
 from perfscribe.experiments.calibration.measure import DISK, LINK, MEMORY, PRODUCT, TRANSFER
 from perfscribe.records.records import Record
-from perfscribe.show import figures as f
 from perfscribe.show import tables as t
 from perfscribe.show.ceilings import TERA, TIMES, bytes_per_s, product_flop_per_s, quickest, sheet_memory, sheet_product
 
-TABLES, FIGURES = SHOWN.tables, SHOWN.figures
+TABLES = SHOWN.tables
 ONE_TIMER = "one timer"
 HOST = "cpu"
 PRODUCTS_NOTE = (
@@ -38,11 +37,6 @@ def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
         t.make(TABLES[1], "Bandwidths", others, _bandwidths(), [BANDWIDTHS_NOTE]),
         roofline.table(TABLES[2], records),
     ]
-
-
-def figures(tables: Mapping[str, t.Table]) -> list[f.Figure]:
-    """The roofline."""
-    return [roofline.figure(FIGURES[0], tables[TABLES[2]])]
 
 
 def _products() -> list[t.Column]:
