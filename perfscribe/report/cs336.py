@@ -371,7 +371,6 @@ class MemoryProfiling(Problem):
 
     name = "memory_profiling"
     details = (
-        "cs336.memory_by_context",
         "cs336.memory_peaks",
         "cs336.memory_timelines",
         "cs336.memory_residual",
@@ -379,14 +378,14 @@ class MemoryProfiling(Problem):
     )
     letters = "(a)-(e)"
     figure = "cs336.memory_timeline"
-    TABLE, PEAKS, _, RESIDUAL, LARGEST = details
+    PEAKS, _, RESIDUAL, LARGEST = details
     PHASES = ("forward", "backward", "optimizer")
     COLUMNS = (("inference", "fp32"), ("full_step", "fp32"), ("inference", "bf16"), ("full_step", "bf16"))
 
     def __init__(self, site: Site) -> None:
-        self.size = site.swept(self.TABLE, "size", ["2.7B"], ["micro"])[0]
+        self.size = site.swept(self.PEAKS, "size", ["2.7B"], ["micro"])[0]
         lengths = ("128", "256", "512"), ("48", "96", "192")
-        self.at = site.swept(self.TABLE, "seq_len", *lengths, size=self.size)
+        self.at = site.swept(self.PEAKS, "seq_len", *lengths, size=self.size)
         super().__init__(site)
 
     def parts(self) -> Iterator[Part]:
@@ -394,7 +393,7 @@ class MemoryProfiling(Problem):
         kept = [self.peak(context, "forward", "fp32").text for context in self.at]
         yield Table(
             f"(b), (c) Peak of allocated memory, {self.size}, GB.",
-            f"Batch {batch_of(self.site, self.TABLE, '4')}, {self.site.one_device}, AdamW, one run each; FP32, then "
+            f"Batch {batch_of(self.site, self.PEAKS, '4')}, {self.site.one_device}, AdamW, one run each; FP32, then "
             "BF16 autocast.",
             ["Context length", "Peak memory – forward only", "Peak memory – full training step (fwd + bwd + opt)",
              "BF16, forward only", "BF16, full step"],
@@ -436,20 +435,21 @@ class MemoryProfiling(Problem):
 
     def peak(self, context: str, mode: str, dtype: str, unit: str = "") -> Cell:
         """A peak as a cell."""
-        levels = {"size": self.size, "seq_len": context, "dtype": dtype}
-        return as_cell(self.site.row(self.TABLE, **levels), f"{mode}_gib", unit=unit)
+        return as_cell(self.row(mode, dtype, context), "peak_gib", unit=unit)
 
     def gb(self, mode: str, part: str, dtype: str = "fp32", context: str = "") -> Figure:
         """Peak of a phase, or of all, in GB; at the last context where none is named."""
-        levels = {"size": self.size, "seq_len": context or self.at[-1], "mode": mode, "dtype": dtype}
-        return self.site.value(self.PEAKS, f"{part}_gib", **levels).plain()
+        return figure(self.row(mode, dtype, context or self.at[-1]), f"{part}_gib").plain()
+
+    def row(self, mode: str, dtype: str, context: str) -> Row | None:
+        """The cell of a pass."""
+        return self.site.row(self.PEAKS, size=self.size, seq_len=context, mode=mode, dtype=dtype)
 
     def from_short_to_long(self) -> Finding:
         """What the context does to the peaks."""
-        first, last = (self.site.row(self.TABLE, size=self.size, seq_len=n, dtype="fp32") for n in self.at[::2])
-        step, full = (figure(row, "full_step_gib") for row in (first, last))
+        step, full = (self.gb("full_step", "peak", context=n) for n in self.at[::2])
         peaks = f"A full step of {self.size} peaks at {step} GB at {self.at[0]} tokens and {full} at {self.at[-1]}"
-        return Finding(9, "one device", f"{peaks}, forward alone at {figure(last, 'inference_gib')}.")
+        return Finding(9, "one device", f"{peaks}, forward alone at {self.gb('inference', 'peak')}.")
 
     def course(self, top: str) -> list[str]:
         """How phases show in the timeline, and whether the optimizer's peak depends on the context."""

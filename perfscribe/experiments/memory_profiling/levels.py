@@ -21,7 +21,6 @@ LEVELS = experiment(
 SHOWN = Shown(
     tables=(
         "cs336.memory_peaks",
-        "cs336.memory_by_context",
         "cs336.memory_residual",
         "cs336.memory_largest",
         "cs336.memory_timelines",

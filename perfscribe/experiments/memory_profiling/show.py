@@ -28,8 +28,6 @@ TABLES, FIGURES = SHOWN.tables, SHOWN.figures
 FACTORS = t.factors(size="Size", seq_len="Context", mode="Mode", dtype="Dtype", batch="Batch", device="Device")
 WITHOUT_MODE = [one for one in FACTORS if one.name != "mode"]
 PHASES = ("forward", "backward", "optimizer")
-MODES = {"inference": "Forward under no_grad", "forward": "Forward with graph", "full_step": "Full step"}
-SETTING = ("device", "size", "seq_len", "dtype", "batch")
 SHOWN_GROUPS = 3
 GROUP_FIELDS = ("size_bytes", "count", "phase", "kind", "frame", "below")
 NO_PHASE = "no such phase"
@@ -46,13 +44,10 @@ SOURCES = {
     "cs336-writeup-002": "002 (GB)",
     "cs336-writeup-004": "004 (GB)",
 }
-MODE_NOTE = (
-    "Forward under no_grad ends with the logits, forward with graph with the loss; a full step is forward, backward "
-    "and AdamW. A forward pass alone has no optimizer state in memory."
-)
 PEAK_NOTE = (
     "Peak of the bytes handed out by torch's allocator, its counters reset at each phase; on a CPU replayed from the "
-    "recorded history. kbjiang, 002 and 004 do not state what a GB is, and 004's batch is larger."
+    "recorded history. Inference ends with the logits and keeps no graph, forward ends with the loss; neither has "
+    "optimizer state. kbjiang, 002 and 004 do not state what a GB is, and 004's batch is larger."
 )
 RESIDUAL_NOTE = "Recorded: the blocks that the layers' additions to the residual stream asked for."
 LARGEST_NOTE = (
@@ -66,7 +61,7 @@ CAPTION = (
 
 
 def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
-    """Peaks by phase and by context, the residual stream, the largest blocks, timelines."""
+    """Peaks by phase, the residual stream, the largest blocks, timelines."""
     cells = records["memory_profiling"]
     forward = [
         replace(record, factors={name: level for name, level in record.factors.items() if name != "mode"})
@@ -76,10 +71,9 @@ def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
     largest = t.expanded(_longest(cells), ["rank"], _largest)
     return [
         t.make(TABLES[0], "Peak memory by phase", cells, _peak_columns(), [PEAK_NOTE]),
-        t.make(TABLES[1], "Peak memory by context", _by_context(cells), CONTEXTS, [MODE_NOTE]),
-        t.make(TABLES[2], "A tensor of the residual stream", forward, _residual_columns(), [RESIDUAL_NOTE]),
-        t.make(TABLES[3], "Largest allocations", largest, LARGEST, [LARGEST_NOTE]),
-        t.make(TABLES[4], "Recorded histories", cells, _timeline_columns()),
+        t.make(TABLES[1], "A tensor of the residual stream", forward, _residual_columns(), [RESIDUAL_NOTE]),
+        t.make(TABLES[2], "Largest allocations", largest, LARGEST, [LARGEST_NOTE]),
+        t.make(TABLES[3], "Recorded histories", cells, _timeline_columns()),
     ]
 
 
@@ -138,34 +132,6 @@ def _peak_columns() -> list[t.Column]:
         t.derived("error_percent", "Error (%)", error_percent),
         *(t.quoted(f"peak_{source}", title, of_source(source)) for source, title in SOURCES.items()),
     ]
-
-
-def _by_context(cells: Sequence[Record]) -> list[Record]:
-    """One record a size, context and dtype: the peak of each mode, or its status."""
-    settings = t.grouped(cells, lambda record: tuple(record.factors[name] for name in SETTING))
-
-    def peak(record: Record | None) -> Any:
-        if record is None:
-            return "not planned"
-        return record.values["peak_bytes"] if record.ok else record.status
-
-    rows = []
-    for key, group in settings.items():
-        ok = [record for record in group if record.ok]
-        modes = {record.factors["mode"]: record for record in group}
-        values = {f"{mode}_bytes": peak(modes.get(mode)) for mode in MODES}
-        row = replace(
-            (ok or group)[0],
-            factors=dict(zip(SETTING, key, strict=True)),
-            values=values if ok else {},
-            environments=sorted({name for record in group for name in record.environments}),
-            flags=sorted({flag for record in group for flag in record.flags}),
-        )
-        rows.append(row)
-    return rows
-
-
-CONTEXTS = [*WITHOUT_MODE, *(t.gib(mode, title) for mode, title in MODES.items())]
 
 
 # --- blocks ---------------------------------------------------------------------------------------------------------
@@ -251,12 +217,12 @@ COLOURS = {
     kinds.TEMPORARY: "#D55E00",
 }
 LEAST_NAMED = 0.003  # thinner layers, as shares of a panel's height, are left out of the legend
-DRAWN = ("inference", "full_step")
+DRAWN = {"inference": "Forward under no_grad", "full_step": "Full step"}
 
 
 def figures(tables: Mapping[str, t.Table]) -> list[f.Figure]:
     """The timelines that the handout asks for."""
-    frame = tables[TABLES[4]].frame
+    frame = tables[TABLES[3]].frame
     return [f.Figure(FIGURES[0], CAPTION, lambda canvas: _draw(canvas, frame), (7.5, 3.6))]
 
 
@@ -273,9 +239,9 @@ def _draw(canvas: Any, frame: pd.DataFrame) -> None:
     highest = max(sums, default=0)
     unit, name = (1e9, "GB") if highest >= 1e8 else (1e6, "MB")
     panels = canvas.subplots(1, 2, sharey=True, width_ratios=(1, 2))
-    for axes, mode, cell, course in zip(panels, DRAWN, cells, courses, strict=True):
+    for axes, (mode, title), cell, course in zip(panels, DRAWN.items(), cells, courses, strict=True):
         setting = f": {cell['size']}, context {cell['seq_len']}, {cell['dtype']}" if cell is not None else ""
-        axes.set_title(f"{MODES[mode]}{setting if mode == DRAWN[-1] else ''}", fontsize=8)
+        axes.set_title(f"{title}{setting if mode == 'full_step' else ''}", fontsize=8)
         if cell is None or course is None:
             f.no_data(axes, "no such cell was measured")
             continue
