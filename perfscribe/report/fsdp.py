@@ -11,7 +11,7 @@ from pathlib import Path
 from perfscribe.report.cells import NO_SUCH_THING, NOT_MEASURED, Cell, as_cell, shown, word
 from perfscribe.report.problem import Answer, Entries, Finding, Part, Problem, Table, Title, Why, said
 from perfscribe.report.site import Row, Site, batch_of, entry, figure, of_so_many, ok, so_many
-from perfscribe.show.rounding import LACKING, MIB_AS_MB, NO_FIGURE, Figure
+from perfscribe.show.rounding import LACKING, NO_FIGURE, Figure
 
 TITLE = "FSDP workshop"
 DEFECTS = Path(__file__).resolve().parents[2] / "docs" / "defects.csv"
@@ -139,22 +139,40 @@ class NineRows(Problem):
     """A training on one device with the nine rows of the workshop's result tables."""
 
     table = what = model = ""
-    METRICS = ("Train Loss (Final)", "Eval Loss (Epoch 1)", "Eval Loss (Epoch 2)", "Eval Loss (Epoch 3)",
-               "Training Speed (samples/sec)", "Evaluation Speed (samples/sec)", "Steps per Epoch",
-               "Memory Allocated (MB)", "GPU Utilization (%)")  # fmt: skip
+    RUNS, SCRIPTS_MODEL = "fsdp.single_runs", "SimpleGPTModel"
+    # Where the workshop finds each, and the column of the trainings, or the epoch of the evaluation.
+    METRICS = (
+        ("Train Loss (Final)", "train_loss of the summary, the mean over all steps", "mean_train_loss"),
+        *((f"Eval Loss (Epoch {epoch})", "eval/loss", f"{epoch}.0") for epoch in (1, 2, 3)),
+        ("Training Speed (samples/sec)", "train_samples_per_second", "train_samples_per_s"),
+        ("Evaluation Speed (samples/sec)", "eval/samples_per_second, median", "eval_samples_per_s"),
+        ("Steps per Epoch", "steps over epochs", "steps_per_epoch"),
+        ("Memory Allocated (MB)", "torch's allocator", "peak_gib"),
+        ("GPU Utilization (%)", "NVML, mean over the training", "gpu_utilisation_percent"),
+    )
 
     def __init__(self, site: Site) -> None:
         self.site = site
-        trained = self.metric("Rows trained")
-        self.rows_trained = {labels: figure(trained, labels) for labels in ("answer", "source")}
+        self.runs = {labels: self.run(labels) for labels in ("answer", "source")}
+        self.rows_trained = {labels: figure(run, "rows") for labels, run in self.runs.items()}
         # The scripts' labels trained fewer rows.
         apart = len({one.value for one in self.rows_trained.values() if one}) > 1
         self.mark = "‡" if site.gpu and apart else ""
         super().__init__(site)
 
+    def run(self, labels: str) -> Row | None:
+        """The training of its model with these labels, one that is ok before others."""
+        rows = self.site.rows(self.RUNS, labels=labels)
+        found = [
+            row
+            for row in rows
+            if row["model_name"].startswith(self.SCRIPTS_MODEL) == (self.model == self.SCRIPTS_MODEL)
+        ]
+        return next(filter(ok, found), next(iter(found), None))
+
     def nine(self, *published: str) -> Table:
         """Its table."""
-        found = self.metric(self.METRICS[0])
+        found = next(filter(ok, self.runs.values()), self.runs["answer"])
         epochs = self.site.levels(f"{self.table}_losses", "epoch")
         passes = max((ceil(float(epoch)) for epoch in epochs), default=0)
         passed = f"{passes} epoch{'s' * (passes != 1)}, " if passes else ""
@@ -167,31 +185,29 @@ class NineRows(Problem):
             f"{rounds(found)}; Your Value: labels that train the answer; train loss: mean over all steps; memory: "
             f"peak{other}.",
             ["Metric", "Log Location & Extraction", "Your Value", "scripts' labels"],
-            [self.row(metric) for metric in self.METRICS],
+            [
+                [metric, where, *(self.value(column, labels) for labels in self.runs)]
+                for metric, where, column in self.METRICS
+            ],
             self.later(),
             *published,
         )
 
-    def metric(self, metric: str) -> Row | None:
-        """A row of the source's table."""
-        return self.site.row(self.table, metric=metric)
-
-    def row(self, metric: str) -> Entries:
-        """A row of the hand-in's."""
-        memory = metric == "Memory Allocated (MB)"
-        found = self.metric("Memory Allocated (MiB), peak" if memory else metric)
-        values = [as_cell(found, labels, MIB_AS_MB if memory else 1.0) for labels in ("answer", "source")]
-        if metric == "Steps per Epoch" and ok(found):
-            values = [shown(replace(figure(found, labels), exact=True), found) for labels in ("answer", "source")]
-        if metric == "GPU Utilization (%)" and not self.site.gpu:
-            values = [NO_SUCH_THING, NO_SUCH_THING]
-        return [metric, entry(found, "where", "-"), *values]
+    def value(self, column: str, labels: str) -> Cell:
+        """A metric of a training."""
+        run = self.runs[labels]
+        if column == "gpu_utilisation_percent" and not self.site.gpu:
+            return NO_SUCH_THING
+        found = figure(run, column, 1000 if column == "peak_gib" else 1)
+        if column[0].isdecimal():
+            found = self.site.value(f"{self.table}_losses", "eval_loss", labels=labels, epoch=column)
+        return shown(replace(found, exact=column == "steps_per_epoch"), run)
 
     def model_name(self) -> str:
         """As the set-up names the model."""
-        model = entry(self.metric(self.METRICS[0]), "model_name", self.model)
-        name = model.split("/")[-1]
-        return name + weights(self.site.row("fsdp.single_runs", model_name=model)) * name.startswith("bloom")
+        run = self.runs["answer"]
+        name = entry(run, "model_name", self.model).split("/")[-1]
+        return name + weights(run) * name.startswith("bloom")
 
     def epochs(self, labels: str = "answer") -> list[Row]:
         """Losses after each epoch, where there are several."""
@@ -202,9 +218,9 @@ class NineRows(Problem):
         """The epoch after which evaluation loss is least."""
         return min(self.epochs(labels), key=lambda row: figure(row, "eval_loss").value, default=None)
 
-    def memory(self, moment: str, scale: float = 1e-3) -> Figure:
+    def memory(self, moment: str, scale: float = 1) -> Figure:
         """In GB."""
-        return figure(self.metric(f"Memory Allocated (MiB), {moment}"), "answer", MIB_AS_MB).plain(scale)
+        return figure(self.runs["answer"], f"{moment}_gib").plain(scale)
 
     def later(self) -> str:
         """The line below the table."""
@@ -217,7 +233,7 @@ class NineRows(Problem):
         exact, overlap = (figure(row, f"{score}_percent") for score in ("exact_match", "f1"))
         which = ", ".join(f"{float(row['epoch']):.0f}" for row in more)
         line = f"Epochs {which}: evaluation loss {losses}, with the scripts' labels {copied}. " if more else ""
-        line += f"Between steps {self.memory('at rest', 1)} MB are allocated; "
+        line += f"Between steps {self.memory('at_rest', 1000)} MB are allocated; "
         line += f"EM / F1 after training {exact} / {overlap} %{self.mark}."
         return line if self.epochs() else ""
 
@@ -227,7 +243,7 @@ class Baseline(NineRows):
 
     name = "fsdp_baseline_bloom_fine_tuning_without_fsdp"
     heading = "Baseline: BLOOM Fine-tuning without FSDP"
-    details = ("fsdp.labels", "fsdp.baseline", "fsdp.baseline_losses", "fsdp.baseline_answers", "fsdp.single_runs")
+    details = ("fsdp.labels", "fsdp.baseline_losses", "fsdp.baseline_answers", "fsdp.single_runs")
     figure = "fsdp.baseline_losses"
     table, what, model = "fsdp.baseline", "BLOOM fine-tuning on one device", "bloom-560m"
 
@@ -238,10 +254,7 @@ class Baseline(NineRows):
             "1.7790; 11.971 samples/s."
         )
         mark, epochs, least = self.mark, self.epochs(), self.least()
-        levels = {"model_name": entry(self.metric(self.METRICS[0]), "model_name"), "labels": "answer"}
-        whole, steps = (
-            figure(self.site.row("fsdp.single_runs", **levels), one) for one in ("train_runtime_s", "all_steps_s")
-        )
+        whole, steps = (figure(self.runs["answer"], one) for one in ("train_runtime_s", "all_steps_s"))
         saved = all(figure(row, "save_s") for row in epochs)
         parts = ("eval_runtime_s", "save_s") if saved else ("eval_runtime_s",)
         beside = sum(figure(row, part).value for row in epochs for part in parts)
@@ -249,7 +262,7 @@ class Baseline(NineRows):
         share = whole.of(100 * beside / whole.value)
         times = f"Training takes {whole} s: {steps.share(whole)} % in steps, {share} % in {named}{mark}."
         yield Answer(times if epochs else "")
-        peak, rest = (self.memory(moment) for moment in ("peak", "at rest"))
+        peak, rest = (self.memory(moment) for moment in ("peak", "at_rest"))
         yield Answer("", f"Memory peaks at {peak} GB and is {rest} GB between steps{mark}.")
         if least is None:
             return
@@ -273,15 +286,10 @@ class CustomSingleNode(NineRows):
 
     name = "fsdp_custom_model_fine_tuning_single_node"
     heading = "Custom Model Fine-Tuning (Single Node)"
-    details = (
-        "fsdp.custom_shapes",
-        "fsdp.custom_single_node",
-        "fsdp.custom_single_node_losses",
-        "fsdp.custom_single_node_answers",
-    )
+    details = ("fsdp.custom_shapes", "fsdp.custom_single_node_losses", "fsdp.custom_single_node_answers")
     figure = "fsdp.custom_single_node_losses"
     table, what = "fsdp.custom_single_node", "Custom model on one device"
-    model = "SimpleGPTModel"
+    model = NineRows.SCRIPTS_MODEL
 
     def parts(self) -> Iterator[Part]:
         """Losses, rates and memory; what the labels of the scripts train."""

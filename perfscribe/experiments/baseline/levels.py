@@ -63,10 +63,8 @@ LEVELS = experiment(
 
 SHOWN = Shown(
     tables=(
-        "fsdp.baseline",
         "fsdp.baseline_losses",
         "fsdp.baseline_answers",
-        "fsdp.custom_single_node",
         "fsdp.custom_single_node_losses",
         "fsdp.custom_single_node_answers",
         "fsdp.labels",

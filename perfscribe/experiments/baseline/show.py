@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from statistics import fmean, median
 from typing import Any
@@ -14,13 +14,10 @@ from perfscribe.analytic.workshop_shapes import SimpleGptShape
 from perfscribe.experiments.baseline.levels import SHOWN
 from perfscribe.experiments.multi_gpu.drawings import numbers
 from perfscribe.records.records import Record
-from perfscribe.show import against
 from perfscribe.show import figures as f
 from perfscribe.show import tables as t
 
 MODELS = {"bloom": ("fsdp.baseline", "BLOOM"), "simple_gpt": ("fsdp.custom_single_node", "Custom model")}
-MIB = 2**20  # which the workshop's callback calls MB
-LABELS = ("answer", "source")
 WAYS = {  # to label, and who does
     "answer": "ours",
     "source": "the workshop's BLOOM scripts",
@@ -33,16 +30,13 @@ WORKSHOP = {
     "several GPUs and nodes, with the VOCAB_SIZE that is exported": SimpleGptShape(),
 }
 
-Get = Callable[[Record], Any]
-
 
 def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
-    """Of each model the workshop's table, evaluations and answers; then ways to label, trainings and shapes."""
+    """Of each model evaluations and answers; then ways to label, trainings and shapes."""
     cells, found = records["baseline"], []
     for model, (table, name) in MODELS.items():
         own = [record for record in cells if record.factors["model"] == model]
         found += [
-            t.make(table, f"{name} on one device, no FSDP", nine(own), NINE, NINE_NOTES),
             t.make(f"{table}_losses", f"{name}: losses at every evaluation", evaluations(own), LOSSES, LOSS_NOTES),
             t.make(f"{table}_answers", f"{name}: answers before and after training", answered(own), ANSWERS, SCORED),
         ]
@@ -77,74 +71,6 @@ def _dtype(record: Record) -> str:
 
 
 MODEL = [t.factor("model_name", "Model"), t.factor("device", "Device"), t.factor("dtype", "Dtype")]
-
-# --- the workshop's nine rows -----------------------------------------------------------------------------------
-
-
-def _eval_loss(epoch: int) -> t.Column:
-    def get(record: Record) -> Any:
-        by_epoch = dict(zip(record.series["eval_epoch"], record.series["eval_loss"], strict=True))
-        return by_epoch.get(float(epoch), f"no evaluation at epoch {epoch}")
-
-    return t.derived("", "", get)
-
-
-# Its eighth is here two: a peak is not what is left after a step. Above them how many rows were trained, on which
-# losses and speed depend.
-METRICS: tuple[tuple[str, str, t.Column], ...] = (
-    ("Rows trained", "rows given to Trainer", t.derived("", "", lambda record: record.factors["rows"])),
-    ("Train Loss (Final)", "train_loss of the summary, the mean over all steps", t.value("mean_train_loss", "")),
-    *((f"Eval Loss (Epoch {epoch})", "eval/loss", _eval_loss(epoch)) for epoch in (1, 2, 3)),
-    ("Training Speed (samples/sec)", "train_samples_per_second", t.value("train_samples_per_s", "")),
-    (
-        "Evaluation Speed (samples/sec)",
-        "eval/samples_per_second, median",
-        t.derived("", "", lambda record: median(record.series["eval_samples_per_s"] or [float("nan")])),
-    ),
-    ("Steps per Epoch", "steps over epochs", t.value("steps_per_epoch", "")),
-    ("Memory Allocated (MiB), peak", "torch's allocator", t.value("peak_allocated_bytes", "", 1 / MIB)),
-    ("Memory Allocated (MiB), at rest", "torch's allocator, after steps", t.value("at_rest_bytes", "", 1 / MIB)),
-    ("GPU Utilization (%)", "NVML, mean over the training", t.value("gpu_utilisation_percent", "")),
-)
-NINE = [
-    *MODEL,
-    *t.factors(metric="Metric", where="Where found"),
-    *t.values(answer="Value", source="Value, the workshop's labels"),
-]
-NINE_NOTES = (
-    "Peak: of the whole training, evaluation included.",
-    "The workshop's labels: as its scripts train.",
-)
-
-
-def nine(records: Iterable[Record]) -> list[Record]:
-    """A row a metric and setting, with the figure of each way to label as a value of its own."""
-    rows = []
-    for group in t.grouped(records, lambda record: against.workload(record, ("labels", "rows"))).values():
-        by_labels = {record.factors["labels"]: record for record in group}
-        base = next((record for record in by_labels.values() if record.ok), next(iter(by_labels.values())))
-        for metric, where, column in METRICS:
-            values = {name: _figure(column.get, by_labels.get(name)) for name in LABELS} if base.ok else {}
-            row = _named(base, values, metric=metric, where=where)
-            rows.append(replace(row, ranges=_ranges(column, by_labels), rounds=base.rounds))
-    return rows
-
-
-def _figure(get: Get, record: Record | None) -> Any:
-    """A metric of a cell; where there is none, why."""
-    if record is None:
-        return "not among the labels measured"
-    if not record.ok:
-        return f"{record.status} ({record.reason})" if record.reason else record.status
-    found = get(record)
-    return "not finite" if isinstance(found, float) and found != found else found
-
-
-def _ranges(column: t.Column, by_labels: Mapping[str, Record]) -> dict[str, float]:
-    """Of the metric over rounds, for each way to label that has one."""
-    found = {name: column.range_get(record) if column.range_get else None for name, record in by_labels.items()}
-    return {name: one for name, one in found.items() if one is not None}
-
 
 # --- losses -----------------------------------------------------------------------------------------------------
 
@@ -277,16 +203,29 @@ def _all_steps_s(record: Record) -> float:
     return median(sum(first) + sum(later) for later, first in rounds)
 
 
+def _eval_samples_per_s(record: Record) -> float | str:
+    """Median over evaluations."""
+    found = record.series["eval_samples_per_s"]
+    return median(found) if found else "no evaluation"
+
+
 RUNS = [
     t.factor("model_name", "Model", _model_name),
     t.factor("device", "Device"),
     t.factor("dtype", "Dtype", _dtype),
     *t.factors(labels="Labels", rows="Rows"),
-    *t.exact(parameters="Parameters", weights="Weights", wrapped_by="Wrapped by", steps="Steps"),
+    *t.exact(
+        parameters="Parameters",
+        weights="Weights",
+        wrapped_by="Wrapped by",
+        steps="Steps",
+        steps_per_epoch="Steps an epoch",
+    ),
     t.value("train_runtime_s", "Run time, Trainer's (s)"),
     t.derived("all_steps_s", "All steps (s)", _all_steps_s),
     *t.timed("step_s", "Step (s)", "n"),
     t.value("train_samples_per_s", "Samples/s, Trainer's"),
+    t.derived("eval_samples_per_s", "Evaluation, samples/s", _eval_samples_per_s),
     t.gib("peak_allocated", "Peak allocated", "peak"),
     t.gib("at_rest", "Allocated at rest"),
     t.gib("gpu_used", "In use on the GPU, NVML"),
@@ -295,6 +234,7 @@ RUNS = [
 ]
 RUN_NOTES = (
     "Steps: host clock with synchronise, first ones left out; Trainer's samples/s include the evaluations.",
+    "Labels: source: as the workshop's scripts train. Peak: of the whole training, evaluation included.",
     "Allocated at rest: after each optimizer step, without gradients and activations.",
 )
 SHAPES = [
