@@ -215,7 +215,7 @@ class TensorDimensions(Problem):
     """Wider samples, without and with a wider model."""
 
     name, heading = "polaris_3", "3. Tensor Dimensions"
-    details = ("polaris.tensor_dims", "polaris.tensor_dims_scale")
+    details = ("polaris.tensor_dims",)
     TABLE = "polaris.tensor_dims"
     EPOCHS = "5"
     COLUMNS = ("training_s", "allocated_gib", "peak_gib")
@@ -506,9 +506,9 @@ class DataTypes(Problem):
     """Wide models in BF16, and autocast by length and width."""
 
     name, heading = "polaris_6", "6. Large Tensors and Data Types"
-    details = ("polaris.tensor_dims_scale", "polaris.dtypes")
+    details = ("polaris.dtypes",)
     figure = "polaris.dtypes_by_length"
-    SCALE, DTYPES = details
+    SCALE, DTYPES = TensorDimensions.TABLE, "polaris.dtypes"
 
     def parts(self) -> Iterator[Part]:
         """000's comparison of both tasks, in weights of their own dtype; then 001's table."""
@@ -521,29 +521,29 @@ class DataTypes(Problem):
             (narrow, wide), (few, many) = (widths[0], widths[-1]), (samples[0], samples[-1])
 
         def row(width: str, dtype: str, samples: str) -> Row | None:
-            return best(site, self.SCALE, d_model=width, dtype=dtype, weights=dtype, samples=samples)
+            return best(site, self.SCALE, features=width, d_model=width, dtype=dtype, weights=dtype, samples=samples)
 
         tasks = ((narrow, "fp32", few), (wide, "bf16", many))
         rows = [row(*task) for task in tasks]
         labels = [(width, dtype, f"{count} samples") for width, dtype, count in tasks]
         settings = (row(*task) for task in (tasks[0], (wide, "fp32", few), (narrow, "bf16", few), (wide, "bf16", few)))
-        base, wider, narrow_half, half = (figure(one, "peak_gb") for one in settings)
+        base, wider, narrow_half, half = (figure(one, "peak_gib") for one in settings)
         yield Table(
             "Comparison Table.",
             f"{said_ranks(rows[0]).capitalize()}, batch {batch_of(site, self.SCALE, '32')}, weights of the same dtype; "
             "peak of allocated memory, throughput of the slowest and the fastest of "
-            f"{entry(rows[0], 'epochs_n', '2')} epochs, one run each.",
+            f"{entry(rows[0], 'epochs', '2')} epochs, one run each.",
             ["Metric", "Task 3 (Baseline)", "Task 6 (Scale-Up)"],
             [
                 *zip(("Embedding Dim", "Data Type", "Dataset Size"), *labels, strict=True),
-                ["Peak Memory", *(as_cell(one, "peak_gb", unit=" GB") for one in rows)],
+                ["Peak Memory", *(as_cell(one, "peak_gib", unit=" GB") for one in rows)],
                 ["Throughput", *map(throughput, rows)],
             ],
             f"Peak, one change at a time: {wider} GB at {wide} in fp32, {narrow_half} at {narrow} in bf16, {half} at "
             f"{wide} in bf16 with {few} samples.",
             "Published (000): 4.05 GB (unexplained), 200 - 384 samp/s; 15.78 GB, 340 - 370 samp/s.",
         )
-        larger = figure(rows[1], "peak_gb")
+        larger = figure(rows[1], "peak_gib")
         same = half.quoted == larger.quoted
         end = "more samples do not change it" if same else f"{larger} with {many} samples in place of {few}"
         yield Answer(

@@ -42,4 +42,4 @@ LEVELS = experiment(
     batch=whole("samples in a batch", 1, 1_048_576, 32, tiny=8),
 )
 
-SHOWN = Shown(tables=("polaris.tensor_dims", "polaris.tensor_dims_scale"))
+SHOWN = Shown(tables=("polaris.tensor_dims",))
