@@ -493,15 +493,9 @@ class CommunicationAccounting(Problem):
     """Pen and paper: memory and communication of a model too large for a device."""
 
     name = "communication_accounting"
-    details = (
-        "cs336.communication_inputs",
-        "cs336.communication_memory",
-        "cs336.communication_sharded",
-        "cs336.communication_bound",
-        "cs336.communication_remedies",
-    )
+    details = ("cs336.communication_inputs", "cs336.communication_steps")
     letters = "(a)-(d)"
-    INPUTS, MEMORY, SHARDED, BOUND, REMEDIES = details
+    INPUTS, STEPS = details
     PIPELINE = (
         "Pipeline stages exchange only activations (GPipe, arXiv:1811.06965); each microbatch then has to fill the "
         "devices of one stage only."
@@ -509,9 +503,9 @@ class CommunicationAccounting(Problem):
 
     def parts(self) -> Iterator[Part]:
         """Letter by letter."""
-        if any(self.site.rows(self.MEMORY, status="ok")):
+        if any(self.site.rows(self.STEPS, status="ok")):
             yield Status("computed")
-        state, state_on, saved, saved_on = self.steps(self.MEMORY, "state", "devices_state", "saved", "devices")
+        state, state_on, saved, saved_on = self.steps("state", "devices_state", "saved", "devices")
         found = (self.site.value(self.INPUTS, "value", key=key) for key in ("tokens", "fsdp_devices", "tensor_devices"))
         tokens, across, within = (f"{one.value:,.0f}" if one else f"{one}" for one in found)
         yield Lettered(
@@ -520,8 +514,8 @@ class CommunicationAccounting(Problem):
             f"Backward needs 2·L·(D+F) B of activations per token, A = {saved} GiB at {tokens} tokens: {saved_on} H100 "
             "in all.",
         )
-        whole, most, alone = self.steps(self.SHARDED, "undivided", "most_tokens", "n_fsdp_state")
-        some = self.site.value(self.SHARDED, "value", step="n_fsdp")
+        whole, most, alone = self.steps("undivided", "most_tokens", "n_fsdp_state")
+        some = self.site.value(self.STEPS, "value", step="n_fsdp")
         size = replace(self.site.value(self.INPUTS, "value", key="fsdp_memory_gb"), exact=True)
         yield Lettered(
             "b",
@@ -529,13 +523,13 @@ class CommunicationAccounting(Problem):
             f"{'so each device holds it' if some else 'so no N is enough'}.",
             f"Below {most} tokens some N is enough; N = {alone} holds the state alone.",
         )
-        best, batch, summed, summed_batch = self.steps(self.BOUND, "best", "best_batch", "summed", "summed_batch")
+        best, batch, summed, summed_batch = self.steps("best", "best_batch", "summed", "summed_batch")
         yield Lettered(
             "c",
             f"With α = C/W and the best X and Y a device needs 4α²/(M_X·M_Y·F) = {best} tokens, {batch} in all.",
             f"With X = {across}, Y = {within} it needs {summed}, {summed_batch} in all.",
         )
-        overlapped, byte, both, twice = self.steps(self.REMEDIES, "overlapped", "one_byte", "both", "bandwidth")
+        overlapped, byte, both, twice = self.steps("overlapped", "one_byte", "both", "bandwidth")
         yield Lettered(
             "d",
             f"A device needs {overlapped} tokens if FSDP and TP communicate at once, {byte} if weights are gathered in "
@@ -545,10 +539,10 @@ class CommunicationAccounting(Problem):
         )
         yield Answer("Published: a write-up has 46 devices in (b), without the unsharded part, and 246 tokens in (c).")
 
-    def steps(self, table: str, *steps: str) -> list[str]:
+    def steps(self, *steps: str) -> list[str]:
         """Results: an integer whole, others to three digits; tokens by thousands."""
         found = []
-        for row in (self.site.row(table, step=step) for step in steps):
+        for row in (self.site.row(self.STEPS, step=step) for step in steps):
             value = figure(row, "value")
             whole = value.value if value.value.is_integer() else float(f"{value.value:.3g}")
             by_thousands = "," if entry(row, "unit") == "tokens" else ""

@@ -5,12 +5,4 @@ from perfscribe.config.keys import experiment
 
 LEVELS = experiment("The pen-and-paper problem of a large model's memory and communication; nothing is timed")
 
-SHOWN = Shown(
-    tables=(
-        "cs336.communication_inputs",
-        "cs336.communication_memory",
-        "cs336.communication_sharded",
-        "cs336.communication_bound",
-        "cs336.communication_remedies",
-    )
-)
+SHOWN = Shown(tables=("cs336.communication_inputs", "cs336.communication_steps"))

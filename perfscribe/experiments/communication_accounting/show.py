@@ -1,4 +1,4 @@
-"""Tables of communication_accounting: the problem's inputs, then the steps of each part."""
+"""Tables of communication_accounting: the problem's inputs, then the steps of its parts."""
 
 from __future__ import annotations
 
@@ -17,12 +17,6 @@ TABLES = SHOWN.tables
 NAME = "communication_accounting"
 NO_FIGURE = "no record"  # in the place of a step of a cell that has none
 LINE = ("quantity", "formula", "value", "unit")
-PARTS = {
-    "a": (TABLES[1], "Part a: memory of everything, and devices that have as much"),
-    "b": (TABLES[2], "Part b: memory of each of N_FSDP devices"),
-    "c": (TABLES[3], "Part c: the least batch that is bound by compute"),
-    "d": (TABLES[4], "Part d: the least batch under what would make it smaller"),
-}
 # Config key -> symbol of the formulas, what it is, unit.
 INPUTS = {
     "d_model": ("D", "Width of the model", "1"),
@@ -47,7 +41,7 @@ KINDS = {"GiB": "gib", "B": "bytes"}  # last part of a published step's metric b
 
 
 def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
-    """The inputs, and a table for each part; a row is one input or one step of a record."""
+    """The inputs; the steps of all parts. A row is one input or one step of a record."""
     made = records[NAME]
     inputs = [replace(record, factors=record.factors | {"key": key}) for record in made for key in INPUTS]
     columns = [
@@ -58,16 +52,15 @@ def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
         _text("unit", "Unit", lambda r: INPUTS[r.factors["key"]][2]),
     ]
     note = f"Config keys stand below experiments.{NAME}."
-    parts = [_part(part, table_id, title, made) for part, (table_id, title) in PARTS.items()]
-    return [t.make(TABLES[0], "What is given", inputs, columns, [note]), *parts]
+    return [t.make(TABLES[0], "What is given", inputs, columns, [note]), _steps(made)]
 
 
 def _text(name: str, title: str, get: Callable[[Record], Any], kind: str = "factor") -> t.Column:
     return t.Column(name, title, get, kind=kind, exact=True)
 
 
-def _part(part: str, table_id: str, title: str, made: list[Record]) -> t.Table:
-    rows = [row for record in made for row in _rows(record, part)]
+def _steps(made: list[Record]) -> t.Table:
+    rows = [row for record in made for row in _rows(record)]
     known = references.load(NAME)
 
     def published(source: str) -> t.Column:
@@ -80,26 +73,24 @@ def _part(part: str, table_id: str, title: str, made: list[Record]) -> t.Table:
         return _text(f"published_{source}", source, get, "published")
 
     columns = [
-        _text("part", "Part", lambda _: part),
-        t.factor("step", "Step"),
+        *t.factors(part="Part", step="Step"),
         *(t.value(name, name.capitalize(), exact=True) for name in LINE),
-        *(column for column in map(published, SOURCES) if any(column.get(row) != "none" for row in rows)),
+        *map(published, SOURCES),
     ]
-    return t.make(table_id, title, rows, columns, [NOTE])
+    return t.make(TABLES[1], "Steps of each part", rows, columns, [NOTE])
 
 
-def _rows(record: Record, part: str) -> list[Record]:
-    """The record as one row for each of the part's steps; one row in all where it has no steps."""
+def _rows(record: Record) -> list[Record]:
+    """The record as one row for each step; one row in all where it has none."""
     if not record.series:
-        return [replace(record, factors=record.factors | {"step": NO_FIGURE})]
-    steps = pd.DataFrame(record.series)
+        return [replace(record, factors=record.factors | {"part": NO_FIGURE, "step": NO_FIGURE})]
     return [
         replace(
             record,
-            factors=record.factors | {"step": step["name"]},
+            factors=record.factors | {"part": step["part"], "step": step["name"]},
             values={**step, "value": _rounded(record.values[step["name"]])},
         )
-        for step in steps[steps["part"] == part].to_dict("records")
+        for step in pd.DataFrame(record.series).to_dict("records")
     ]
 
 
