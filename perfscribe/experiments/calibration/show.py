@@ -61,7 +61,6 @@ def _bandwidths() -> list[t.Column]:
         *t.only(_has_both_times, ONE_TIMER, *t.timed(TIMES[1], "Launched by itself (ms)", "n", "launched_ms")),
         t.derived("rate", "Rate (GB/s)", _rate, spread="rate_iqr"),
         t.derived("rate_iqr", "IQR (GB/s)", _rate_iqr),
-        t.derived("rate_by", "Rate by", _rate_by, exact=True),
         *_against_sheet("GB/s"),
         t.derived("by_way_of", "Path", _way, exact=True),
     ]
@@ -94,13 +93,6 @@ def _rate(record: Record) -> float:
 def _rate_iqr(record: Record) -> Any:
     found = t.summary(record, "product_ms" if record.factors["workload"] == PRODUCT else quickest(record))
     return t.ONE_SAMPLE if found.n == 1 else _rate(record) * found.iqr / found.median
-
-
-def _rate_by(record: Record) -> str:
-    """Which of its times the rate, its spread and the ceiling are taken from."""
-    if not _has_both_times(record):
-        return ONE_TIMER
-    return "launched by itself" if quickest(record) == TIMES[1] else record.timers.get(TIMES[0], "its timer")
 
 
 def _way(record: Record) -> str:

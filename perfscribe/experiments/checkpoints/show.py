@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from perfscribe.experiments.checkpoints.levels import SHOWN
-from perfscribe.experiments.checkpoints.measure import needed_bytes, predicted_bytes
+from perfscribe.experiments.checkpoints.measure import predicted_bytes
 from perfscribe.records.records import Record
 from perfscribe.show import tables as t
 
@@ -23,17 +23,8 @@ def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
 
 
 def _predicted(record: Record) -> float:
-    return predicted_bytes(record.values["parameters"], _again(record)) / t.GIB
-
-
-def _needed(record: Record) -> float:
-    keep = record.factors["keep_checkpoints"]
-    return needed_bytes(record.values["parameters"], keep, _again(record)) / t.GIB
-
-
-def _again(record: Record) -> int:
-    """Elements that lie there under another name too; the bare loop has none."""
-    return int(record.values.get("again_parameters", 0))
+    """With the elements that lie there under another name too; the bare loop has none."""
+    return predicted_bytes(record.values["parameters"], int(record.values.get("again_parameters", 0))) / t.GIB
 
 
 COLUMNS = [
@@ -44,6 +35,5 @@ COLUMNS = [
     *t.values(resumed_eval_loss="Evaluation loss, resumed", save_s="Saving (s)", load_s="Loading (s)"),
     t.gib("checkpoint", "On disk"),
     t.derived("predicted_gib", "by arithmetic (GiB)", _predicted),
-    t.derived("needed_gib", "Free before training (GiB)", _needed),
     t.value("wrapped_by", "Wrapped by", exact=True),
 ]

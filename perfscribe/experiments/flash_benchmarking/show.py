@@ -143,20 +143,13 @@ def _cells() -> list[t.Column]:
         *t.only(_is_sdpa, "not SDPA", t.value("sdpa_backend", "Backend that SDPA took", exact=True)),
         t.value("largest_relative_error", "Largest error against float64"),
         t.timer("both_ms"),
-        _unshown("kernels", "Kernels with most time", "not looked at"),
-        _unshown("calls_per_sample", "Calls a sample: forward, backward, both", "1 1 1"),
-        _unshown("no_graph", "Why not by graph replay", "none"),
+        replace(t.value("no_graph", "Why not by graph replay", exact=True, without="none"), kind="unshown"),
         *(
             t.published(EXPERIMENT, source, metric, f"{word}, {name} (ms)")
             for metric, word in zip(("forward_ms", "backward_ms", ENTRY_METRIC), PASSES.values(), strict=True)
             for source, name in SOURCES.items()
         ),
     ]
-
-
-def _unshown(name: str, title: str, without: str) -> t.Column:
-    """A text of the record that stands in the CSV alone."""
-    return replace(t.value(name, title, exact=True, without=without), kind="unshown")
 
 
 def _is_sdpa(record: Record) -> bool:

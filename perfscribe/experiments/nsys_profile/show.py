@@ -13,7 +13,7 @@ from matplotlib.patches import Patch
 from perfscribe.analytic import flops
 from perfscribe.analytic.shapes import SIZES
 from perfscribe.experiments.nsys_profile.levels import SHOWN
-from perfscribe.experiments.nsys_profile.reading import NS_PER_MS, PARTS, PHASES, REST
+from perfscribe.experiments.nsys_profile.reading import PARTS, PHASES, REST
 from perfscribe.instruments.profiling.families import FAMILIES, GEMM, OTHER, family
 from perfscribe.instruments.statistics import format_figure
 from perfscribe.records.records import Record
@@ -32,8 +32,7 @@ KERNELS_NOTE = (
 )
 FAMILY_NOTE = "Share of the pass's kernel time; rare kernels that a record keeps as one sum count as other."
 ATTENTION_NOTE = (
-    "Means over layers and traced passes. FLOP: causal masking saves none, and softmax has five an element; its least "
-    "traffic: each element read and written once."
+    "Means over layers and traced passes. FLOP: causal masking saves none, and softmax has five an element."
 )
 NVTX_NOTE = "Complete for the cells that config.yaml calls detailed, else the largest kernels of each phase."
 FORWARD_CAPTION = (
@@ -52,7 +51,6 @@ FAMILIES_SHOWN = ("inference", "forward", "backward", "full step")
 KERNELS_SHOWN = 3
 RANGES_SHOWN = ("forward", "backward", "optimizer")
 NS_PER_US = 1e3
-FP32_BYTES = 4
 # A softmax takes, for each element: maximum, subtraction, exponential, sum, division.
 SOFTMAX_FLOP_PER_ELEMENT = 5
 NO_PRODUCT = "no product traced"
@@ -180,7 +178,6 @@ def _forward() -> list[t.Column]:
         t.published("nsys_profile", "brandon-snider", "forward_nsys_ms", "brandon-snider (ms)"),
         *t.timed("forward_ms", "Host clock, not traced (ms)", "n"),
         t.derived("range_over_traced", "Range / host clock, traced", range_over("forward_traced_ms")),
-        t.derived("range_over_host", "Range / host clock, not traced", range_over("forward_ms")),
         t.derived("forward_busy_ms", "Device busy (ms)", lambda r: _of_median_pass(r, "busy")),
         t.derived("forward_idle_ms", "Idle between kernels (ms)", _idle_ms),
         t.derived("launch_bound_percent", "of it waiting for a launch (%)", _launch_bound_percent),
@@ -188,7 +185,6 @@ def _forward() -> list[t.Column]:
         t.derived("forward_launches", "Launches a pass", launches, exact=True),
         t.count("forward_range_ms", "n traced"),
         *t.exact(range_tool="Ranges by", kernel_tool="Kernels by"),
-        replace(t.value("tool_remark", "Remark"), kind="unshown"),
     ]
 
 
@@ -228,13 +224,9 @@ def _families() -> list[t.Column]:
     def share(name: str) -> Callable[[Record], float | str]:
         return lambda r: _family_percent(r, name, r.factors["pass"])
 
-    def kernels_ms(record: Record) -> float:
-        return _family_ns(record, PASSES[record.factors["pass"]]).total() / _traced(record) / NS_PER_MS
-
     return [
         *FACTORS,
         t.factor("pass", "Pass"),
-        t.derived("kernels_ms", "Kernels (ms)", kernels_ms),
         *(t.derived(f"{name}_percent", f"{name} (%)", share(name)) for name in FAMILIES),
     ]
 
@@ -276,43 +268,29 @@ KERNELS = [
 
 ATTENTION = {
     "scores_matmul_us": "Scores, product (µs)",
-    "scale_and_mask_us": "Scale and mask (µs)",
     "softmax_us": "Softmax (µs)",
     "final_matmul_us": "Final product (µs)",
     "time_ratio": "Softmax / both products, time",
-    "matmul_mflop": "One product (MFLOP)",
-    "softmax_mflop": "Softmax (MFLOP)",
     "flop_ratio": "Softmax / both products, FLOP",
-    "scores_tflop_per_s": "Scores (TFLOP/s)",
-    "softmax_tflop_per_s": "Softmax (TFLOP/s)",
-    "softmax_gb_per_s": "Softmax, least traffic (GB/s)",
 }
 
 
 def _of_attention(record: Record) -> dict[str, float | str]:
     """The figures of ATTENTION; KeyError where the record has no trace of attention's ranges."""
-    size, batch, seq_len, dtype = (record.factors[name] for name in ("size", "batch", "seq_len", "dtype"))
+    size, batch, seq_len = (record.factors[name] for name in ("size", "batch", "seq_len"))
     shape = SIZES[size]
     ns = {label: _family_ns(record, [label]) for label in PARTS}
     calls = shape.layers * _traced(record)
     scores_us, final_us = (ns[label][GEMM] / calls / NS_PER_US for label in ("scores", "final_matmul"))
     softmax_us = ns["softmax"].total() / calls / NS_PER_US
-    elements = batch * shape.heads * seq_len**2
     matmul_flop = flops.forward_matmul_flop(shape, batch, seq_len)["attention scores"] / shape.layers
-    softmax_flop = float(SOFTMAX_FLOP_PER_ELEMENT * elements)
-    has_fp32 = dtype in ("fp32", "tf32")
+    softmax_flop = float(SOFTMAX_FLOP_PER_ELEMENT * batch * shape.heads * seq_len**2)
     return {
         "scores_matmul_us": scores_us,
-        "scale_and_mask_us": (ns["scores"].total() - ns["scores"][GEMM]) / calls / NS_PER_US,
         "softmax_us": softmax_us,
         "final_matmul_us": final_us,
         "time_ratio": softmax_us / (scores_us + final_us) if scores_us + final_us > 0 else NO_PRODUCT,
-        "matmul_mflop": matmul_flop / 1e6,
-        "softmax_mflop": softmax_flop / 1e6,
         "flop_ratio": softmax_flop / (2 * matmul_flop),
-        "scores_tflop_per_s": matmul_flop / scores_us / 1e6 if scores_us > 0 else NO_PRODUCT,
-        "softmax_tflop_per_s": softmax_flop / softmax_us / 1e6,
-        "softmax_gb_per_s": 2 * FP32_BYTES * elements / softmax_us / 1e3 if has_fp32 else "under autocast",
     }
 
 

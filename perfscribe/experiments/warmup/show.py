@@ -14,7 +14,6 @@ from perfscribe.show import tables as t
 
 TABLES, FIGURES = SHOWN.tables, SHOWN.figures
 FACTORS = t.factors(size="Size", seq_len="Context", dtype="Dtype", device="Device", warmup_steps="Warm-up steps")
-PHASES = ("forward", "backward", "optimizer")
 NOTE = "Each row is a fresh process, in which only model and optimizer are made before the first step."
 
 
@@ -32,21 +31,15 @@ def _columns() -> list[t.Column]:
         """Of the first timed step."""
         return lambda record: float(record.samples[f"{name}_ms"][0][0])
 
-    def warm(phase: str) -> Callable[[Record], float]:
-        """Of the timed steps."""
-        return lambda record: t.summary(record, f"{phase}_ms").median
-
     return [
         *FACTORS,
         t.mean("forward_ms", "Forward, mean (ms)"),
         t.std("forward_ms", "Std (ms)"),
         t.published("end_to_end", "brandon-snider", "forward_ms", "Forward, brandon-snider (ms)"),
         t.published("end_to_end", "brandon-snider", "forward_std_ms", "Std, brandon-snider (ms)"),
-        t.mean("backward_ms", "Backward, mean (ms)"),
-        t.std("backward_ms", "Std (ms)"),
         t.derived("first_step_ms", "First timed step (ms)", first("full_step")),
-        *(t.derived(f"first_{phase}_ms", f"Of it {phase} (ms)", first(phase)) for phase in PHASES),
-        *(t.Column(f"{phase}_ms", f"{phase}, median (ms)", warm(phase), kind="unshown") for phase in PHASES),
+        t.derived("first_forward_ms", "Of it forward (ms)", first("forward")),
+        t.derived("forward_ms", "Forward, median (ms)", lambda record: t.summary(record, "forward_ms").median),
         *t.timed("full_step_ms", "Full step, median (ms)"),
         t.count("full_step_ms"),
         *t.settings("batch"),
