@@ -317,8 +317,7 @@ class CrossNode(Problem):
 
     def __init__(self, site: Site) -> None:
         self.backend, self.library = ("nccl", "NCCL") if site.gpu else ("gloo", "Gloo")
-        nodes = {"backend": self.backend, "between": "two nodes of a cluster"}
-        self.cluster = any(site.rows("polaris.communication_nodes", status="ok", **nodes))
+        self.cluster = any(site.rows("polaris.communication_nodes", status="ok", backend=self.backend))
         super().__init__(site)
 
     def parts(self) -> Iterator[Part]:
@@ -369,10 +368,9 @@ class CrossNode(Problem):
 
     def row(self, metric: str) -> Row | None:
         """A metric, of a cluster's nodes where they were measured."""
-        levels = {"backend": self.backend, "implementation": "torch_ddp", "metric": metric}
-        if self.cluster:
-            return self.site.row("polaris.communication_nodes", between="two nodes of a cluster", **levels)
-        return self.site.row("polaris.communication", tool="torch_profiler", **levels)
+        table = f"polaris.communication{'_nodes' * self.cluster}"
+        levels = {"backend": self.backend, "implementation": "torch_ddp", "tool": "torch_profiler"}
+        return self.site.row(table, metric=metric, **levels)
 
     def rank(self, rank: int) -> Row | None:
         """A rank's figures within one machine."""
@@ -424,8 +422,7 @@ class Formats(Problem):
         "polaris.io_parts",
         "polaris.io_reads",
         "polaris.io_chunks",
-        "polaris.io_workers",
-        "polaris.io_threads",
+        "polaris.io_loader",
     )
     figure = "polaris.io_times"
     FORMATS = {  # noqa: RUF012

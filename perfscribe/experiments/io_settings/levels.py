@@ -37,4 +37,4 @@ LEVELS = experiment(
     ),
 )
 
-SHOWN = Shown(tables=("polaris.io_chunks", "polaris.io_workers", "polaris.io_threads"))
+SHOWN = Shown(tables=("polaris.io_chunks", "polaris.io_loader"))

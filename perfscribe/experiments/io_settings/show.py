@@ -17,13 +17,10 @@ CHUNKS_NOTE = (
     "Random samples, each once, by one process and thread, files in the page cache. Computed: size of all chunks that "
     "hold parts of a sample; counted: in a pass that logs the library's reads."
 )
-WORKERS_NOTE = (
+LOADER_NOTE = (
     "Whole epochs with nothing done between batches, so that all of it is waiting for the loader. Epochs of one "
-    "process and thread were interleaved with those of several."
-)
-THREADS_NOTE = (
-    "As above, without workers: the threads read the samples of a batch at once. Inflated by h5py: within HDF5; by "
-    "zlib: outside of it."
+    "process and thread were interleaved with those of several. Threads read the samples of a batch at once. Inflated "
+    "by h5py: within HDF5; by zlib: outside of it."
 )
 KIB = 1024
 PACKED = "nothing is compressed"
@@ -33,28 +30,22 @@ OWN = ("chunk", "compression", "reader", "workers", "threads", "epoch_samples", 
 
 
 def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
-    """Chunk shape by compression; workers; threads."""
+    """Chunk shape by compression; workers and threads."""
     cells = records["io_settings"]
     shared = [r for r in cells if (r.factors["chunk"], r.factors["compression"]) in SHARED]
     alone = [r for r in cells if r.has(reader="h5py", workers=0, threads=1)]
-    workers = _ordered([r for r in shared if r.has(reader="h5py", threads=1)], "workers")
-    threads = _ordered([r for r in shared if r.has(workers=0)], "threads")
-    slow_first = t.median("first_batch_ms", "First batch, workers started in it (ms)")
-    of_workers = [*FILE, t.factor("workers", "Workers"), *_epochs(), slow_first]
-    of_threads = [*FILE, t.factor("reader", "Inflated by"), t.factor("threads", "Threads"), *_epochs()]
     return [
         t.make(TABLES[0], "Chunk shape and compression", alone, _chunks(alone), [CHUNKS_NOTE]),
-        t.make(TABLES[1], "Workers of the loader", workers, of_workers, [WORKERS_NOTE]),
-        t.make(TABLES[2], "Threads that read a batch", threads, of_threads, [THREADS_NOTE]),
+        t.make(TABLES[1], "Workers of the loader, threads of a batch", _ordered(shared), _loader(), [LOADER_NOTE]),
     ]
 
 
-def _ordered(cells: list[Record], factor: str) -> list[Record]:
-    """Workload by workload, rows of a file and reader together, the factor ascending."""
+def _ordered(cells: list[Record]) -> list[Record]:
+    """Workload by workload, rows of a file and reader together, by workers and threads."""
 
-    def place(record: Record) -> tuple[int, str, int]:
+    def place(record: Record) -> tuple[int, str, int, int]:
         f = record.factors
-        return SHARED.index((f["chunk"], f["compression"])), f["reader"], f[factor]
+        return SHARED.index((f["chunk"], f["compression"])), f["reader"], f["workers"], f["threads"]
 
     groups = t.grouped(cells, lambda record: against.workload(record, OWN))
     return [record for group in groups.values() for record in sorted(group, key=place)]
@@ -102,14 +93,16 @@ def _alone(record: Record) -> Record | None:
     return replace(record, samples={"epoch_s": epochs}) if epochs else None
 
 
-def _epochs() -> list[t.Column]:
+def _loader() -> list[t.Column]:
     """Of epochs, and of those of one process and thread that were interleaved with them."""
     alone_s = against.of_both(_alone, BASE, lambda _, alone: _epoch_s(alone))
     return [
-        *t.factors(epoch_samples="Samples", batch="Batch"),
+        *FILE,
+        *t.factors(reader="Inflated by", workers="Workers", threads="Threads", epoch_samples="Samples", batch="Batch"),
         *t.timed("epoch_s", "Loader wait, an epoch (s)", "n"),
         t.rate("sample_ms", "A sample (ms)", _sample_ms, "epoch_s"),
         t.derived("alone_epoch_s", "One process and thread (s)", alone_s),
         against.ratio("ratio", "Against it (×)", _alone, BASE, _epoch_s, "epoch_s"),
         against.apart("apart", "Epochs", _alone, BASE, "epoch_s"),
+        t.median("first_batch_ms", "First batch, workers started in it (ms)"),
     ]
