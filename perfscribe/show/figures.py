@@ -159,12 +159,10 @@ def lines(
     by: str | list[str],
     label: Callable[[Any], str] = str,
     spread: str = "",
-    limits: Sequence[str] = (),
 ) -> None:
     """One line a level of `by`, on logarithmic axes, labelled at its end; bars are as long as the interquartile range.
 
-    spread: the column of interquartile ranges; a row that has a text there (one sample) gets no bar. limits: in its
-    place the columns of the bars' lower and upper ends.
+    spread: the column of interquartile ranges; a row that has a text there (one sample) gets no bar.
     """
     ends: list[tuple[str, float, float, str]] = []
     for number, (level, group) in enumerate(rows.groupby(by, sort=False)):
@@ -172,7 +170,6 @@ def lines(
         xs, ys = group[x].astype(float), group[y].astype(float)
         colour, marker = COLOURS[number % len(COLOURS)], MARKERS[number % len(MARKERS)]
         bars = pd.to_numeric(group[spread], errors="coerce") / 2 if spread else None
-        bars = [abs(group[limit] - ys) for limit in limits] if limits else bars
         axes.errorbar(xs, ys, yerr=bars, color=colour, marker=marker, markersize=4, linewidth=1.2, capsize=2)
         ends.append((label(level), float(xs.iloc[-1]), float(ys.iloc[-1]), colour))
     axes.set_xscale("log", base=2)

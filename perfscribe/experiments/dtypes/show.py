@@ -60,30 +60,21 @@ def _columns(cells: Sequence[Record]) -> list[t.Column]:
 
 def figures(tables: Mapping[str, t.Table]) -> list[f.Figure]:
     """Throughput over target length."""
-    rows = _with_bars(tables[SHOWN.tables[0]].frame)
-    bars = "both epochs" if (rows["epoch_s_n"] == 2).any() else "interquartile range"
-    return [f.Figure(SHOWN.figures[0], CAPTION, f.of(rows, _draw, bars=bars), (7.0, 3.4), "epoch_s")]
+    draw = f.of(tables[SHOWN.tables[0]].frame, _draw)
+    return [f.Figure(SHOWN.figures[0], CAPTION, draw, (7.0, 3.4), "epoch_s")]
 
 
-def _with_bars(rows: pd.DataFrame) -> pd.DataFrame:
-    """With the ends of bars. Two epochs are as far from their median as their interquartile range."""
-    names = ("samples", "epoch_s", "epoch_s_iqr", "epoch_s_n")
-    samples, time, iqr, n = (pd.to_numeric(rows[name], errors="coerce") for name in names)
-    half = iqr.where(n == 2, iqr / 2)
-    return rows.assign(low=samples / (time + half), high=samples / (time - half))
-
-
-def _draw(canvas: Any, every: pd.DataFrame, bars: str) -> None:
+def _draw(canvas: Any, every: pd.DataFrame) -> None:
     """One panel a width, one line a dtype."""
     rows = f.main_device(every[every["status"] == "ok"])
     of_device = every[every["device"] == rows["device"].iloc[0]]
     widths = sorted(set(rows["d_model"]))
     for axes, width in zip(canvas.subplots(1, len(widths), squeeze=False)[0], widths, strict=True):
         chosen = rows[rows["d_model"] == width]
-        f.lines(axes, chosen, "target_length", "samples_per_s", "dtype", limits=("low", "high"))
+        f.lines(axes, chosen, "target_length", "samples_per_s", "dtype", spread="samples_per_s_spread")
         f.power_of_two_ticks(axes, sorted(set(chosen["target_length"].astype(float))))
         f.mark_statuses(axes, of_device[of_device["d_model"] == width], "target_length")
         axes.margins(x=0.25)
         axes.set_title(f"d_model {width}")
         axes.set_xlabel("Target length")
-    canvas.axes[0].set_ylabel(f"Samples/s (bars: {bars})")
+    canvas.axes[0].set_ylabel("Samples/s (bars: interquartile range)")
