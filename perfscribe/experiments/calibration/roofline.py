@@ -5,7 +5,7 @@ It measures nothing: its points are cells of other experiments.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -110,7 +110,7 @@ def _row(cell: Record, work: str, name: str, one: str, sample: str, flop: float,
 
 
 def _with_ceilings(row: Record, known: Ceilings) -> Record:
-    """Ceilings of its device and dtype, as far as they are known."""
+    """With the ceilings of its device and dtype and its bound, as far as they are known."""
     if not row.samples:
         return row
     device, dtype = row.factors["device"], row.factors["dtype"]
@@ -119,9 +119,15 @@ def _with_ceilings(row: Record, known: Ceilings) -> Record:
         tf32 = known.product(device, "tf32", row.gpu)
         if tf32 is not None:
             peak = Ceiling(tf32.per_s / TF32_PRODUCTS, tf32.by, f"a third of TF32's: {tf32.detail}")
-    values: dict[str, Any] = {**row.values, "peak": peak, "memory": memory, "bound": None}
+    flop, moved = row.values["flop"], row.values["bytes"]
+    values: dict[str, Any] = {**row.values, "tflop": flop / TERA, "gb": moved / GB, "intensity": flop / moved}
+    if peak is not None:
+        values |= {"peak_tflop_per_s": peak.per_s / TERA, "peak_by": f"{peak.by}: {peak.detail}"}
+    if memory is not None:
+        values |= {"memory_gb_per_s": memory.per_s / GB, "memory_by": f"{memory.by}: {memory.detail}"}
     if peak is not None and memory is not None:
-        values["bound"] = roofline.bound(row.values["flop"] / row.values["bytes"], peak.per_s, memory.per_s)
+        bound = roofline.bound(flop / moved, peak.per_s, memory.per_s)
+        values |= {"ridge": bound.ridge, "bound_tflop_per_s": bound.flop_per_s / TERA, "bound_by": bound.by}
     return replace(row, values=values)
 
 
@@ -129,44 +135,28 @@ def _with_ceilings(row: Record, known: Ceilings) -> Record:
 
 
 def _columns() -> list[t.Column]:
+    def known(**titles: str) -> list[t.Column]:
+        return [t.value(name, title, exact=name.endswith("_by"), without=NOT_KNOWN) for name, title in titles.items()]
+
     return [
         *t.factors(**FACTORS),
         replace(t.median("time_ms", "Time (ms)"), rounds_get=None),
         t.iqr("time_ms", "IQR (ms)"),
         t.count("time_ms"),
-        t.derived("tflop", "FLOP (TFLOP)", lambda r: r.values["flop"] / TERA),
-        t.derived("gb", "Bytes, least (GB)", lambda r: r.values["bytes"] / GB),
-        t.derived("intensity", "FLOP/byte", lambda r: r.values["flop"] / r.values["bytes"]),
+        *t.values(tflop="FLOP (TFLOP)", gb="Bytes, least (GB)", intensity="FLOP/byte"),
         t.rate("tflop_per_s", "Rate (TFLOP/s)", _tflop_per_s, "time_ms"),
-        t.derived("peak_tflop_per_s", "Peak (TFLOP/s)", _of("peak", lambda _, found: found.per_s / TERA)),
-        t.derived("memory_gb_per_s", "Memory (GB/s)", _of("memory", lambda _, found: found.per_s / GB)),
-        t.derived("ridge", "Ridge (FLOP/byte)", _of("bound", lambda _, found: found.ridge)),
-        t.derived("bound_tflop_per_s", "Bound (TFLOP/s)", _of("bound", lambda _, found: found.flop_per_s / TERA)),
-        t.derived("bound_by", "Bound by", _of("bound", lambda _, found: found.by), exact=True),
-        t.rate("share_percent", "Share of the bound (%)", _of("bound", _share), "time_ms"),
-        t.derived("peak_by", "Peak taken from", _of("peak", _source), exact=True),
-        t.derived("memory_by", "Bandwidth taken from", _of("memory", _source), exact=True),
+        *known(peak_tflop_per_s="Peak (TFLOP/s)", memory_gb_per_s="Memory (GB/s)", ridge="Ridge (FLOP/byte)"),
+        *known(bound_tflop_per_s="Bound (TFLOP/s)", bound_by="Bound by"),
+        t.rate("share_percent", "Share of the bound (%)", _share_percent, "time_ms"),
+        *known(peak_by="Peak taken from", memory_by="Bandwidth taken from"),
         t.timer("time_ms"),
     ]
-
-
-def _of(name: str, get: Callable[[Record, Any], Any]) -> Callable[[Record], Any]:
-    """A figure of a ceiling or of the bound, where it is known."""
-
-    def figure(record: Record) -> Any:
-        found = record.values[name]
-        return NOT_KNOWN if found is None else get(record, found)
-
-    return figure
-
-
-def _source(_: Record, found: Ceiling) -> str:
-    return f"{found.by}: {found.detail}"
 
 
 def _tflop_per_s(record: Record) -> float:
     return float(record.values["flop"]) / t.summary(record, "time_ms").median * 1e3 / TERA
 
 
-def _share(record: Record, bound: Any) -> float:
-    return 100 * _tflop_per_s(record) * TERA / float(bound.flop_per_s)
+def _share_percent(record: Record) -> float | str:
+    bound = record.values.get("bound_tflop_per_s")
+    return NOT_KNOWN if bound is None else 100 * _tflop_per_s(record) / bound

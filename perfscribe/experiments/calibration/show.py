@@ -104,22 +104,24 @@ def _way(record: Record) -> str:
 def _against_sheet(unit: str) -> list[t.Column]:
     """What the data sheet says of the same, and the share of it that was reached."""
 
-    def of_sheet(get: Callable[[Record, float, str], Any], without: str = "not known") -> Callable[[Record], Any]:
-        def figure(record: Record) -> Any:
-            found = _printed(record)
-            return without if found is None else get(record, *found)
+    def percent(get: Callable[[Record], Any]) -> Callable[[Record], Any]:
+        """A rate, or its spread, in percent of it."""
 
-        return figure
+        def share(record: Record) -> Any:
+            found, rate = _printed(record), get(record)
+            return "not known" if found is None else rate if isinstance(rate, str) else 100 * rate / found[0]
 
-    def share_iqr(record: Record, printed: float, _: str) -> Any:
-        iqr = _rate_iqr(record)
-        return iqr if isinstance(iqr, str) else (100 * _rate(record) / printed) * iqr / _rate(record)
+        return share
 
-    share = t.derived("share_percent", "Share of it (%)", of_sheet(lambda r, printed, _: 100 * _rate(r) / printed))
+    def source(record: Record) -> str:
+        found = _printed(record)
+        return "none held" if found is None else found[1]
+
+    share = t.derived("share_percent", "Share of it (%)", percent(_rate), spread="share_percent_spread")
     return [
-        t.derived("printed", f"Data sheet ({unit})", of_sheet(lambda _, printed, __: printed)),
-        replace(share, spread="share_percent_spread", spread_get=of_sheet(share_iqr)),
-        t.derived("source", "Source", of_sheet(lambda _, __, source: source, "none held"), exact=True),
+        t.derived("printed", f"Data sheet ({unit})", lambda r: (_printed(r) or ("not known",))[0]),
+        replace(share, spread_get=percent(_rate_iqr)),
+        t.derived("source", "Source", source, exact=True),
     ]
 
 
