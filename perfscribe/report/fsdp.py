@@ -8,6 +8,8 @@ from dataclasses import replace
 from math import ceil
 from pathlib import Path
 
+from perfscribe.analytic.workshop_shapes import BLOOM_TOKENIZER_VOCABULARY as VOCABULARY
+from perfscribe.analytic.workshop_shapes import SimpleGptShape
 from perfscribe.report.cells import NO_SUCH_THING, NOT_MEASURED, Cell, as_cell, shown, word
 from perfscribe.report.problem import Answer, Entries, Finding, Part, Problem, Table, Title, Why, said
 from perfscribe.report.site import Row, Site, batch_of, entry, figure, of_so_many, ok, so_many
@@ -286,7 +288,7 @@ class CustomSingleNode(NineRows):
 
     name = "fsdp_custom_model_fine_tuning_single_node"
     heading = "Custom Model Fine-Tuning (Single Node)"
-    details = ("fsdp.custom_shapes", "fsdp.custom_single_node_losses", "fsdp.custom_single_node_answers")
+    details = ("fsdp.custom_single_node_losses", "fsdp.custom_single_node_answers")
     figure = "fsdp.custom_single_node_losses"
     table, what = "fsdp.custom_single_node", "Custom model on one device"
     model = NineRows.SCRIPTS_MODEL
@@ -315,12 +317,43 @@ class CustomSingleNode(NineRows):
         return of_gpus if self.site.gpu else super().model_name()
 
 
-class WorldOfOne(Problem):
+class TimedSteps(Problem):
+    """Steps timed in the homework's dtype, or in one that has more of the rows: they compare within one dtype alone."""
+
+    TABLE = ""
+    ROWS: Sequence[Sequence[str]] = ()
+
+    def __init__(self, site: Site) -> None:
+        self.site, self.model = site, model(site, self.TABLE)
+        self.world = max((int(one) for one in site.levels(self.TABLE, "world_size", model=self.model)), default=2)
+        dtypes = ("fp16", "bf16") if site.gpu else ("fp32", "bf16", "fp16")
+        self.dtype = max(dtypes, key=lambda dtype: sum(ok(self.found(*row, dtype=dtype)) for row in self.ROWS))
+        self.mark = "‡" if site.gpu and self.dtype == "bf16" else ""
+        super().__init__(site)
+
+    def found(self, *row: str, dtype: str = "") -> Row | None:
+        """The source of a row, in the table's dtype or another."""
+        raise NotImplementedError
+
+    def setup(self, each: str, more: str) -> str:
+        """What stands behind the title. each: after the batch; more: after the peak."""
+        levels = {"model": self.model, "dtype": self.dtype, "world_size": str(self.world)}
+        count = of_so_many(self.site, self.TABLE, "step_ms_n", **levels)
+        dtype = self.dtype.upper()
+        return (
+            f"{self.model.split('/')[-1]}, {dtype}, batch {batch_of(self.site, Strategies.TABLE, '1')}{each}"
+            f"{tokens(self.site)}, median ± half IQR{count} steps, host clock with synchronise; peak of allocated "
+            f"memory{more}{f'; ‡ {dtype} in place of FP16' if self.mark else ''}."
+        )
+
+
+class WorldOfOne(TimedSteps):
     """FSDP where there is nothing to shard."""
 
     name = "fsdp_single_gpu_fsdp"
     heading = "Single-GPU FSDP"
     details = ("fsdp.world_of_one",)
+    TABLE = "fsdp.world_of_one"
     SETUPS = {  # noqa: RUF012
         "without FSDP": ("none", "the model alone", "no"),
         "FSDP1 FULL_SHARD": ("FSDP1", "FULL_SHARD", "no"),
@@ -328,26 +361,14 @@ class WorldOfOne(Problem):
         "FSDP2 FULL_SHARD, CPU off-load": ("FSDP2", "FULL_SHARD", "yes"),
         "DDP": ("DDP", "DDP", "no"),
     }
-
-    def __init__(self, site: Site) -> None:
-        self.site = site
-        self.model = model(site, self.details[0])
-        # The homework's, or one that more of the set-ups have.
-        dtypes = ("fp16", "bf16") if site.gpu else ("fp32", "bf16", "fp16")
-        self.dtype = max(dtypes, key=lambda dtype: sum(ok(self.found(setup, dtype)) for setup in self.SETUPS))
-        self.mark = "‡" if site.gpu and self.dtype == "bf16" else ""
-        super().__init__(site)
+    ROWS = tuple((name,) for name in SETUPS)
 
     def parts(self) -> Iterator[Part]:
         """By strategy; what FSDP1 does with one rank, what off-load saves and costs."""
-        dtype, mark = self.dtype.upper(), self.mark
-        rows = {setup: self.found(setup) for setup in self.SETUPS}
-        count = of_so_many(self.site, self.details[0], "step_ms_n", model=self.model, dtype=self.dtype)
+        mark, rows = self.mark, {setup: self.found(setup) for setup in self.SETUPS}
         yield Table(
             f"Setups on one {self.site.rank}{mark}.",
-            f"{self.model.split('/')[-1]}, {dtype}, batch {batch_of(self.site, Strategies.TABLE, '1')}"
-            f"{tokens(self.site)}, median ± half IQR{count} steps, host clock with synchronise; peak of allocated "
-            f"memory{f'; ‡ {dtype} in place of FP16' if mark else ''}.",
+            self.setup("", ""),
             ["Setup", "took effect as", "Samples/s", "Peak memory (GB)", "state on"],
             [
                 [
@@ -369,14 +390,14 @@ class WorldOfOne(Problem):
             f"With off-load FSDP2 needs {peaks[2]} GB and runs at {speed}{mark}." if self.site.gpu else "",
         )
 
-    def found(self, setup: str, dtype: str = "") -> Row | None:
-        """A row of the source, in the table's dtype or another."""
-        levels = dict(zip(("api", "strategy", "offload"), self.SETUPS[setup], strict=True))
+    def found(self, *row: str, dtype: str = "") -> Row | None:
+        """The source of a set-up, in the table's dtype or another."""
+        levels = dict(zip(("api", "strategy", "offload"), self.SETUPS[row[0]], strict=True))
         levels |= {"model": self.model, "dtype": dtype or self.dtype}
-        return self.site.row(self.details[0], checkpointing="no", **levels)
+        return self.site.row(self.TABLE, checkpointing="no", **levels)
 
 
-class Strategies(Problem):
+class Strategies(TimedSteps):
     """Sharding strategies, off-load and checkpointing on most ranks."""
 
     name = "fsdp_sharding_strategies_off_loading"
@@ -404,16 +425,6 @@ class Strategies(Problem):
         ("SHARD_GRAD_OP", "yes", "no"),
     )
 
-    def __init__(self, site: Site) -> None:
-        self.model = model(site, self.TABLE)
-        self.world = max((int(one) for one in site.levels(self.TABLE, "world_size", model=self.model)), default=2)
-        self.site = site
-        # The homework's, or one that has more of the rows: strategies compare within one dtype alone.
-        dtypes = ("fp16", "bf16") if site.gpu else ("fp32", "bf16", "fp16")
-        self.dtype = max(dtypes, key=lambda dtype: sum(ok(self.found(*row, dtype)) for row in self.ROWS))
-        self.mark = "‡" if site.gpu and self.dtype == "bf16" else ""
-        super().__init__(site)
-
     def parts(self) -> Iterator[Part]:
         """By strategy; the fastest, the smallest, what off-load and checkpointing save and cost."""
         site, mark, dtype = self.site, self.mark, self.dtype.upper()
@@ -422,13 +433,9 @@ class Strategies(Problem):
         given = self.found(self.GIVEN)
         turns = f"{entry(given, 'step_ms_n')} turns"
         api = f"; one unit: FSDP1, {turns}; other shards: FSDP2 per block" if ok(given) else ""
-        levels = {"model": self.model, "dtype": self.dtype, "world_size": str(self.world)}
-        count = of_so_many(site, self.TABLE, "step_ms_n", **levels)
         yield Table(
             f"Strategies on {on}{mark}.",
-            f"{self.model.split('/')[-1]}, {dtype}, batch {batch_of(site, self.TABLE, '1')} per rank"
-            f"{tokens(site)}, median ± half IQR{count} steps, host clock with synchronise; peak of allocated memory; "
-            f"state per rank, with off-load on the CPU{api}{nodes}{f'; ‡ {dtype} in place of FP16' if mark else ''}.",
+            self.setup(" per rank", f"; state per rank, with off-load on the CPU{api}{nodes}"),
             ["Strategy", "CPU off-load", "Activation checkpointing", *self.COLUMNS],
             [
                 [*row, *(cell(site, self.found(*row), one, self.emulated(row[0])) for one in self.COLUMNS.values())]
@@ -461,8 +468,9 @@ class Strategies(Problem):
         """† where one machine's ranks stand for two nodes."""
         return "†" if strategy == "HYBRID_SHARD" else ""
 
-    def found(self, strategy: str, off_load: str = "no", checkpointing: str = "no", dtype: str = "") -> Row | None:
-        """A row of the source, in the table's dtype or another."""
+    def found(self, *row: str, dtype: str = "") -> Row | None:
+        """The source of a strategy, off-load and checkpointing, in the table's dtype or another."""
+        strategy, off_load, checkpointing = (*row, "no", "no")[:3]
         levels: dict[str, str | int] = {"model": self.model, "world_size": self.world, "dtype": dtype or self.dtype}
         if strategy == self.GIVEN:
             return self.site.row("fsdp.wrapping", api="FSDP1", wrapping="none: one unit", **levels)
@@ -1078,10 +1086,9 @@ class Defects(Problem):
         """The others."""
         site, baseline, one, strategies = self.site, Baseline(self.site), WorldOfOne(self.site), Strategies(self.site)
         copying = figure(CustomSingleNode(site).least("source"), "eval_loss")
-        alone, several = (
-            site.value("fsdp.custom_shapes", "parameters", which=which)
-            for which in ("single node, as its script runs", "several GPUs and nodes, as their scripts run")
-        )
+        # Of the single node's script and of the others, both with the tokenizer's vocabulary.
+        shapes = SimpleGptShape(VOCABULARY, 1024, 1, 8, 8192, tied=False), SimpleGptShape(VOCABULARY)
+        alone, several = (Figure(shape.parameters) for shape in shapes)
         scored = site.value("fsdp.baseline_answers", "identical_workshop_f1_percent", labels="answer", training="after")
         full, plain = (figure(one.found(setup), "peak_allocated_gib") for setup in ("FSDP1 FULL_SHARD", "without FSDP"))
         half, whole = (figure(strategies.found(name), "state_gib") for name in ("SHARD_GRAD_OP", "DDP"))

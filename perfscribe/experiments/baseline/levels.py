@@ -69,7 +69,6 @@ SHOWN = Shown(
         "fsdp.custom_single_node_answers",
         "fsdp.labels",
         "fsdp.single_runs",
-        "fsdp.custom_shapes",
     ),
     figures=("fsdp.baseline_losses", "fsdp.custom_single_node_losses"),
 )

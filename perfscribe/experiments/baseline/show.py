@@ -9,8 +9,6 @@ from typing import Any
 
 import pandas as pd
 
-from perfscribe.analytic.workshop_shapes import BLOOM_TOKENIZER_VOCABULARY as TOKENIZER
-from perfscribe.analytic.workshop_shapes import SimpleGptShape
 from perfscribe.experiments.baseline.levels import SHOWN
 from perfscribe.experiments.multi_gpu.drawings import numbers
 from perfscribe.records.records import Record
@@ -23,16 +21,10 @@ WAYS = {  # to label, and who does
     "source": "the workshop's BLOOM scripts",
     "source_prompt": "its custom model's scripts",
 }
-SCRIPT = "single node, as its script runs"
-WORKSHOP = {
-    SCRIPT: SimpleGptShape(TOKENIZER, 1024, 1, 8, 8192, tied=False),
-    "several GPUs and nodes, as their scripts run": SimpleGptShape(TOKENIZER),
-    "several GPUs and nodes, with the VOCAB_SIZE that is exported": SimpleGptShape(),
-}
 
 
 def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
-    """Of each model evaluations and answers; then ways to label, trainings and shapes."""
+    """Of each model evaluations and answers; then ways to label, and trainings."""
     cells, found = records["baseline"], []
     for model, (table, name) in MODELS.items():
         own = [record for record in cells if record.factors["model"] == model]
@@ -44,7 +36,6 @@ def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
         *found,
         t.make("fsdp.labels", "What each way to label trains", labelled(cells), LABELLED, LABEL_NOTES),
         t.make("fsdp.single_runs", "Trainings on one device", cells, RUNS, RUN_NOTES),
-        t.make("fsdp.custom_shapes", "The model of each of the workshop's custom tables", shapes(), SHAPES),
     ]
 
 
@@ -165,7 +156,7 @@ def answered(records: Iterable[Record]) -> list[Record]:
     return rows
 
 
-# --- ways to label, trainings, shapes ---------------------------------------------------------------------------
+# --- ways to label, trainings -----------------------------------------------------------------------------------
 
 LABELLED = [
     *t.factors(way="Labels", used_by="Used by", train_size="Rows", max_length="Tokens of a row"),
@@ -237,23 +228,3 @@ RUN_NOTES = (
     "Labels: source: as the workshop's scripts train. Peak: of the whole training, evaluation included.",
     "Allocated at rest: after each optimizer step, without gradients and activations.",
 )
-SHAPES = [
-    t.factor("which", "Table of the workshop"),
-    *t.exact(num_layers="Layers", hidden_size="Width", num_heads="Heads", ffn="Feed-forward"),
-    *t.exact(vocab_size="Vocabulary", tied="Head", parameters="Parameters"),
-]
-
-
-def shapes() -> list[Record]:
-    """A row a shape of the workshop's, by formula."""
-    return [
-        Record(
-            "baseline",
-            {"which": name},
-            "ok",
-            "",
-            "predicted",
-            values={**vars(shape), "tied": "tied" if shape.tied else "untied", "parameters": shape.parameters},
-        )
-        for name, shape in WORKSHOP.items()
-    ]
