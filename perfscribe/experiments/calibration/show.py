@@ -58,7 +58,11 @@ def _bandwidths() -> list[t.Column]:
         t.value("bytes", "Counted (MB)", 1e-6, "counted_mb"),
         *t.timed("time_ms", "Time (ms)", "n"),
         t.timer("time_ms"),
-        *t.only(_has_both_times, ONE_TIMER, *t.timed(TIMES[1], "Launched by itself (ms)", "n", "launched_ms")),
+        *t.only(
+            lambda r: bool(r.samples.get(TIMES[1])),
+            ONE_TIMER,
+            *t.timed(TIMES[1], "Launched by itself (ms)", "n", "launched_ms"),
+        ),
         t.derived("rate", "Rate (GB/s)", _rate, spread="rate_iqr"),
         t.derived("rate_iqr", "IQR (GB/s)", _rate_iqr),
         *_against_sheet("GB/s"),
@@ -78,11 +82,6 @@ def _work(record: Record) -> str:
 
 def _device(record: Record) -> str:
     return str(record.factors.get("device", "cuda" if record.factors["workload"] == LINK else HOST))
-
-
-def _has_both_times(record: Record) -> bool:
-    """Whether a copy was launched by itself too."""
-    return bool(record.samples.get(TIMES[1]))
 
 
 def _rate(record: Record) -> float:

@@ -8,13 +8,12 @@ from dataclasses import replace
 from statistics import median
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from perfscribe.distributed.transport import TRANSPORTS
 from perfscribe.experiments.communication.levels import SHOWN
 from perfscribe.experiments.communication.measure import PLACEMENTS, RANKS, TORCH_PROFILER
-from perfscribe.instruments.statistics import format_figure, ratio
+from perfscribe.instruments.statistics import format_figure, ratio, summarise
 from perfscribe.records.records import Record
 from perfscribe.show import figures as f
 from perfscribe.show import tables as t
@@ -79,11 +78,6 @@ def _calls(record: Record, placement: str) -> str:
     return f"{low}" if low == high else f"{low} to {high}"
 
 
-def _iqr(values: Sequence[float]) -> float | str:
-    low, high = np.quantile(values, [0.25, 0.75])
-    return float(high - low) if len(values) > 1 else t.ONE_SAMPLE
-
-
 # --- the homework's table ---------------------------------------------------------------------------------------
 
 
@@ -98,7 +92,9 @@ def _metric(record: Record, metric: str) -> Record:
         across, within = (_series(record, placement)[metric] for placement in BOTH)
         for name, of in ((INTER, across), (INTRA, within)):
             row.values[name] = _calls(record, name) if metric == CALLS else median(of)
-            row.values[f"{name}_spread"] = "a count" if metric == CALLS else _iqr(of)
+            row.values[f"{name}_spread"] = (
+                "a count" if metric == CALLS else summarise([of]).iqr if len(of) > 1 else t.ONE_SAMPLE
+            )
         row.values |= {"turns": len(across), **_impact(record, metric, across, within)}
     return row
 

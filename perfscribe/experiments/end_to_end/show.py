@@ -192,9 +192,6 @@ def _sample(record: Record) -> str:
 def _pass_columns(passes: Sequence[Record]) -> list[t.Column]:
     in_fp32 = against.base_of(passes, ["dtype"], dtype=REFERENCE)
 
-    def passes_per_ms(record: Record) -> float:
-        return 1 / t.summary(record, ONE_PASS).median
-
     def published(record: Record, source: str) -> Any:
         return references.shown(references.load(PUBLISHED), source, _sample(record), record.factors)
 
@@ -210,7 +207,9 @@ def _pass_columns(passes: Sequence[Record]) -> list[t.Column]:
         t.std(ONE_PASS, "Std (ms)"),
         t.median(ONE_PASS, "Median (ms)", name="median_ms"),
         t.count(ONE_PASS),
-        against.ratio("speedup", "Speed-up (×)", in_fp32, NO_FP32, passes_per_ms, ONE_PASS),
+        against.ratio(
+            "speedup", "Speed-up (×)", in_fp32, NO_FP32, lambda r: 1 / t.summary(r, ONE_PASS).median, ONE_PASS
+        ),
         *SETTING,
         t.factor("device", "Device"),
         *(

@@ -140,7 +140,11 @@ def _cells() -> list[t.Column]:
         *t.only(lambda r: r.has(device="cuda"), "in the host clock", *launched),
         *(_rate(one, f"{word} (TFLOP/s)") for one, word in PASSES.items()),
         t.derived("first_call_s", "First calls beyond the second (s)", lambda r: r.spent["compile_s"]),
-        *t.only(_is_sdpa, "not SDPA", t.value("sdpa_backend", "Backend that SDPA took", exact=True)),
+        *t.only(
+            lambda r: bool(backends.named(r.factors["implementation"]).sdpa),
+            "not SDPA",
+            t.value("sdpa_backend", "Backend that SDPA took", exact=True),
+        ),
         t.value("largest_relative_error", "Largest error against float64"),
         t.timer("both_ms"),
         replace(t.value("no_graph", "Why not by graph replay", exact=True, without="none"), kind="unshown"),
@@ -150,10 +154,6 @@ def _cells() -> list[t.Column]:
             for source, name in SOURCES.items()
         ),
     ]
-
-
-def _is_sdpa(record: Record) -> bool:
-    return bool(backends.named(record.factors["implementation"]).sdpa)
 
 
 # The figure

@@ -92,22 +92,26 @@ def _formats(cells: Sequence[Record]) -> list[t.Column]:
         *t.timed("training_s", "An epoch (s)", "n"),
         t.derived("size_mib", "Storage size (MiB)", _of_files(lambda r: r.values["size_bytes"] / t.MIB)),
         t.published("io_formats", SEED, "size_mib", "Storage, write-up 001 (MiB)", "size_mib_published", compressed),
-        t.derived("saved_percent", "Storage saved (%)", _of_files(_saved_percent)),
+        t.derived(
+            "saved_percent",
+            "Storage saved (%)",
+            _of_files(lambda r: 100 * (1 - r.values["size_bytes"] / r.values["raw_bytes"])),
+        ),
         t.value("raw_bytes", "Arrays (MiB)", 1 / t.MIB, "raw_mib"),
         *t.settings("batch"),
     ]
 
 
-def _saved_percent(record: Record) -> float:
-    return 100 * (1 - float(record.values["size_bytes"] / record.values["raw_bytes"]))
+def _resident(shares: Callable[[Record], Sequence[float | None]]) -> t.Column:
+    """The largest share of a file that was in the page cache, or why there is none."""
 
+    def percent(record: Record) -> float | str:
+        if record.has(format="memory"):
+            return "no file"
+        known = [share for share in shares(record) if share is not None]
+        return 100 * max(known) if known else "the kernel does not tell"
 
-def _percent(record: Record, shares: Sequence[float | None]) -> float | str:
-    """The largest of several shares as percent, or why there is none."""
-    if record.has(format="memory"):
-        return "no file"
-    known = [share for share in shares if share is not None]
-    return 100 * max(known) if known else "the kernel does not tell"
+    return t.derived("resident_before_percent", "In page cache before (%)", percent)
 
 
 def _parts() -> list[t.Column]:
@@ -117,12 +121,9 @@ def _parts() -> list[t.Column]:
         parts = [sum(map(sum, record.samples[f"{part}_s"])) for part in ("loader_wait", "copy", "compute")]
         return 100 * parts[0] / sum(parts) if sum(parts) else "too short to tell"
 
-    def resident(record: Record) -> float | str:
-        return _percent(record, [record.values.get("resident_share_before")])
-
     return [
         *_factors("training_samples"),
-        t.derived("resident_before_percent", "In page cache before (%)", resident),
+        _resident(lambda r: [r.values.get("resident_share_before")]),
         t.median("constructor_s", "Constructor (s)"),
         *t.timed("loader_wait_s", "Loader wait, an epoch (s)"),
         *t.timed("copy_s", "Copy, an epoch (s)"),
@@ -134,13 +135,9 @@ def _parts() -> list[t.Column]:
 
 def _reads() -> list[t.Column]:
     """Of the table of single samples."""
-
-    def resident(record: Record) -> float | str:
-        return _percent(record, record.series["resident_share_before_read"])
-
     return [
         *_factors("read_samples"),
-        t.derived("resident_before_percent", "In page cache before (%)", resident),
+        _resident(lambda r: r.series["resident_share_before_read"]),
         *t.timed("open_ms", "Open (ms)", "n"),
         *t.timed("read_ms", "Read (ms)"),
         t.count("read_ms"),

@@ -164,8 +164,8 @@ def _edges_ms(record: Record) -> float | str:
 
 
 def _forward() -> list[t.Column]:
-    def range_over(sample: str) -> Callable[[Record], float]:
-        return lambda r: t.summary(r, "forward_range_ms").median / t.summary(r, sample).median
+    def range_over_traced(record: Record) -> float:
+        return t.summary(record, "forward_range_ms").median / t.summary(record, "forward_traced_ms").median
 
     def launches(record: Record) -> float:
         return _a_pass(sum(kernel.launches for kernel in _of_range(record, "forward")), record)
@@ -177,7 +177,7 @@ def _forward() -> list[t.Column]:
         t.iqr("forward_range_ms", "IQR (ms)"),
         t.published("nsys_profile", "brandon-snider", "forward_nsys_ms", "brandon-snider (ms)"),
         *t.timed("forward_ms", "Host clock, not traced (ms)", "n"),
-        t.derived("range_over_traced", "Range / host clock, traced", range_over("forward_traced_ms")),
+        t.derived("range_over_traced", "Range / host clock, traced", range_over_traced),
         t.derived("forward_busy_ms", "Device busy (ms)", lambda r: _of_median_pass(r, "busy")),
         t.derived("forward_idle_ms", "Idle between kernels (ms)", _idle_ms),
         t.derived("launch_bound_percent", "of it waiting for a launch (%)", _launch_bound_percent),
@@ -208,14 +208,13 @@ def _top(name: str, column: str, title: str) -> list[t.Column]:
 
 
 def _top_kernels() -> list[t.Column]:
-    def of_forward(record: Record) -> Mapping[str, Any]:
-        return {**record.factors, "pass": "forward"}
-
-    launches = "brandon-snider, launches"
+    source, title = "brandon-snider", "brandon-snider, launches"
     return [
         *FACTORS,
         *_top("forward", "forward", "Forward"),
-        t.published("nsys_profile", "brandon-snider", "top_kernel_count", launches, levels=of_forward),
+        t.published(
+            "nsys_profile", source, "top_kernel_count", title, levels=lambda r: {**r.factors, "pass": "forward"}
+        ),
         *_top("forward and backward", "both", "Both"),
     ]
 

@@ -46,14 +46,10 @@ def _columns() -> list[t.Column]:
     ]
 
 
-def _steps_ms(record: Record, name: str) -> list[float]:
-    """Of every step, warm-up steps first."""
-    return [*record.warmup.get(name, [[]])[0], *record.samples[name][0]]
-
-
 def _single_steps(record: Record) -> Iterator[tuple[int, dict[str, Any]]]:
     """Every step, warm-up steps first."""
-    steps = zip(*(_steps_ms(record, f"{name}_ms") for name in ("full_step", "forward")), strict=True)
+    names = ("full_step_ms", "forward_ms")
+    steps = zip(*([*record.warmup.get(one, [[]])[0], *record.samples[one][0]] for one in names), strict=True)
     for number, (step_ms, forward_ms) in enumerate(steps, start=1):
         kind = "warm-up" if number <= record.factors["warmup_steps"] else "timed"
         yield number, {"step_ms": step_ms, "forward_ms": forward_ms, "kind": kind}
