@@ -14,7 +14,7 @@ from perfscribe.base import registry
 from perfscribe.config import keys
 from perfscribe.config.errors import dotted, fault, nearest, shown
 from perfscribe.config.keys import PRESETS
-from perfscribe.config.top import TOP
+from perfscribe.config.top import IN_WORDS, TOP
 
 Schema = Mapping[str, Any]
 
@@ -56,7 +56,7 @@ def expectation(node: Schema) -> str:
     kinds = node["type"] if isinstance(node["type"], list) else [node["type"]]
     words = {
         "boolean": lambda: "true or false",
-        "string": lambda: f"text that matches {node['pattern']}",
+        "string": lambda: IN_WORDS.get(node["pattern"], f"text that matches {node['pattern']}"),
         "integer": lambda: "a whole number" + _range(node),
         "number": lambda: "a number" + _range(node),
         "array": lambda: _list(node),

@@ -3,6 +3,8 @@
 from perfscribe.config.keys import Key, choice, choices, flag, mapping, number, section, text, texts, whole
 
 NAME, PATH = r"^[A-Za-z0-9][A-Za-z0-9_.@+-]*$", r"^\S(.*\S)?$"
+LINE, LINE_OR_NONE = r"^[^\x00-\x1f\x7f]*\S[^\x00-\x1f\x7f]*$", r"^[^\x00-\x1f\x7f]*$"
+IN_WORDS = {PATH: "a path", LINE: "one line of text", LINE_OR_NONE: "one line of text"}
 
 
 def name(meaning: str) -> Key:
@@ -99,11 +101,11 @@ TOP = dict(
         environment=mapping(
             "variables of all jobs, such as {NCCL_SOCKET_IFNAME: hsn0}",
             "^[A-Za-z_][A-Za-z0-9_]*$",
-            r"^[^\x00-\x1f\x7f]*$",
+            LINE_OR_NONE,
         ),
         setup=texts(
             'lines of shell that each job runs first, such as ["module load cuda"]',
-            r"^[^\x00-\x1f\x7f]*\S[^\x00-\x1f\x7f]*$",
+            LINE,
             [],
         ),
     ),
