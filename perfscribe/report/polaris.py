@@ -441,6 +441,7 @@ class Formats(Problem):
     def parts(self) -> Iterator[Part]:
         """By format; ratios to memory, what a sample inflates, what gzip saves."""
         memory, packed = self.row("memory"), self.row("hdf5_gzip")
+        small, plain = (figure(row, "size_mib") for row in (packed, self.row("hdf5")))
         mark = "‡" if self.site.gpu and memory is not None and ranks(memory) < RANKS else ""
         any_row = memory or self.site.row("polaris.io_formats")
         batch = entry(any_row, "batch", "32")
@@ -467,7 +468,7 @@ class Formats(Problem):
             f"Compressed HDF5 takes {figure(packed, 'against_memory')} times as long as memory{mark}.",
             f"Each sample decompresses whole chunks, {chunks} times its own bytes." if chunks.value >= 2 else "",
             f"Loading other formats takes at most {share} % of an epoch{mark}.",
-            f"gzip saves {figure(packed, 'saved_percent')} % of storage.",
+            f"gzip saves {plain.of(100 * (1 - small.value / plain.value), small)} % of HDF5's size.",
             Why("PyTorch and NumPy files are read whole before the clock starts.", before),
         )
         longer = figure(packed, "against_memory")
