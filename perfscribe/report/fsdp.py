@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import ceil
@@ -331,9 +332,9 @@ class TimedSteps(Problem):
         self.mark = "‡" if site.gpu and self.dtype == "bf16" else ""
         super().__init__(site)
 
+    @abstractmethod
     def found(self, *row: str, dtype: str = "") -> Row | None:
         """The source of a row, in the table's dtype or another."""
-        raise NotImplementedError
 
     def setup(self, each: str, more: str) -> str:
         """What stands behind the title. each: after the batch; more: after the peak."""

@@ -153,9 +153,8 @@ class RankMethods(Problem):
         """A row of the table."""
         launched = self.launch(method)
         row = launched[0] if launched else self.site.row(self.TABLE, method=NAMES.get(method, method))
-        if (
-            entry(row, "reason") == "no CUDA device" and self.launches()
-        ):  # others ran without: this one was not asked for
+        # Others were launched without a GPU: this one was not asked for.
+        if entry(row, "reason") == "no CUDA device" and self.launches():
             row = None
         time = as_cell(row, "training_s")
         source, name = self.PUBLISHED.get(method, ("", "")) if self.site.gpu else ("", "")
