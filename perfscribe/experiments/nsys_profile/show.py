@@ -30,7 +30,10 @@ KERNELS_NOTE = (
     "Share: of the kernel time of the pass. A name that several kernels share once shortened ends in # and the start "
     "of a digest of the full one."
 )
-FAMILY_NOTE = "Share of the pass's kernel time; rare kernels that a record keeps as one sum count as other."
+FAMILY_NOTE = (
+    "Share of the pass's kernel time; rare kernels that a record keeps as one sum count as other. None kept: any of "
+    "the family are among those."
+)
 ATTENTION_NOTE = (
     "Means over layers and traced passes. FLOP: causal masking saves none, and softmax has five an element."
 )
@@ -123,9 +126,9 @@ def _family_ns(record: Record, labels: Sequence[str]) -> Counter[str]:
 
 
 def _family_percent(record: Record, name: str, of_pass: str) -> float | str:
-    """Share of a family in the device time of a pass; its kernels may all be among the rare ones, added up in other."""
+    """Share of a family in the device time of a pass; none kept: any that it has are rare ones, added up in other."""
     times = _family_ns(record, PASSES[of_pass])
-    return 100 * times[name] / times.total() if times[name] or not times[OTHER] else "in other"
+    return 100 * times[name] / times.total() if times[name] or not times[OTHER] else "none kept"
 
 
 # --- forward by its range and by the host clock ---------------------------------------------------------------------
