@@ -30,16 +30,17 @@ LINK = "[Table](#problem-naive_ddp_benchmarking)"
 NO_FIT = "no fit: "  # begins a cell of ddp_overhead where the model is not fitted; the reason follows
 
 
-def training(site: Site) -> dict[str, str]:
-    """Levels of the model that DDP and sharding train."""
+def training(site: Site, table: str) -> dict[str, str]:
+    """Levels of the model that DDP and sharding train; sharding's batch is that of published memory."""
+    batch = "16" if "sharding" in table else "32"
     if site.gpu:
-        return {"size": "xl", "seq_len": "128", "batch": "16", "dtype": "fp32"}
+        return {"size": "xl", "seq_len": "128", "batch": batch, "dtype": "fp32"}
     return {"size": "nano", "dtype": "fp32"}
 
 
 def ran(site: Site, table: str) -> list[Row]:
     """Rows of that model that are ok."""
-    return list(filter(ok, site.rows(table, **training(site))))
+    return list(filter(ok, site.rows(table, **training(site, table))))
 
 
 def setup(row: Row, on: str = "") -> str:
@@ -190,7 +191,8 @@ class Checked(Problem):
 
     def parts(self) -> Iterator[Part]:
         """Whether all checks are right; the largest difference on most ranks."""
-        levels = {**training(self.site), "implementation": handed_in(self.site, self.CHECK, self.IMPLEMENTATION)}
+        levels = training(self.site, self.CHECK)
+        levels["implementation"] = handed_in(self.site, self.CHECK, self.IMPLEMENTATION)
         rows = [row for row in self.site.rows(self.CHECK, **levels) if row["status"] in ("ok", "failed")]
         if rows:
             right = (ok(row) and float(row.get("error", 0)) <= float(row.get("allowed", 0)) for row in rows)
@@ -262,8 +264,8 @@ class Ddp(Problem):
     def row(self, implementation: str, world: str = WORLDS[0], bucket: str = "none") -> Row | None:
         """The row of an implementation."""
         implementation = handed_in(self.site, self.STEPS, implementation)
-        levels = {**training(self.site), "implementation": implementation, "world_size": world, "bucket_mb": bucket}
-        return self.site.row(self.STEPS, **levels)
+        levels = {"implementation": implementation, "world_size": world, "bucket_mb": bucket}
+        return self.site.row(self.STEPS, **training(self.site, self.STEPS), **levels)
 
     def handed_in(self) -> list[tuple[str, str]]:
         """Implementation and bucket of each row of the table."""
@@ -287,7 +289,7 @@ class Ddp(Problem):
     def of_two(self, table: str, column: str, implementation: str) -> Figure:
         """A figure of another table, on two devices."""
         implementation = handed_in(self.site, table, implementation)
-        levels = {**training(self.site), "implementation": implementation, "world_size": WORLDS[0]}
+        levels = {**training(self.site, table), "implementation": implementation, "world_size": WORLDS[0]}
         return self.site.value(table, column, **levels)
 
     def naive(self) -> list[Row]:
@@ -305,8 +307,8 @@ class NaiveDdpBenchmarking(Ddp):
     name = "naive_ddp_benchmarking"
     details = ("cs336.ddp_benchmark", "cs336.ddp_phases")
     PUBLISHED = (
-        "Published: 2 H100, TF32, same batch and context: naive 531.7 (42.8 communicating), flat 523.0, overlap 509.3, "
-        "buckets 511.0, 509.0, 516.4, 512.9 ms."
+        "Published: 2 H100, TF32: naive 827.3 ms (42.6 communicating); with batch 16 naive 531.7 (42.8), flat 523.0, "
+        "overlap 509.3, buckets 511.0, 509.0, 516.4, 512.9."
     )
 
     def parts(self) -> Iterator[Part]:
@@ -314,7 +316,7 @@ class NaiveDdpBenchmarking(Ddp):
         rows, on = ran(self.site, self.STEPS), self.site.ranks_are
         if not rows:
             return
-        count = of_so_many(self.site, self.STEPS, "step_ms_n", **training(self.site))
+        count = of_so_many(self.site, self.STEPS, "step_ms_n", **training(self.site, self.STEPS))
         clock = "host clock with synchronise" if self.site.gpu else "host clock"
         yield Table(
             "DDP: step, communication and exposed communication, ms.",
@@ -472,7 +474,7 @@ class BucketedBenchmarking(Ddp):
 
     def model(self) -> tuple[str, list[Figure]]:
         """What the model says where it fits, else how far it is off; and the figures of that."""
-        levels = {**training(self.site), "world_size": WORLDS[0]}
+        levels = {**training(self.site, self.OVERHEAD), "world_size": WORLDS[0]}
         rows = list(filter(ok, self.site.rows(self.OVERHEAD, **levels)))
         exposed = [figure(row, "exposed_ms") for row in rows]
         if not rows or not all(exposed):
@@ -643,7 +645,7 @@ class ShardingAccounting(Problem):
     def of(self, table: str, column: str, optimizer: str, world: str = WORLDS[0], **levels: str) -> Figure:
         """A figure of an optimizer; memory in the table's unit."""
         known = {"implementation": self.optimizers[optimizer], "world_size": world}
-        row = self.site.row(table, **training(self.site), **known, **levels)
+        row = self.site.row(table, **training(self.site, table), **known, **levels)
         return figure(row, column, self.scale if column.endswith("_gib") else 1.0)
 
     def parts_of(self, optimizer: str, moment: str) -> list[Figure]:
@@ -679,7 +681,7 @@ class ShardingAccounting(Problem):
 
     def messages(self) -> list[str]:
         """What is sent in a step, by stage 1 and by ours."""
-        levels = {"size": training(self.site)["size"], "world_size": WORLDS[0]}
+        levels = {"size": training(self.site, self.ZERO)["size"], "world_size": WORLDS[0]}
         schemes = ("ZeRO stage 1", "ours: whole parameters")
         stage, ours = (self.site.row(self.ZERO, scheme=scheme, **levels) for scheme in schemes)
         sent, own = (f"{figure(row, 'sent_gib', self.scale)} {self.unit}" for row in (stage, ours))
