@@ -43,7 +43,6 @@ class Column:
     spread: name of the column that says how far the figure may be trusted, for rounding.
     exact: whether the figure is a count or a computed number that is shown unrounded.
     spread_get: gives the spread, for a table without that column: it then stands in the CSV alone.
-    rounds_get: says how the figure differs from round to round; shown where a cell has several.
     range_get: gives its range over rounds, None where it has none: the spread of a figure of which a round has one.
     """
 
@@ -54,7 +53,6 @@ class Column:
     spread: str = ""
     exact: bool = False
     spread_get: Callable[[Record], Any] | None = None
-    rounds_get: Callable[[Record], Any] | None = None
     range_get: Callable[[Record], float | None] | None = None
 
 
@@ -99,16 +97,6 @@ def _std(record: Record, sample: str) -> float | str:
     return ONE_SAMPLE if found is None else found
 
 
-def _over_rounds(record: Record, sample: str) -> str:
-    """The interval of the median over rounds, or their range where there are too few for one, and which it is."""
-    found = summary(record, sample)
-    limits = found.interval or found.range
-    if limits is None:
-        return ONE_ROUND
-    low, high = (format_figure(limit) for limit in limits)
-    return f"{low} to {high} ({found.spread_label})"
-
-
 def median(sample: str, title: str, name: str = "") -> Column:
     """Median of a sample, rounded by its interquartile range."""
     shown = name or sample
@@ -118,7 +106,6 @@ def median(sample: str, title: str, name: str = "") -> Column:
         lambda r: summary(r, sample).median,
         spread=f"{shown}_iqr",
         spread_get=lambda r: _iqr(r, sample),
-        rounds_get=lambda r: _over_rounds(r, sample),
     )
 
 
@@ -219,10 +206,7 @@ def only(where: Callable[[Record], bool], otherwise: str, *columns: Column) -> l
     def told(get: Callable[[Record], Any]) -> Callable[[Record], Any]:
         return lambda record: otherwise if (record.ok or record.samples) and not where(record) else get(record)
 
-    return [
-        replace(one, get=told(one.get), spread_get=one.spread_get and told(one.spread_get), rounds_get=None)
-        for one in columns
-    ]
+    return [replace(one, get=told(one.get), spread_get=one.spread_get and told(one.spread_get)) for one in columns]
 
 
 def rate(name: str, title: str, get: Callable[[Record], Any], sample: str) -> Column:
@@ -396,7 +380,7 @@ def make(
 
 
 def _with_rounds(columns: Sequence[Column], records: Sequence[Record]) -> list[Column]:
-    """The columns, with what each figure did over the rounds, and how many, where any cell was measured in several."""
+    """The columns, with the range of figures over rounds, and how many, where any cell was measured in several."""
     if not any(record.ok and record.rounds > 1 for record in records):
         return list(columns)
     result = []
@@ -405,8 +389,6 @@ def _with_rounds(columns: Sequence[Column], records: Sequence[Record]) -> list[C
         if get is not None and any(get(record) is not None for record in records):
             column = replace(column, spread=f"{column.name}_spread", spread_get=partial(_range, get))
         result.append(column)
-        if column.rounds_get is not None:
-            result.append(Column(f"{column.name}_rounds", f"{column.title}, over rounds", column.rounds_get))
     return [*result, Column("rounds", "Rounds", lambda record: record.rounds if record.ok else None, exact=True)]
 
 

@@ -140,9 +140,7 @@ def _columns() -> list[t.Column]:
 
     return [
         *t.factors(**FACTORS),
-        replace(t.median("time_ms", "Time (ms)"), rounds_get=None),
-        t.iqr("time_ms", "IQR (ms)"),
-        t.count("time_ms"),
+        *t.timed("time_ms", "Time (ms)", "n"),
         *t.values(tflop="FLOP (TFLOP)", gb="Bytes, least (GB)", intensity="FLOP/byte"),
         t.rate("tflop_per_s", "Rate (TFLOP/s)", _tflop_per_s, "time_ms"),
         *known(peak_tflop_per_s="Peak (TFLOP/s)", memory_gb_per_s="Memory (GB/s)", ridge="Ridge (FLOP/byte)"),

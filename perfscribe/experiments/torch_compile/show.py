@@ -95,7 +95,7 @@ def _speedup(phase: str, found: Ratio) -> dict[str, Any]:
     if found.low is not None and found.high is not None:
         low, high = 1 / found.high, 1 / found.low
         named |= {"interval": f"{format_figure(low)} to {format_figure(high)}", "low": low, "high": high}
-        named |= {"speedup_spread": high - low, "self_percent": 100 * (found.aa_spread or 0.0)}
+        named["speedup_spread"] = high - low
     return {f"{phase}_{name}": value for name, value in named.items()}
 
 
@@ -151,13 +151,12 @@ def _published(problem: str) -> list[t.Column]:
 
 
 def _speedups(problem: str) -> list[t.Column]:
-    """Of each phase the speed-up, its interval, how far eager strays from itself, and the verdict that follows."""
+    """Of each phase the speed-up, its interval, and the verdict."""
     columns: list[t.Column] = []
     for phase in PHASES[problem]:
         columns += [
             t.rounded(f"{phase}_speedup", f"{_title(phase).capitalize()}, speed-up (×)"),
             t.value(f"{phase}_interval", "95 % interval", exact=True),
-            t.value(f"{phase}_self_percent", "Eager against itself, up to (%)"),
             t.value(f"{phase}_verdict", "Compiled is", exact=True),
             *t.unshown(f"{phase}_low", f"{phase}_high"),
         ]

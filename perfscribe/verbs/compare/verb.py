@@ -16,7 +16,8 @@ import numpy as np
 from perfscribe.base import called_from
 from perfscribe.base.one_line import Parser
 from perfscribe.config.errors import hint
-from perfscribe.instruments.statistics import ROUNDS_FOR_INTERVAL, format_figure
+from perfscribe.instruments.statistics import ROUNDS_FOR_INTERVAL
+from perfscribe.show import rounding
 from perfscribe.show.markdown_tables import of_texts
 from perfscribe.show.tables import MIB
 from perfscribe.verbs.compare import sides
@@ -192,9 +193,7 @@ def _summary(rows: Sequence[Figure]) -> tuple[list[list[object]], list[str]]:
         ratios = sorted(one.ratio for one in of if one.kind == "time" and one.ratio is not None)
         middle = "no time"
         if ratios:
-            middle = (
-                f"{format_figure(float(np.median(ratios)))} ({format_figure(ratios[0])} to {format_figure(ratios[-1])})"
-            )
+            middle = f"{_rounded(float(np.median(ratios)))} ({_rounded(ratios[0])} to {_rounded(ratios[-1])})"
         lines.append([name, *(sum(one.verdict == kind for one in of) for kind in kinds), middle])
     return lines, ["Experiment", *kinds, "Median ratio of times (range)"]
 
@@ -209,8 +208,8 @@ def _changes(
             one.name,
             _figure(one.a, one.iqr_a, one.kind),
             _figure(one.b, one.iqr_b, one.kind),
-            format_figure(one.ratio, None if one.low is None or one.high is None else one.high - one.low),
-            "none" if one.low is None else f"{format_figure(one.low)} to {format_figure(one.high)}",
+            _rounded(one.ratio, None if one.low is None or one.high is None else one.high - one.low),
+            "none" if one.low is None else f"{_rounded(one.low)} to {_rounded(one.high)}",
             one.verdict,
             "; ".join(one.marks) or "none",
         ]
@@ -229,5 +228,9 @@ def _cell(one: Figure, names: Mapping[str, set[str]] | None = None) -> str:
 def _figure(value: float | None, iqr: float | None, kind: str) -> str:
     """A median, rounded by its spread; of memory in MiB."""
     if kind == "memory" and value is not None:
-        return f"{format_figure(value / MIB, None if iqr is None else iqr / MIB)} MiB"
-    return format_figure(value, iqr)
+        return f"{_rounded(value / MIB, None if iqr is None else iqr / MIB)} MiB"
+    return _rounded(value, iqr)
+
+
+def _rounded(value: float | None, spread: float | None = None) -> str:
+    return "n/a" if value is None else rounding.Figure(value, spread and spread / 2).quoted
