@@ -99,9 +99,9 @@ def peak_bandwidth(gpu_name: str, kind: str) -> PeakBandwidth | None:
     return None
 
 
-def mfu(flop: float, seconds: float, peak: PeakRate | None, devices: int = 1) -> float | None:
-    """Share of the peak: flop / (seconds · devices · peak); None where the peak is unknown.
+def mfu(flop: float, seconds: float, peak: PeakRate | None) -> float | None:
+    """Share of the peak: flop / (seconds · peak); None where the peak is unknown.
 
     It is the model FLOP utilisation if flop follows the PaLM convention (flops.palm_flop_per_token · tokens).
     """
-    return None if peak is None else flop / (seconds * devices * peak.flop_per_s)
+    return None if peak is None else flop / (seconds * peak.flop_per_s)

@@ -1,13 +1,11 @@
 """The roofline model: FLOP a byte, and the rate that arithmetic and memory allow. Bytes here are least traffic.
 
-attainable = min(peak rate, FLOP a byte x bandwidth); the ridge is the FLOP a byte at which the two meet.
+attainable = min(peak rate, FLOP a byte x bandwidth).
 Source: Williams, Waterman, Patterson, CACM 52 (2009). What an implementation really moves is more than counted here, so
 that its own point lies further left; a rate above the bound means that operands were found in a cache.
 """
 
 from __future__ import annotations
-
-from dataclasses import dataclass
 
 from perfscribe.analytic import flops, memory
 from perfscribe.analytic.parameters import transformer_parameters
@@ -26,21 +24,9 @@ EAGER_FORWARD_PASSES, EAGER_BACKWARD_PASSES = 4, 7
 STEP_ACCESSES_PER_PARAMETER = 10
 
 
-@dataclass(frozen=True)
-class Bound:
-    """What a pass could reach. flop_per_s: the lower of both ceilings; by: COMPUTE or MEMORY; ridge in FLOP a byte."""
-
-    flop_per_s: float
-    by: str
-    ridge: float
-
-
-def bound(intensity: float, peak_flop_per_s: float, bytes_per_s: float) -> Bound:
-    """The roofline at an intensity in FLOP a byte."""
-    ridge = peak_flop_per_s / bytes_per_s
-    if intensity < ridge:
-        return Bound(intensity * bytes_per_s, MEMORY, ridge)
-    return Bound(peak_flop_per_s, COMPUTE, ridge)
+def bound(intensity: float, peak_flop_per_s: float, bytes_per_s: float) -> tuple[float, str]:
+    """The lower of both ceilings at an intensity in FLOP a byte, in FLOP/s, and which: COMPUTE or MEMORY."""
+    return min((intensity * bytes_per_s, MEMORY), (peak_flop_per_s, COMPUTE))
 
 
 def fused_attention_bytes(batch: int, heads: int, seq_len: int, head_dim: int, dtype: str) -> dict[str, int]:

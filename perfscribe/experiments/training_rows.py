@@ -6,10 +6,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from perfscribe.analytic.peaks import mfu, peak_flops
 from perfscribe.analytic.weak_scaling import efficiency_percent, inverted_percent, scale_factors, step_flop
 from perfscribe.records.records import Record
 from perfscribe.show import tables as t
+from perfscribe.show.ceilings import mfu_percent
 from perfscribe.training.launching import TUNED, shape_of
 
 NO_GPU, NO_NVML = "not counted on a CPU", "NVML does not tell"
@@ -86,7 +86,9 @@ def with_figures(record: Record, base: Record | None) -> Record:
     absent = NO_GPU if record.factors["device"] == "cpu" else NO_NVML
     lacking = dict.fromkeys(GPU_FIGURES, absent) | dict.fromkeys((CALLBACK, STEPPING), TWO_STEPS)
     found = replace(record, values=lacking | record.values)
-    found.values |= _against(found, base) | {"rate_efficiency": _rate_efficiency(found, base)} | _mfu(found)
+    ms = step_ms(found)
+    found.values |= _against(found, base) | {"rate_efficiency": _rate_efficiency(found, base)}
+    found.values["mfu"] = TWO_STEPS if ms is None else mfu_percent(found, _flop(found), ms / 1e3)
     return found
 
 
@@ -119,13 +121,3 @@ def _flop(record: Record) -> float:
     factors = record.factors
     rows = record.values.get("batch_found", factors["batch_size"]) * factors["grad_acc"]
     return step_flop(shape_of(factors), rows * factors["max_length"], factors["max_length"])
-
-
-def _mfu(record: Record) -> dict[str, Any]:
-    if record.factors["device"] == "cpu":
-        return {"mfu": "no peak known for a CPU"}
-    ms, peak = step_ms(record), peak_flops(record.gpu, record.factors["dtype"]) if record.gpu else None
-    if ms is None:
-        return {"mfu": TWO_STEPS}
-    share = mfu(_flop(record), ms / 1e3, peak)
-    return {"mfu": "no peak known for this GPU" if share is None else 100 * share}

@@ -3,30 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
-from perfscribe.analytic.peaks import GB, MEMORY, peak_bandwidth, peak_flops
+from perfscribe.analytic.peaks import GB, MEMORY, mfu, peak_bandwidth, peak_flops
 from perfscribe.records.records import Record
 from perfscribe.show import tables as t
 
 CALIBRATION, FLASH = "calibration", "flash_benchmarking"
 # The name of the kind of cell that is a square product, by the experiment that has some.
 PRODUCTS = {CALIBRATION: "product", FLASH: "matmul"}
-MEASURED, DATA_SHEET = "measured", "data sheet"
 TERA = 1e12
 # Times of a cell that moves bytes: by CUDA graph replay or the only timer, and launched by itself.
 TIMES = ("time_ms", "time_launched_ms")
 NO_LINK = "not over NVLink"
-
-
-@dataclass(frozen=True)
-class Ceiling:
-    """per_s: FLOP or bytes a second. by: MEASURED or DATA_SHEET. detail: at which size, or which data sheet."""
-
-    per_s: float
-    by: str
-    detail: str
 
 
 def product_flop_per_s(record: Record) -> float:
@@ -66,33 +55,32 @@ def of_workload(records: Mapping[str, Iterable[Record]], workload: str) -> list[
 class Ceilings:
     """What the site's device can do: highest rate of a product by dtype, bandwidth of memory.
 
-    Bandwidth: of the largest size, as smaller ones may lie in a cache; the higher of copy and triad.
+    Measured here, else the data sheet's; None where neither is known. Bandwidth: of the largest size, as smaller ones
+    may lie in a cache; the higher of copy and triad.
     """
 
     def __init__(self, records: Mapping[str, Iterable[Record]]) -> None:
         """records: by experiment; those of calibration and flash_benchmarking count."""
-        self._products: dict[tuple[str, str], Ceiling] = {}
+        self._products: dict[tuple[str, str], float] = {}
         for one in products(records):
-            found = Ceiling(product_flop_per_s(one), MEASURED, f"product of {one.factors['matrix_size']} rows")
-            self._keep(self._products, (str(one.factors["device"]), str(one.factors["dtype"])), found)
-        self._memory: dict[str, Ceiling] = {}
-        moved = [one for one in of_workload(records, MEMORY) if one.ok]
-        for one in largest(moved):
-            text = f"{one.factors['operation']} of {one.factors['size_mib']} MiB"
-            self._keep(self._memory, str(one.factors["device"]), Ceiling(bytes_per_s(one), MEASURED, text))
+            key = str(one.factors["device"]), str(one.factors["dtype"])
+            self._products[key] = max(self._products.get(key, 0.0), product_flop_per_s(one))
+        self._memory: dict[str, float] = {}
+        for one in largest(one for one in of_workload(records, MEMORY) if one.ok):
+            device = str(one.factors["device"])
+            self._memory[device] = max(self._memory.get(device, 0.0), bytes_per_s(one))
 
-    @staticmethod
-    def _keep(known: dict[Any, Ceiling], key: Any, found: Ceiling) -> None:
-        if key not in known or known[key].per_s < found.per_s:
-            known[key] = found
+    def product(self, device: str, dtype: str, gpu: str) -> float | None:
+        """FLOP a second."""
+        found = self._products.get((device, dtype))
+        printed = peak_flops(gpu, dtype) if device == "cuda" else None
+        return printed.flop_per_s if found is None and printed else found
 
-    def product(self, device: str, dtype: str, gpu: str) -> Ceiling | None:
-        """The highest rate of a product measured here, else the data sheet's; None where neither is known."""
-        return self._products.get((device, dtype)) or (sheet_product(gpu, dtype) if device == "cuda" else None)
-
-    def memory(self, device: str, gpu: str) -> Ceiling | None:
-        """Bandwidth of the device's memory, else the data sheet's of the GPU; None where neither is known."""
-        return self._memory.get(device) or (sheet_memory(gpu) if device == "cuda" else None)
+    def memory(self, device: str, gpu: str) -> float | None:
+        """Bytes a second."""
+        found = self._memory.get(device)
+        printed = peak_bandwidth(gpu, MEMORY) if device == "cuda" else None
+        return printed.bytes_per_s if found is None and printed else found
 
 
 def largest(records: Iterable[Record]) -> list[Record]:
@@ -105,16 +93,10 @@ def largest(records: Iterable[Record]) -> list[Record]:
     return [one for one in every if one.factors["size_mib"] == most[one.factors["device"]]]
 
 
-def sheet_product(gpu: str, dtype: str) -> Ceiling | None:
-    """Of the data sheet."""
-    printed = peak_flops(gpu, dtype) if gpu else None
-    return None if printed is None else Ceiling(printed.flop_per_s, DATA_SHEET, printed.source)
-
-
-def sheet_memory(gpu: str) -> Ceiling | None:
-    """Of the data sheet."""
-    printed = peak_bandwidth(gpu, MEMORY) if gpu else None
-    return None if printed is None else Ceiling(printed.bytes_per_s, DATA_SHEET, printed.source)
+def mfu_percent(record: Record, flop: float, seconds: float) -> float | str:
+    """Of the data sheet's dense peak of the record's GPU and dtype."""
+    share = mfu(flop, seconds, peak_flops(record.gpu, str(record.factors["dtype"])))
+    return "no peak known" if share is None else 100 * share
 
 
 def slowest_link(records: Mapping[str, Iterable[Record]]) -> t.Column:

@@ -16,7 +16,7 @@ from perfscribe.attention import backends
 from perfscribe.experiments.flash_benchmarking.show import flop as attention_flop
 from perfscribe.records.records import STATUSES, Record
 from perfscribe.show import tables as t
-from perfscribe.show.ceilings import TERA, Ceiling, Ceilings
+from perfscribe.show.ceilings import TERA, Ceilings
 
 STEP, EAGER, FUSED = "training step", "attention, N × N stored", "attention, N × N not stored"
 PASSES = ("forward", "backward")
@@ -114,20 +114,18 @@ def _with_ceilings(row: Record, known: Ceilings) -> Record:
     if not row.samples:
         return row
     device, dtype = row.factors["device"], row.factors["dtype"]
-    peak, memory = known.product(device, dtype, row.gpu), known.memory(device, row.gpu)
-    if row.factors["name"] == backends.named("triton").title and dtype == "fp32":
-        tf32 = known.product(device, "tf32", row.gpu)
-        if tf32 is not None:
-            peak = Ceiling(tf32.per_s / TF32_PRODUCTS, tf32.by, f"a third of TF32's: {tf32.detail}")
+    by_triton = row.factors["name"] == backends.named("triton").title and dtype == "fp32"
+    peak, memory = known.product(device, "tf32" if by_triton else dtype, row.gpu), known.memory(device, row.gpu)
     flop, moved = row.values["flop"], row.values["bytes"]
     values: dict[str, Any] = {**row.values, "tflop": flop / TERA, "gb": moved / GB, "intensity": flop / moved}
     if peak is not None:
-        values |= {"peak_tflop_per_s": peak.per_s / TERA, "peak_by": f"{peak.by}: {peak.detail}"}
+        peak /= TF32_PRODUCTS if by_triton else 1
+        values["peak_tflop_per_s"] = peak / TERA
     if memory is not None:
-        values |= {"memory_gb_per_s": memory.per_s / GB, "memory_by": f"{memory.by}: {memory.detail}"}
+        values["memory_gb_per_s"] = memory / GB
     if peak is not None and memory is not None:
-        bound = roofline.bound(flop / moved, peak.per_s, memory.per_s)
-        values |= {"ridge": bound.ridge, "bound_tflop_per_s": bound.flop_per_s / TERA, "bound_by": bound.by}
+        reached, by = roofline.bound(flop / moved, peak, memory)
+        values |= {"bound_tflop_per_s": reached / TERA, "bound_by": by}
     return replace(row, values=values)
 
 
@@ -136,17 +134,16 @@ def _with_ceilings(row: Record, known: Ceilings) -> Record:
 
 def _columns() -> list[t.Column]:
     def known(**titles: str) -> list[t.Column]:
-        return [t.value(name, title, exact=name.endswith("_by"), without=NOT_KNOWN) for name, title in titles.items()]
+        return [t.value(name, title, without=NOT_KNOWN) for name, title in titles.items()]
 
     return [
         *t.factors(**FACTORS),
         *t.timed("time_ms", "Time (ms)", "n"),
         *t.values(tflop="FLOP (TFLOP)", gb="Bytes, least (GB)", intensity="FLOP/byte"),
         t.rate("tflop_per_s", "Rate (TFLOP/s)", _tflop_per_s, "time_ms"),
-        *known(peak_tflop_per_s="Peak (TFLOP/s)", memory_gb_per_s="Memory (GB/s)", ridge="Ridge (FLOP/byte)"),
+        *known(peak_tflop_per_s="Peak (TFLOP/s)", memory_gb_per_s="Memory (GB/s)"),
         *known(bound_tflop_per_s="Bound (TFLOP/s)", bound_by="Bound by"),
         t.rate("share_percent", "Share of the bound (%)", _share_percent, "time_ms"),
-        *known(peak_by="Peak taken from", memory_by="Bandwidth taken from"),
         t.timer("time_ms"),
     ]
 

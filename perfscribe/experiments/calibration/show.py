@@ -6,17 +6,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from perfscribe.analytic.peaks import GB, PCIE, peak_bandwidth
+from perfscribe.analytic.peaks import GB, PCIE, peak_bandwidth, peak_flops
 from perfscribe.distributed.links import DATA_SHEET
 from perfscribe.experiments.calibration import roofline
 from perfscribe.experiments.calibration.levels import SHOWN
 from perfscribe.experiments.calibration.measure import DISK, LINK, MEMORY, PRODUCT, TRANSFER
 from perfscribe.records.records import Record
 from perfscribe.show import tables as t
-from perfscribe.show.ceilings import TERA, TIMES, bytes_per_s, product_flop_per_s, quickest, sheet_memory, sheet_product
+from perfscribe.show.ceilings import TERA, bytes_per_s, product_flop_per_s, quickest
 
 TABLES = SHOWN.tables
-ONE_TIMER = "one timer"
 HOST = "cpu"
 PRODUCTS_NOTE = (
     "Square products of random normal matrices, compared with float64 before they are timed. Timed by CUDA graph "
@@ -55,14 +54,8 @@ def _bandwidths() -> list[t.Column]:
         t.factor("work", "Work", _work),
         t.factor("device", "Device", _device),
         t.factor("size_mib", "Size (MiB)"),
-        t.value("bytes", "Counted (MB)", 1e-6, "counted_mb"),
         *t.timed("time_ms", "Time (ms)", "n"),
         t.timer("time_ms"),
-        *t.only(
-            lambda r: bool(r.samples.get(TIMES[1])),
-            ONE_TIMER,
-            *t.timed(TIMES[1], "Launched by itself (ms)", "n", "launched_ms"),
-        ),
         t.derived("rate", "Rate (GB/s)", _rate, spread="rate_iqr"),
         t.derived("rate_iqr", "IQR (GB/s)", _rate_iqr),
         *_against_sheet("GB/s"),
@@ -134,8 +127,8 @@ def _printed(record: Record) -> tuple[float, str] | None:
     over_nvlink = kind == LINK and str(record.values.get("link", "")).startswith("NV")
     if over_nvlink or kind == DISK or of.get("device") == HOST or not record.gpu:
         return None
-    if kind in (LINK, TRANSFER):
-        slot = peak_bandwidth(record.gpu, PCIE)
-        return None if slot is None else (slot.bytes_per_s / GB, slot.source)
-    found = sheet_product(record.gpu, str(of["dtype"])) if kind == PRODUCT else sheet_memory(record.gpu)
-    return None if found is None else (found.per_s / (TERA if kind == PRODUCT else GB), found.detail)
+    if kind == PRODUCT:
+        peak = peak_flops(record.gpu, str(of["dtype"]))
+        return None if peak is None else (peak.flop_per_s / TERA, peak.source)
+    found = peak_bandwidth(record.gpu, MEMORY if kind == MEMORY else PCIE)
+    return None if found is None else (found.bytes_per_s / GB, found.source)

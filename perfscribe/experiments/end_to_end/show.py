@@ -10,7 +10,7 @@ from typing import Any
 
 import pandas as pd
 
-from perfscribe.analytic import flops, peaks
+from perfscribe.analytic import flops
 from perfscribe.analytic.shapes import SIZES
 from perfscribe.experiments.end_to_end.levels import SHOWN
 from perfscribe.instruments.precision import DTYPES
@@ -18,13 +18,10 @@ from perfscribe.records.records import Record
 from perfscribe.show import against, references
 from perfscribe.show import figures as f
 from perfscribe.show import tables as t
-from perfscribe.show.ceilings import TERA
+from perfscribe.show.ceilings import TERA, mfu_percent
 
 TABLES, FIGURES = SHOWN.tables, SHOWN.figures
-TIMER_NOTE = (
-    "Host clock, the device synchronised before and after each phase; backward by difference is forward and backward "
-    "timed as one, minus forward. damek's forward is without a graph."
-)
+TIMER_NOTE = "Host clock, the device synchronised before and after each phase. damek's forward is without a graph."
 RATE_NOTE = (
     "FLOP of a step by PaLM, appendix B, without the embedding and without a causal discount; MFU divides by the "
     "device's dense datasheet peak."
@@ -87,13 +84,6 @@ def _time_columns() -> list[t.Column]:
         *FACTORS,
         *_spread_columns("forward_ms", "Forward"),
         *_spread_columns("backward_ms", "Backward"),
-        t.Column(
-            "backward_by_difference_ms",
-            "Backward by difference (ms)",
-            lambda r: t.summary(r, "forward_backward_ms").median - t.summary(r, "forward_ms").median,
-            spread="backward_by_difference_ms_spread",
-            spread_get=lambda r: t.summary(r, "forward_backward_ms").iqr + t.summary(r, "forward_ms").iqr,
-        ),
         *_spread_columns("optimizer_ms", "Optimizer"),
         t.median("forward_no_grad_ms", "Forward under no_grad (ms)"),
         *t.timed("full_step_ms", "Full step (ms)"),
@@ -116,8 +106,7 @@ def _rate_columns() -> list[t.Column]:
         t.rate("tokens_per_s", "Tokens/s", lambda r: _tokens(r) / _step_s(r), "full_step_ms"),
         t.derived("step_tflop", "FLOP of a step (TFLOP)", lambda r: _step_flop(r) / TERA),
         t.rate("tflop_per_s", "TFLOP/s", _tflop_per_s, "full_step_ms"),
-        t.rate("mfu_percent", "MFU (%)", _mfu_percent, "full_step_ms"),
-        t.derived("peak_tflop_per_s", "Peak (TFLOP/s)", _peak_tflop_per_s),
+        t.rate("mfu_percent", "MFU (%)", lambda r: mfu_percent(r, _step_flop(r), _step_s(r)), "full_step_ms"),
         t.count("full_step_ms"),
     ]
 
@@ -138,21 +127,6 @@ def _step_flop(record: Record) -> float:
 
 def _tflop_per_s(record: Record) -> float:
     return _step_flop(record) / TERA / _step_s(record)
-
-
-def _peak(record: Record) -> peaks.PeakRate | None:
-    gpu = record.values.get("gpu_name")
-    return peaks.peak_flops(str(gpu), str(record.factors["dtype"])) if gpu else None
-
-
-def _peak_tflop_per_s(record: Record) -> Any:
-    peak = _peak(record)
-    return "not known" if peak is None else peak.flop_per_s / TERA
-
-
-def _mfu_percent(record: Record) -> Any:
-    share = peaks.mfu(_step_flop(record), _step_s(record), _peak(record))
-    return "no peak known" if share is None else 100 * share
 
 
 # --- precisions -----------------------------------------------------------------------------------------------------

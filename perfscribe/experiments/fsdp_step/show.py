@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from perfscribe.analytic.peaks import mfu, peak_flops
 from perfscribe.analytic.weak_scaling import step_flop
 from perfscribe.analytic.workshop_shapes import BLOOM
 from perfscribe.experiments.fsdp_step.levels import SHOWN
 from perfscribe.experiments.strategies.show import APIS, RATE, WRAPPINGS
 from perfscribe.records.records import Record
 from perfscribe.show import tables as t
+from perfscribe.show.ceilings import mfu_percent
 
 NOTES = (
     "Traced: one step of rank 0 under the torch profiler, which slows it; idle: neither computing nor communicating.",
@@ -50,8 +50,7 @@ def _idle_ms(record: Record) -> float:
 
 def _mfu(record: Record) -> Any:
     factors = record.factors
-    peak = peak_flops(record.gpu, factors["dtype"]) if record.gpu else None
-    if peak is None or factors["model"] not in BLOOM:
+    if factors["model"] not in BLOOM:
         return "no peak known"
     flop = step_flop(BLOOM[factors["model"]], factors["batch"] * factors["seq_len"], factors["seq_len"])
-    return 100 * float(mfu(flop, t.summary(record, "step_ms").median / 1e3, peak) or 0.0)
+    return mfu_percent(record, flop, t.summary(record, "step_ms").median / 1e3)
