@@ -20,6 +20,7 @@ Rounds = Sequence[Sequence[float]]
 Verdict = Literal["faster", "slower", "cannot tell"]
 
 CONFIDENCE = 0.95
+TOO_FEW_TURNS = "too few turns"
 ROUNDS_FOR_INTERVAL = 6  # the fewest rounds whose extremes cover the median with 95 %: 1 - 2 / 2**6 = 0.969
 
 
@@ -87,6 +88,24 @@ class Ratio:
     low: float | None
     high: float | None
     verdict: Verdict
+
+    @property
+    def interval(self) -> str:
+        """As a table says it."""
+        if self.low is None or self.high is None:
+            return TOO_FEW_TURNS
+        return f"{format_figure(self.low)} to {format_figure(self.high)}"
+
+    @property
+    def spread(self) -> float | str:
+        """Length of the interval, or why there is none."""
+        return TOO_FEW_TURNS if self.low is None or self.high is None else self.high - self.low
+
+    @property
+    def inverse(self) -> Ratio:
+        """A over B, with the verdict on B still."""
+        low, high = (None if end is None else 1 / end for end in (self.high, self.low))
+        return Ratio(1 / self.ratio, low, high, self.verdict)
 
 
 def ratio(a_rounds: Rounds, b_rounds: Rounds, aa_rounds: Rounds | None = None) -> Ratio:

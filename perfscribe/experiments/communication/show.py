@@ -13,7 +13,7 @@ import pandas as pd
 from perfscribe.distributed.transport import TRANSPORTS
 from perfscribe.experiments.communication.levels import SHOWN
 from perfscribe.experiments.communication.measure import PLACEMENTS, RANKS, TORCH_PROFILER
-from perfscribe.instruments.statistics import format_figure, ratio, summarise
+from perfscribe.instruments.statistics import ratio, summarise
 from perfscribe.records.records import Record
 from perfscribe.show import figures as f
 from perfscribe.show import tables as t
@@ -131,10 +131,10 @@ def _impact(record: Record, metric: str, across: Sequence[float], within: Sequen
         return dict.fromkeys(("impact", "impact_interval", "impact_verdict"), instead)
     found = ratio([[one] for one in within], [[one] for one in across])
     if found.low is None or found.high is None:
-        return {"impact": found.ratio, **dict.fromkeys(("impact_interval", "impact_verdict"), "too few turns")}
+        return {"impact": found.ratio, **dict.fromkeys(("impact_interval", "impact_verdict"), found.interval)}
     return {
         "impact": found.ratio,
-        "impact_interval": f"{format_figure(found.low)} to {format_figure(found.high)}",
+        "impact_interval": found.interval,
         "impact_verdict": {"faster": "less", "slower": "more"}.get(found.verdict, found.verdict),
         # an interval of a ratio reaches further up than down; the shorter side is how fine the ratio can be read
         "impact_spread": 2 * min(found.high - found.ratio, found.ratio - found.low),

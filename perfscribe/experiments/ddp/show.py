@@ -12,15 +12,14 @@ from perfscribe.analytic.bucket_model import BYTES_PER_MB, OverheadFit, best_buc
 from perfscribe.experiments.ddp import drawings
 from perfscribe.experiments.ddp import variants as v
 from perfscribe.experiments.ddp.levels import SHOWN
-from perfscribe.instruments.statistics import format_figure, median_interval, summarise
+from perfscribe.instruments.statistics import TOO_FEW_TURNS, median_interval, summarise
 from perfscribe.records.records import Record
 from perfscribe.show import figures as f
 from perfscribe.show import tables as t
 
 TABLES, FIGURES = SHOWN.tables, SHOWN.figures
 NO_BUCKETS = "none"
-TOO_FEW_TURNS = "too few turns"
-INTERVAL = ("exposed_low_ms", "exposed_high_ms", "exposed_interval")
+LIMITS = ("exposed_low_ms", "exposed_high_ms")
 TOO_FEW_BUCKETS = f"{drawings.NO_FIT}too few numbers of buckets"
 NOT_TOLD = f"{drawings.NO_FIT}exposed time within noise"
 NO_MODEL = f"{drawings.NO_FIT}off beyond noise"
@@ -128,10 +127,8 @@ def _exposed(row: Record) -> dict[str, Any]:
     }
     interval = median_interval(above)
     if interval is None:
-        return found | dict.fromkeys(INTERVAL, TOO_FEW_TURNS)
-    low, high = interval[0] + least, interval[1] + least
-    said = f"{format_figure(low)} to {format_figure(high)} ({100 * interval[2]:.1f} %)"
-    return found | dict(zip(INTERVAL, (low, high, said), strict=True))
+        return found | dict.fromkeys(LIMITS, TOO_FEW_TURNS)
+    return found | {name: limit + least for name, limit in zip(LIMITS, interval[:2], strict=True)}
 
 
 def _spent(row: Record) -> dict[str, Any]:
@@ -191,7 +188,7 @@ def _fit(rows: Sequence[Record]) -> OverheadFit | str:
 
 def _may_be_none(row: Record) -> bool:
     """Whether the interval of exposed communication holds 0."""
-    low, high = row.values["exposed_low_ms"], row.values["exposed_high_ms"]
+    low, high = (row.values[name] for name in LIMITS)
     return isinstance(low, float) and low <= 0 <= high
 
 
@@ -228,8 +225,7 @@ def _benchmark() -> list[t.Column]:
         t.rounded("spent_ms", "Communicating after backward (ms)", "spent_spread"),
         t.rounded("spent_percent", "Share of the step that waits (%)", "spent_percent_spread"),
         t.rounded("exposed_ms", "Exposed (ms)", "exposed_spread"),
-        t.value("exposed_interval", "Interval (ms)", exact=True),
-        *t.unshown("exposed_low_ms", "exposed_high_ms"),
+        *t.unshown(*LIMITS),
         t.value("all_reduces", "All-reduces", exact=True, without="PyTorch's own"),
         t.value("turns", "Turns", exact=True),
         t.count("step_ms"),
@@ -254,7 +250,6 @@ def _phases() -> list[t.Column]:
         t.iqr("communication_ms", "IQR (ms)"),
         t.derived("copies_ms", "Copies of it (ms)", copies),
         t.median("marked_step_ms", "Step, waiting for each phase (ms)"),
-        t.value("sent_bytes", "Sent (MiB)", 1 / t.MIB, "sent_mib"),
         t.count("communication_ms"),
     ]
 
@@ -281,7 +276,7 @@ def _overhead() -> list[t.Column]:
         *EVERY,
         t.value("bucket_count", "n_b", exact=True),
         t.rounded("exposed_ms", "Exposed (ms)", "exposed_spread"),
-        *t.unshown("exposed_low_ms", "exposed_high_ms"),
+        *t.unshown(*LIMITS),
         t.value("model_ms", "Model (ms)"),
         replace(t.value("residual_ms", "Measured less model (ms)"), spread="exposed_ms_spread"),
         t.value("gradient_bytes", "s (MB)", 1e-6, "gradient_mb"),

@@ -14,7 +14,7 @@ from perfscribe.analytic.fsdp_plan import DDP, FSDP1, FSDP2, IMPLICIT, PER_BLOCK
 from perfscribe.experiments.strategies.levels import SHOWN
 from perfscribe.experiments.strategies.measure import ACCUMULATION, GRID, WRAPPING, from_level, key_of, plan_of
 from perfscribe.instruments.interleaving import split
-from perfscribe.instruments.statistics import format_figure, ratio
+from perfscribe.instruments.statistics import ratio
 from perfscribe.records.records import Record
 from perfscribe.show import figures as f
 from perfscribe.show import tables as t
@@ -112,11 +112,7 @@ def _ratio(record: Record, sample: str) -> dict[str, Any]:
     if sample == usual:
         return dict.fromkeys(names, "itself")
     found = ratio(t.turns(record, usual), t.turns(record, sample))
-    named: dict[str, Any] = {"ratio": found.ratio, "verdict": found.verdict}
-    if found.low is None or found.high is None:
-        return named | dict.fromkeys(("interval", "ratio_spread"), "too few turns")
-    interval = f"{format_figure(found.low)} to {format_figure(found.high)}"
-    return named | {"interval": interval, "ratio_spread": found.high - found.low}
+    return dict(zip(names, (found.ratio, found.interval, found.verdict, found.spread), strict=True))
 
 
 # --- columns ----------------------------------------------------------------------------------------------------
@@ -148,13 +144,7 @@ def _predicted(name: str, title: str, of: Callable[[Load], float], scale: float 
     return t.derived(name, title, lambda record: of(load(record)) / scale)
 
 
-def _mesh(record: Record) -> str:
-    return f"{record.values['applied_replicas']} × {record.values['applied_shards']}"
-
-
 RATE = t.rate("samples_per_s", "Samples/s", _samples_per_s, "step_ms")
-# beside the plans that were known to
-OTHERS = t.value("others_bytes", "Held by others (MiB)", 1 / t.MIB, "others_mib", without="not counted")
 SENT = [
     _predicted(
         "sent_predicted_mb",
@@ -176,8 +166,6 @@ PLANS = [
     *ASKED,
     *_times("n"),
     t.gib("peak_allocated", "Peak allocated"),
-    t.gib("peak_reserved", "Peak reserved", without="no GPU"),
-    OTHERS,
     _predicted(
         "state_predicted_gib", "State a rank, predicted (GiB)", lambda load: sum(fsdp_memory.state_bytes(load).values())
     ),
@@ -196,10 +184,8 @@ VARIANTS = [
     t.rounded("ratio", "Time over per block, implicit (×)"),
     *t.exact(interval="95 % interval", verdict="It is"),
     t.gib("peak_allocated", "Peak allocated"),
-    OTHERS,
     _predicted("largest_unit_gib", "Largest unit, predicted (GiB)", fsdp_memory.largest_unit_bytes),
     t.gib("gathered_most", "Gathered in the last block"),
-    t.gib("gathered_between", "Gathered between forward and backward"),
     *SENT,
     t.value("collectives", "Collectives a step", exact=True),
     t.timer("step_ms"),
@@ -207,8 +193,6 @@ VARIANTS = [
 WORLD_OF_ONE = [
     *ASKED,
     t.derived("applied_strategy", "It is", lambda r: STRATEGIES[r.values["applied_strategy"]], exact=True),
-    t.derived("mesh", "Copies × shards", _mesh, exact=True),
-    t.value("collectives", "Collectives a step", exact=True),
     t.gib("gathered_most", "Copied for the last block"),
     t.gib("state", "State"),
     t.value("state_device", "It lies on", exact=True),

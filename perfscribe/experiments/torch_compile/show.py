@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 
 from perfscribe.experiments.torch_compile.levels import SHOWN
-from perfscribe.instruments.statistics import Ratio, format_figure, ratio
+from perfscribe.instruments.statistics import TOO_FEW_TURNS, Ratio, ratio
 from perfscribe.records.records import Record
 from perfscribe.show import figures as f
 from perfscribe.show import references
@@ -27,7 +27,6 @@ TIMES = {
     "model": [(v, phase) for phase in ("forward", "full_step", "backward", "optimizer") for v in VARIANTS],
 }
 PUBLISHED = {"attention": PHASES["attention"][:2], "model": PHASES["model"]}
-TOO_FEW_TURNS = "too few turns"
 
 ATTENTION_NOTE = (
     "Host clock, with a synchronise before and after each phase; eager and compiled are interleaved in one process. "
@@ -90,12 +89,9 @@ def _ratios(record: Record) -> dict[str, Any]:
 
 def _speedup(phase: str, found: Ratio) -> dict[str, Any]:
     """The ratio as write-ups print it: eager over compiled, above 1 where compiling pays."""
-    named: dict[str, Any] = {"speedup": 1 / found.ratio, "verdict": found.verdict}
-    named |= dict.fromkeys(("interval", "low", "high", "speedup_spread", "self_percent"), TOO_FEW_TURNS)
-    if found.low is not None and found.high is not None:
-        low, high = 1 / found.high, 1 / found.low
-        named |= {"interval": f"{format_figure(low)} to {format_figure(high)}", "low": low, "high": high}
-        named["speedup_spread"] = high - low
+    over = found.inverse
+    named = {"speedup": over.ratio, "verdict": over.verdict, "interval": over.interval, "speedup_spread": over.spread}
+    named |= {"low": over.low or TOO_FEW_TURNS, "high": over.high or TOO_FEW_TURNS}
     return {f"{phase}_{name}": value for name, value in named.items()}
 
 
