@@ -14,8 +14,6 @@ from dataclasses import dataclass
 from perfscribe.analytic.bucket_model import fill_buckets
 from perfscribe.analytic.ledger import Items, Ledger
 from perfscribe.analytic.memory import (
-    BUFFERS,
-    PARAMETERS,
     STATE,
     Optimizer,
     adamw_temporaries,
@@ -72,12 +70,6 @@ def fullest_rank(sharding: Sharding) -> list[int]:
 
 def _state_bytes(tensors: Sequence[int]) -> int:
     return STATE_BYTES * sum(tensors) + STEP_COUNTER_BYTES * len(tensors)
-
-
-def after_init(sharding: Sharding) -> Items:
-    """The model alone."""
-    items = before_pass(sharding.load).live
-    return {item: items[item] for item in (PARAMETERS, BUFFERS)}
 
 
 def before_step(sharding: Sharding) -> Items:
@@ -170,14 +162,13 @@ def _ledger(sharding: Sharding) -> Ledger:
 class Scheme:
     """What a way to divide the work costs each rank in a step.
 
-    state_bytes: AdamW's moments on the fullest rank; balance: those over the mean of the ranks.
+    state_bytes: AdamW's moments on the fullest rank.
     gradient_bytes, parameter_bytes: what a rank sends (and receives) on average where collectives go round a ring.
     messages: collectives, where each tensor has its own, or one each for gradients and parameters.
     """
 
     name: str
     state_bytes: int
-    balance: float
     gradient_bytes: float
     parameter_bytes: float
     gradient_messages: int
@@ -201,11 +192,10 @@ def schemes(shape: Shape, world_size: int, flat: bool) -> list[Scheme]:
     round_bytes = ELEMENT_BYTES * elements * (world_size - 1) / world_size
     largest = max(sum(mine) for mine in owned(shape, world_size))
     piece = -(-elements // world_size)
-    mean = elements / world_size
     averaged = 1 if flat else tensors
     parts, messages = "all-reduce, broadcast", (averaged, tensors)
     return [
-        Scheme(DATA_PARALLEL, STATE_BYTES * elements, 1.0, 2 * round_bytes, 0.0, averaged, 0, "all-reduce"),
-        Scheme(OURS, STATE_BYTES * largest, largest / mean, 2 * round_bytes, round_bytes, *messages, parts),
-        Scheme(ZERO_1, STATE_BYTES * piece, piece / mean, round_bytes, round_bytes, 1, 1, "reduce-scatter, all-gather"),
+        Scheme(DATA_PARALLEL, STATE_BYTES * elements, 2 * round_bytes, 0.0, averaged, 0, "all-reduce"),
+        Scheme(OURS, STATE_BYTES * largest, 2 * round_bytes, round_bytes, *messages, parts),
+        Scheme(ZERO_1, STATE_BYTES * piece, round_bytes, round_bytes, 1, 1, "reduce-scatter, all-gather"),
     ]

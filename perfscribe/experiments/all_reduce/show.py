@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from perfscribe.analytic.traffic import algbw_gb_per_s, busbw_gb_per_s, size_bytes
+from perfscribe.analytic.traffic import busbw_gb_per_s, size_bytes
 from perfscribe.distributed.transport import TRANSPORTS
 from perfscribe.experiments.all_reduce.levels import SHOWN
 from perfscribe.instruments.statistics import Summary
@@ -29,16 +29,13 @@ SOURCES = {
     "kesavanramakrishnan": "kesavanramakrishnan",
 }
 NCCL = {
-    "nccl_version": "NCCL",
     "algorithm": "Algorithm",
     "protocol": "Protocol",
-    "channels": "Channels",
-    "connections": "Connections",
     "links": "GPU links",
 }
 RULES = (
     "Time: slowest rank per call, median over calls; rates as in nccl-tests (PERFORMANCE.md). "
-    "NCCL's algorithm, protocol, channels and connections are those that its log names."
+    "NCCL's algorithm and protocol are those that its log names."
 )
 # What the sizes of one way to communicate have in common.
 WAY = ("operation", "backend", "device", "transport", "world_size", "megabyte")
@@ -118,7 +115,7 @@ def _place() -> list[t.Column]:
 
 
 def _times() -> list[t.Column]:
-    """The time of a call, its rates, and the host's clock, which alone compares backends."""
+    """The time of a call, its rate, and the host's clock, which alone compares backends."""
 
     def on_host(record: Record) -> Summary:
         return t.summary(record, "host_ms" if "host_ms" in record.samples else "time_ms")
@@ -129,20 +126,15 @@ def _times() -> list[t.Column]:
     return [
         *t.timed("time_ms", "Time (ms)", "Calls"),
         t.timer("time_ms"),
-        t.rate("algbw_gb_per_s", "algbw (GB/s)", lambda r: algbw_gb_per_s(*_sent(r)), "time_ms"),
         t.rate("busbw_gb_per_s", "busbw (GB/s)", busbw, "time_ms"),
         t.Column("host_ms", "Host clock (ms)", lambda r: on_host(r).median, spread="host_ms_iqr", spread_get=spread),
     ]
 
 
-def _sent(record: Record) -> tuple[int, float]:
-    """Bytes of the message, and its time in ms."""
-    return int(record.values["message_bytes"]), t.summary(record, "time_ms").median
-
-
 def busbw(record: Record) -> float:
     """What each link carries, in GB/s."""
-    return busbw_gb_per_s(record.factors["operation"], record.factors["world_size"], *_sent(record))
+    sent = int(record.values["message_bytes"]), t.summary(record, "time_ms").median
+    return busbw_gb_per_s(record.factors["operation"], record.factors["world_size"], *sent)
 
 
 def _nccl(records: Iterable[Record]) -> list[t.Column]:

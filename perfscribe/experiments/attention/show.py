@@ -87,16 +87,16 @@ def _accounting(cells: list[Record]) -> t.Table:
     title = "Predicted memory of one cell"
     columns = [
         t.factor("item", "Item"),
-        t.derived("before_backward_mib", "Before backward (MiB)", lambda r: r.values["before_backward"] / t.MIB),
-        t.derived("peak_mib", "At the peak of backward (MiB)", lambda r: r.values["peak"] / t.MIB),
+        t.value("bytes", "Before backward (MiB)", 1 / t.MIB, "before_backward_mib"),
     ]
     if cell is None:
         return t.make(TABLES[1], title, [], columns, ["No cell ran and none ran out of memory."])
-    moments = predicted_items(cell.factors)
-    names = dict.fromkeys(name for parts in moments.values() for name in parts)
-    by_item = {item: {moment: parts.get(item, 0) for moment, parts in moments.items()} for item in names}
-    by_item["total"] = {moment: sum(parts.values()) for moment, parts in moments.items()}
-    rows = [Record("attention", {"item": item}, "ok", "", "predicted", values=held) for item, held in by_item.items()]
+    items = predicted_items(cell.factors)["before_backward"]
+    items["total"] = sum(items.values())
+    rows = [
+        Record("attention", {"item": item}, "ok", "", "predicted", values={"bytes": held})
+        for item, held in items.items()
+    ]
     at = cell.factors
     which = "smallest that ran out of memory" if out else "largest that ran"
     note = f"The {which}: sequence length {at['seq_len']}, d_model {at['head_dim']}, {at['dtype']} on {at['device']}."

@@ -21,8 +21,6 @@ PARTS = {
 VARIANCE_VALUES = {
     "inputs_variance": "Variance of the rounded input",
     "variance_two_pass_relative_error": "Error, E[(x − mean)²]",
-    "variance_moments_relative_error": "Error, E[x²] − E[x]²",
-    "variance_pairwise_relative_error": "Error, pairwise sums",
     "layer_norm_relative_error": "Error of torch's layer_norm",
 }
 DTYPE_NOTE = (
@@ -30,8 +28,8 @@ DTYPE_NOTE = (
     "operations."
 )
 VARIANCE_NOTE = (
-    "Relative errors against float64 of the same rounded inputs, median over the rows. Sums run from left to right, or "
-    "pairwise, with every intermediate in the dtype."
+    "Relative errors against float64 of the same rounded inputs, median over the rows. Sums run from left to right, "
+    "with every intermediate in the dtype."
 )
 
 

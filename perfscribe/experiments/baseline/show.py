@@ -126,15 +126,14 @@ SCORES = {
     "workshop_exact_match_percent": "EM, the workshop's way (%)",
     "workshop_f1_percent": "F1, the workshop's way (%)",
 }
-# Of each question's first reference as its own answer: in the CSV alone.
-IDENTICAL = ("identical_exact_match_percent", "identical_f1_percent", "identical_workshop_f1_percent")
+IDENTICAL = "identical_workshop_f1_percent"  # of each question's first reference as its own answer
 ANSWERS = [
     *MODEL,
     *t.factors(labels="Labels", training="Training"),
     t.value("questions", "Questions", exact=True),
     *(t.value(name, title) for name, title in SCORES.items()),
     t.value("weights", "Initial weights", exact=True),
-    *(replace(t.value(name, name), kind="unshown") for name in IDENTICAL),
+    *t.unshown(IDENTICAL),
 ]
 SCORED = (
     "Greedy answers against all references, by SQuAD's official definition; the workshop's way takes the first alone.",
@@ -150,7 +149,7 @@ def answered(records: Iterable[Record]) -> list[Record]:
             values: dict[str, Any] = {}
             if record.ok:
                 values = {name: record.values[f"{when}_{name}"] for name in SCORES}
-                values |= {name: record.values[name] for name in (*IDENTICAL, "weights")}
+                values |= {name: record.values[name] for name in (IDENTICAL, "weights")}
                 values["questions"] = record.factors["eval_size"]
             rows.append(_named(record, values, training=when))
     return rows
@@ -160,16 +159,11 @@ def answered(records: Iterable[Record]) -> list[Record]:
 
 LABELLED = [
     *t.factors(way="Labels", used_by="Used by", train_size="Rows", max_length="Tokens of a row"),
-    t.value("longest", "Longest row", exact=True),
-    t.value("filled_percent", "Tokens among positions (%)"),
     *t.exact(targets="Targets", targets_read="Of them read besides", rows_with_marker="Rows with “Answer:”"),
-    *t.exact(rows_asked="Asked after the marker", vocabulary_asked="Vocabulary asked", vocabulary_reached="reached"),
     *t.exact(tokenizer="Tokenizer", data_origin="Data", data_names="of"),
 ]
 LABEL_NOTES = (
-    "Targets: labels that a loss of the next token counts; read besides: those that stand in the input at their own "
-    "place.",
-    "Asked after the marker: rows where the label after “Answer:” begins the answer.",
+    "Targets: labels that a loss of the next token counts; read besides: those in the input at their own place.",
 )
 
 
@@ -180,11 +174,7 @@ def labelled(records: Sequence[Record]) -> list[Record]:
     for (train_size, max_length), record in first.items():
         for way, who in WAYS.items():
             factors = {"train_size": train_size, "max_length": max_length, "way": way, "used_by": who}
-            values: dict[str, Any] = {}
-            if record.ok:
-                values = t.of_variant(record, way).values
-                values["filled_percent"] = 100 * values["tokens"] / (values["rows"] * max_length)
-            rows.append(replace(_named(record, values), factors=factors))
+            rows.append(replace(_named(record, t.of_variant(record, way).values), factors=factors))
     return rows
 
 
@@ -219,7 +209,6 @@ RUNS = [
     t.derived("eval_samples_per_s", "Evaluation, samples/s", _eval_samples_per_s),
     t.gib("peak_allocated", "Peak allocated", "peak"),
     t.gib("at_rest", "Allocated at rest"),
-    t.gib("gpu_used", "In use on the GPU, NVML"),
     *t.values(gpu_utilisation_percent="GPU utilisation (%)", mean_train_loss="Training loss, mean"),
     t.timer("step_s"),
 ]

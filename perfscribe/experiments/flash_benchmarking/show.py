@@ -139,7 +139,6 @@ def _cells() -> list[t.Column]:
         t.count("both_ms"),
         *t.only(lambda r: r.has(device="cuda"), "in the host clock", *launched),
         *(_rate(one, f"{word} (TFLOP/s)") for one, word in PASSES.items()),
-        t.derived("first_call_s", "First calls beyond the second (s)", lambda r: r.spent["compile_s"]),
         *t.only(
             lambda r: bool(backends.named(r.factors["implementation"]).sdpa),
             "not SDPA",

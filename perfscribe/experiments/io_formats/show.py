@@ -74,10 +74,6 @@ def _total_s(record: Record) -> float:
     return float(median(sum(epochs) for epochs in record.samples["training_s"]))
 
 
-def _of_files(get: Callable[[Record], float]) -> Callable[[Record], float | str]:
-    return lambda record: "no file" if record.has(format="memory") else float(get(record))
-
-
 def _formats(cells: Sequence[Record]) -> list[t.Column]:
     """Of the homework's table: training time and storage size; cells: those that it shows."""
     memory = against.base_of(cells, ("format", "epochs"), format="memory")
@@ -90,14 +86,12 @@ def _formats(cells: Sequence[Record]) -> list[t.Column]:
         t.derived("training_total_s", "Training time (s)", _total_s),
         against.ratio("against_memory", "Against memory (×)", memory, "memory not measured", _total_s, "training_s"),
         *t.timed("training_s", "An epoch (s)", "n"),
-        t.derived("size_mib", "Storage size (MiB)", _of_files(lambda r: r.values["size_bytes"] / t.MIB)),
-        t.published("io_formats", SEED, "size_mib", "Storage, write-up 001 (MiB)", "size_mib_published", compressed),
-        t.derived(
-            "saved_percent",
-            "Storage saved (%)",
-            _of_files(lambda r: 100 * (1 - r.values["size_bytes"] / r.values["raw_bytes"])),
+        *t.only(
+            lambda record: not record.has(format="memory"),
+            "no file",
+            t.value("size_bytes", "Storage size (MiB)", 1 / t.MIB, "size_mib"),
         ),
-        t.value("raw_bytes", "Arrays (MiB)", 1 / t.MIB, "raw_mib"),
+        t.published("io_formats", SEED, "size_mib", "Storage, write-up 001 (MiB)", "size_mib_published", compressed),
         *t.settings("batch"),
     ]
 
@@ -141,7 +135,6 @@ def _reads() -> list[t.Column]:
         *t.timed("open_ms", "Open (ms)", "n"),
         *t.timed("read_ms", "Read (ms)"),
         t.count("read_ms"),
-        t.derived("slowest_read_ms", "Slowest (ms)", lambda r: t.summary(r, "read_ms").maximum),
         t.derived("sample_kib", "A sample (KiB)", lambda r: float(r.values["raw_bytes"] / r.factors["samples"]) / KIB),
         t.value("decoded_bytes_per_sample", "Decoded for it (KiB)", 1 / KIB, "decoded_kib"),
     ]

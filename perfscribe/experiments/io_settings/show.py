@@ -23,7 +23,6 @@ LOADER_NOTE = (
     "by h5py: within HDF5; by zlib: outside of it."
 )
 KIB = 1024
-PACKED = "nothing is compressed"
 BASE = "is that"
 FILE = (t.factor("chunk", "Chunk (samples)"), t.factor("compression", "Compression"))
 OWN = ("chunk", "compression", "reader", "workers", "threads", "epoch_samples", "read_samples")
@@ -55,11 +54,6 @@ def _epoch_s(record: Record) -> float:
     return t.summary(record, "epoch_s").median
 
 
-def _sample_ms(record: Record) -> float:
-    """Of an epoch, for each of its samples."""
-    return 1e3 * _epoch_s(record) / float(record.factors["epoch_samples"])
-
-
 def _chunks(cells: Sequence[Record]) -> list[t.Column]:
     """Of the table of chunk shape by compression."""
     plain = against.base_of(cells, OWN, chunk="contiguous", compression="none")
@@ -67,23 +61,15 @@ def _chunks(cells: Sequence[Record]) -> list[t.Column]:
     def read_ms(record: Record) -> float:
         return t.summary(record, "read_ms").median
 
-    inflated = [
-        t.value("inflated_bytes_per_sample", "Inflated: counted (KiB)", 1 / KIB, "inflated_kib"),
-        *t.timed("inflate_ms", "zlib alone for its chunks (ms)", "n"),
-    ]
     return [
         *FILE,
-        t.value("chunk_shape", "Chunk of a target", exact=True),
         t.value("size_bytes", "File (MiB)", 1 / t.MIB, "size_mib"),
         t.value("sample_bytes", "A sample (KiB)", 1 / KIB, "sample_kib"),
         t.value("chunks_per_sample", "Chunks touched", exact=True),
         t.value("chunk_bytes_per_sample", "In them, inflated: computed (KiB)", 1 / KIB, "chunk_kib"),
         t.value("read_bytes_per_sample", "Read from the file: counted (KiB)", 1 / KIB, "read_kib"),
-        t.value("counted_reads", "Reads counted", exact=True),
         *t.timed("read_ms", "A random sample (ms)", "n"),
         against.ratio("ratio", "Against contiguous (×)", plain, "contiguous not measured", read_ms, "read_ms"),
-        *t.only(lambda record: record.has(compression="gzip"), PACKED, *inflated),
-        t.rate("sample_ms", "A sample in an epoch (ms)", _sample_ms, "epoch_s"),
     ]
 
 
@@ -94,15 +80,10 @@ def _alone(record: Record) -> Record | None:
 
 
 def _loader() -> list[t.Column]:
-    """Of epochs, and of those of one process and thread that were interleaved with them."""
-    alone_s = against.of_both(_alone, BASE, lambda _, alone: _epoch_s(alone))
+    """Of epochs, against those of one process and thread that were interleaved with them."""
     return [
         *FILE,
         *t.factors(reader="Inflated by", workers="Workers", threads="Threads", epoch_samples="Samples", batch="Batch"),
         *t.timed("epoch_s", "Loader wait, an epoch (s)", "n"),
-        t.rate("sample_ms", "A sample (ms)", _sample_ms, "epoch_s"),
-        t.derived("alone_epoch_s", "One process and thread (s)", alone_s),
-        against.ratio("ratio", "Against it (×)", _alone, BASE, _epoch_s, "epoch_s"),
-        against.apart("apart", "Epochs", _alone, BASE, "epoch_s"),
-        t.median("first_batch_ms", "First batch, workers started in it (ms)"),
+        against.ratio("ratio", "Against one process and thread (×)", _alone, BASE, _epoch_s, "epoch_s"),
     ]

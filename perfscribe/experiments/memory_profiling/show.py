@@ -109,10 +109,6 @@ def _peak_columns() -> list[t.Column]:
     """Peak by phase; of the whole beside its prediction and published ones."""
     known = references.load("memory_profiling")
 
-    def error_percent(record: Record) -> float:
-        error = 100 * (_predicted_bytes(record) / float(record.values["peak_bytes"]) - 1)
-        return round(error, 3) + 0.0  # never -0.0
-
     def of_source(source: str) -> Callable[[Record], Any]:
         def get(record: Record) -> Any:
             for metric in METRICS[record.factors["mode"]]:
@@ -126,10 +122,8 @@ def _peak_columns() -> list[t.Column]:
         *FACTORS,
         *(t.gib(f"{one}_peak", one.capitalize(), one, NO_PHASE) for one in PHASES),
         t.gib("peak", "Peak"),
-        t.gib("peak_unrecorded", "Without recording", "unrecorded"),
         t.gib("reserved", "Reserved", without="no caching allocator"),
         t.derived("predicted_gib", "Predicted (GiB)", lambda record: _predicted_bytes(record) / t.GIB),
-        t.derived("error_percent", "Error (%)", error_percent),
         *(t.quoted(f"peak_{source}", title, of_source(source)) for source, title in SOURCES.items()),
     ]
 

@@ -25,7 +25,6 @@ def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
         *t.factors(device="Device", terms="Terms", addend="Addend"),
         t.value("sum", "Sum", exact=True),
         t.value("relative_error", "Relative error"),
-        *t.exact(rounded_addend="Addend as stored", last_increment="Added by the last addition"),
         t.value("ulp_at_sum", "ulp at the sum"),
         t.published(name, "cs336-writeup-004", "sum", "Write-up 004"),
         t.published(name, "cs336-writeup-002", "sum", "Write-up 002"),

@@ -57,13 +57,7 @@ CAPTION = (
     "the optimizer's step alone, medians by the host clock, bars show the interquartile range. In groups by "
     "number of processes: AdamW unsharded, sharded by our optimizer, sharded by torch's."
 )
-MODELS = {
-    m.INIT: sharding.after_init,
-    m.PASSES: sharding.passes_peak,
-    m.BEFORE_STEP: sharding.before_step,
-    m.STEP: sharding.step_peak,
-    m.AFTER_STEP: sharding.before_step,
-}
+MODELS = {m.PASSES: sharding.passes_peak, m.BEFORE_STEP: sharding.before_step, m.STEP: sharding.step_peak}
 
 
 def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
@@ -188,16 +182,11 @@ def _saved() -> list[t.Column]:
         plain, ours = (predicted_bytes(record, record.factors["moment"], name) for name in names)
         return plain - ours
 
-    def error(record: Record) -> float | str:
-        found = saved(record)
-        return round(100 * (predicted(record) / found - 1), 3) + 0.0 if found else "nothing measured"
-
     return [
         *_factors(),
         MOMENT,
         t.derived("saved_gib", "Saved (GiB)", lambda r: saved(r) / t.GIB),
         t.derived("predicted_gib", "Predicted (GiB)", lambda r: predicted(r) / t.GIB),
-        t.derived("error_percent", "Error (%)", error),
     ]
 
 

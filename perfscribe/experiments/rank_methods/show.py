@@ -91,9 +91,7 @@ def _bound(record: Record, rank: int) -> dict[str, Any]:
         "asked_cores": binding.shown(binding.cores_of_mask(asked)),
         "asked_mask": asked,
         "granted_mask": granted[rank] if granted else "of another machine",
-        "as_asked": ("yes" if int(known, 16) == int(asked, 16) else "no") if known else "not told",
         "gpu": rank if near else NO_GPU,
-        "gpu_cores": nearest[rank] if near else NO_GPU,
         "nearness": binding.nearness(binding.cores_of_mask(known or asked), near) if near else NO_GPU,
     }
 
@@ -112,5 +110,5 @@ BOUND_COLUMNS = [
     *t.factors(cpu_bind="Binding", rank="Local rank"),
     *t.exact(asked_cores="Cores asked", asked_mask="Expected mask", granted_mask="Granted mask"),
     t.Column("published_mask", "Mask, published", lambda r: _published_mask(r, r.factors["rank"]), kind="published"),
-    *t.exact(as_asked="As asked", gpu="GPU", gpu_cores="Its nearest cores", nearness="Binding is"),
+    *t.exact(gpu="GPU", nearness="Binding is"),
 ]

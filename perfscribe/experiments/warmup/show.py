@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pandas as pd
@@ -27,18 +27,13 @@ def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
 
 
 def _columns() -> list[t.Column]:
-    def first(name: str) -> Callable[[Record], float]:
-        """Of the first timed step."""
-        return lambda record: float(record.samples[f"{name}_ms"][0][0])
-
     return [
         *FACTORS,
         t.mean("forward_ms", "Forward, mean (ms)"),
         t.std("forward_ms", "Std (ms)"),
         t.published("end_to_end", "brandon-snider", "forward_ms", "Forward, brandon-snider (ms)"),
         t.published("end_to_end", "brandon-snider", "forward_std_ms", "Std, brandon-snider (ms)"),
-        t.derived("first_step_ms", "First timed step (ms)", first("full_step")),
-        t.derived("first_forward_ms", "Of it forward (ms)", first("forward")),
+        t.derived("first_forward_ms", "First timed forward (ms)", lambda r: float(r.samples["forward_ms"][0][0])),
         t.derived("forward_ms", "Forward, median (ms)", lambda record: t.summary(record, "forward_ms").median),
         *t.timed("full_step_ms", "Full step, median (ms)"),
         t.count("full_step_ms"),
