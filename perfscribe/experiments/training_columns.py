@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from perfscribe.experiments.training_rows import CALLBACK, STEPPING, TWO_STEPS, nodes_of, ranks_per_node, steps_of
+from perfscribe.experiments.training_rows import CALLBACK, STEPPING, TWO_STEPS, nodes_of, ranks_per_node
 from perfscribe.records.records import Record
 from perfscribe.show import tables as t
 
@@ -44,7 +44,6 @@ def gib(figure: str, title: str, name: str) -> t.Column:
 SETUP = [t.factor("setup", "Setup", _setup), t.factor("world_size", "Total GPUs")]
 NODES = t.factor("nodes", "Nodes", nodes_of)
 WORKLOAD = [
-    t.factor("optimizer_steps", "Steps", steps_of),
     NODES,
     *t.factors(device="Device", loop="Loop", dtype="Dtype", num_epochs="Epochs", batch_size="Batch a rank"),
     *t.factors(grad_acc="Accumulation", weights="Initial weights"),
@@ -65,4 +64,3 @@ STEPS = [
     t.timer("step_ms"),
 ]
 WRAPPED = [t.value("wrapped_by", "Wrapped by", exact=True), t.value("units", "Units", exact=True)]
-ROWS_FROM = t.value("rows_from", "Training rows", exact=True)  # a file of SQuAD, or made here

@@ -10,7 +10,7 @@ from perfscribe.analytic.weak_scaling import efficiency_percent, inverted_percen
 from perfscribe.records.records import Record
 from perfscribe.show import tables as t
 from perfscribe.show.ceilings import mfu_percent
-from perfscribe.training.launching import TUNED, shape_of
+from perfscribe.training.launching import shape_of
 
 NO_GPU, NO_NVML = "not counted on a CPU", "NVML does not tell"
 NO_BASE = "no row with one rank"
@@ -34,15 +34,6 @@ def ranks_per_node(record: Record) -> int:
 def step_ms(record: Record) -> float | None:
     """Median time of an optimizer step; None where too few were timed."""
     return t.summary(record, "step_ms").median if any(record.samples.get("step_ms", [])) else None
-
-
-def steps_of(record: Record) -> int:
-    """Optimizer steps of the whole training."""
-    factors = record.factors
-    if factors["loop"] == TUNED:
-        return int(factors["steps"])
-    batches = -(-factors["train_size"] // (factors["batch_size"] * factors["world_size"]))
-    return int(factors["num_epochs"] * -(-batches // factors["grad_acc"]))
 
 
 def rows(records: Sequence[Record]) -> list[Record]:

@@ -316,8 +316,7 @@ class CrossNode(Problem):
 
     def __init__(self, site: Site) -> None:
         self.backend, self.library = ("nccl", "NCCL") if site.gpu else ("gloo", "Gloo")
-        nodes = {"backend": self.backend, "between": "two nodes of a cluster"}
-        self.cluster = any(site.rows("polaris.communication_nodes", status="ok", **nodes))
+        self.cluster = any(site.rows("polaris.communication_nodes", status="ok", backend=self.backend))
         super().__init__(site)
 
     def parts(self) -> Iterator[Part]:
@@ -368,10 +367,8 @@ class CrossNode(Problem):
 
     def row(self, metric: str) -> Row | None:
         """A metric, of a cluster's nodes where they were measured."""
-        levels = {"backend": self.backend, "implementation": "torch_ddp", "metric": metric}
-        if self.cluster:
-            return self.site.row("polaris.communication_nodes", between="two nodes of a cluster", **levels)
-        return self.site.row("polaris.communication", tool="torch_profiler", **levels)
+        levels = {"backend": self.backend, "implementation": "torch_ddp", "metric": metric, "tool": "torch_profiler"}
+        return self.site.row(f"polaris.communication{'_nodes' * self.cluster}", **levels)
 
     def rank(self, rank: int) -> Row | None:
         """A rank's figures within one machine."""

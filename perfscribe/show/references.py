@@ -18,6 +18,7 @@ from pathlib import Path
 Level = str | int | float | bool
 
 FOLDER = Path(__file__).resolve().parents[2] / "references"
+OF_002, OF_004 = "cs336-writeup-002", "cs336-writeup-004"
 WORDS = ("OOM", "N/A", "failed")  # what sources print in place of a figure
 TEXT_UNITS = ("dtype", "cores", "mask")  # units whose values are no numbers
 
@@ -122,6 +123,11 @@ def of_source(
         if same and all(name in levels and levels[name] == level for name, level in reference.factors.items()):
             return reference
     return None
+
+
+def short(source: str) -> str:
+    """A source as columns name it."""
+    return source.removeprefix("cs336-writeup-")
 
 
 def shown(references: Iterable[Reference], source: str, metric: str, levels: Mapping[str, object]) -> float | str:

@@ -21,13 +21,7 @@ TABLES, FIGURES = SHOWN.tables, SHOWN.figures
 NAME = "all_reduce"
 NO_NCCL = "none: gloo"
 MOST_TICKS = 5
-SOURCES = {
-    "cs336-writeup-002": "write-up 002",
-    "brandon-snider": "brandon-snider",
-    "yyin-dev": "yyin-dev",
-    "damek": "damek",
-    "kesavanramakrishnan": "kesavanramakrishnan",
-}
+SOURCES = (references.OF_002, "brandon-snider", "yyin-dev", "damek", "kesavanramakrishnan")
 NCCL = {
     "algorithm": "Algorithm",
     "protocol": "Protocol",
@@ -48,7 +42,7 @@ def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
     grid = [r for r in every if r.factors["grid"] == "sizes"]
     nccl = _nccl(every)
     known = references.load(NAME)
-    published = [_published_ms(source, title, known) for source, title in SOURCES.items()]
+    published = [_published_ms(source, known) for source in SOURCES]
     timed = [*_place()[1:], *_times(), *nccl, *published, ceilings.slowest_link(records)]
     timed_over_sizes = [*_place(), *_times(), *nccl]
     return [
@@ -144,7 +138,7 @@ def _nccl(records: Iterable[Record]) -> list[t.Column]:
     return t.only(lambda record: record.has(backend="nccl"), NO_NCCL, *t.exact(**NCCL))
 
 
-def _published_ms(source: str, title: str, known: Iterable[Reference]) -> t.Column:
+def _published_ms(source: str, known: Iterable[Reference]) -> t.Column:
     """Published times of the same processes and MB, the longest of its ranks where a source tells ranks apart."""
     own = [
         ref for ref in known if ref.source == source and not (ref.factors.get("collective") or ref.factors.get("nvls"))
@@ -154,7 +148,7 @@ def _published_ms(source: str, title: str, known: Iterable[Reference]) -> t.Colu
         levels = {name: record.factors[name] for name in ("backend", "world_size", "size_mb")}
         return max((ref.value for ref in references.find(own, "time_ms", **levels) if ref.value), default="none")
 
-    return t.quoted(f"published_{source}", f"{title} (ms)", get)
+    return t.quoted(f"published_{source}", f"{references.short(source)} (ms)", get)
 
 
 def figures(tables: Mapping[str, t.Table]) -> list[f.Figure]:

@@ -49,7 +49,6 @@ COLUMNS = [
     c.MFU,
     *c.STEPS,
     *c.WRAPPED,
-    c.ROWS_FROM,
 ]
 LOOPS = [
     *c.SETUP,

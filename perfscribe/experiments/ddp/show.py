@@ -247,7 +247,6 @@ def _phases() -> list[t.Column]:
         t.median("backward_ms", "Backward (ms)"),
         t.median("communication_ms", "After backward, communication (ms)"),
         t.median("optimizer_ms", "Optimizer (ms)"),
-        t.iqr("communication_ms", "IQR (ms)"),
         t.derived("copies_ms", "Copies of it (ms)", copies),
         t.median("marked_step_ms", "Step, waiting for each phase (ms)"),
         t.count("communication_ms"),

@@ -42,14 +42,8 @@ PASSES = {"forward": "forward_ms", "backward": "backward_ms", "forward+backward"
 ONE_PASS = "pass_ms"
 PUBLISHED = "mixed_precision"  # file of the write-ups' passes
 NO_FP32 = "fp32 not measured"
-SOURCES = {
-    "cs336-writeup-002": "002",
-    "cs336-writeup-004": "004",
-    "brandon-snider": "brandon-snider",
-    "damek": "damek",
-}
-# That give fp32 beside another dtype.
-WITH_FP32 = ("cs336-writeup-002", "cs336-writeup-004", "brandon-snider")
+WITH_FP32 = (references.OF_002, references.OF_004, "brandon-snider")  # beside another dtype
+SOURCES = (*WITH_FP32, "damek")
 
 
 def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
@@ -187,11 +181,11 @@ def _pass_columns(passes: Sequence[Record]) -> list[t.Column]:
         *SETTING,
         t.factor("device", "Device"),
         *(
-            t.quoted(f"ms_{source}", f"{name} (ms)", partial(published, source=source))
-            for source, name in SOURCES.items()
+            t.quoted(f"ms_{source}", f"{references.short(source)} (ms)", partial(published, source=source))
+            for source in SOURCES
         ),
         *(
-            t.quoted(f"speedup_{source}", f"{SOURCES[source]} (×)", partial(published_speedup, source=source))
+            t.quoted(f"speedup_{source}", f"{references.short(source)} (×)", partial(published_speedup, source=source))
             for source in WITH_FP32
         ),
     ]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -37,13 +36,7 @@ METRICS = {
     "forward": ("peak_forward_graph_gib", "peak_forward_gb"),
     "full_step": ("peak_full_step_gib", "peak_full_step_gb", "peak_full_step_forward_gb"),
 }
-SOURCES = {
-    "brandon-snider": "brandon-snider (GiB)",
-    "damek": "damek (GiB)",
-    "kbjiang": "kbjiang (GB)",
-    "cs336-writeup-002": "002 (GB)",
-    "cs336-writeup-004": "004 (GB)",
-}
+SOURCES = {"brandon-snider": "GiB", "damek": "GiB", "kbjiang": "GB", references.OF_002: "GB", references.OF_004: "GB"}
 PEAK_NOTE = (
     "Peak of the bytes handed out by torch's allocator, its counters reset at each phase; on a CPU replayed from the "
     "recorded history. Inference ends with the logits and keeps no graph, forward ends with the loss; neither has "
@@ -63,11 +56,7 @@ CAPTION = (
 def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
     """Peaks by phase, the residual stream, the largest blocks, timelines."""
     cells = records["memory_profiling"]
-    forward = [
-        replace(record, factors={name: level for name, level in record.factors.items() if name != "mode"})
-        for record in cells
-        if record.has(mode="forward")
-    ]
+    forward = [record for record in cells if record.has(mode="forward")]
     largest = t.expanded(_longest(cells), ["rank"], _largest)
     return [
         t.make(TABLES[0], "Peak memory by phase", cells, _peak_columns(), [PEAK_NOTE]),
@@ -124,7 +113,10 @@ def _peak_columns() -> list[t.Column]:
         t.gib("peak", "Peak"),
         t.gib("reserved", "Reserved", without="no caching allocator"),
         t.derived("predicted_gib", "Predicted (GiB)", lambda record: _predicted_bytes(record) / t.GIB),
-        *(t.quoted(f"peak_{source}", title, of_source(source)) for source, title in SOURCES.items()),
+        *(
+            t.quoted(f"peak_{source}", f"{references.short(source)} ({unit})", of_source(source))
+            for source, unit in SOURCES.items()
+        ),
     ]
 
 

@@ -29,7 +29,6 @@ COLUMNS = [
     c.MFU,
     *c.STEPS,
     *c.WRAPPED,
-    c.ROWS_FROM,
 ]
 CAPTION = "Samples per second of whole trainings; dashed: linear scaling."
 

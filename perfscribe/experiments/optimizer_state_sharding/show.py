@@ -194,13 +194,12 @@ def _times() -> list[t.Column]:
     """Step and optimizer times; the parts of ours."""
     parts = {"update_ms": "Update (ms)", "exchange_ms": "Exchange (ms)"}
     medians = [t.median(name, title) for name, title in parts.items()]
-    spreads = [replace(t.iqr(name, f"spread of {name}"), kind="unshown") for name in parts]
     off_by = t.derived("off_by", "Off by", lambda record: f"{record.values['difference']:.2g}", exact=True)
     return [
         *_factors(AVERAGING),
         *t.timed("step_ms", "Step (ms)", "n"),
         *t.timed("optimizer_ms", "Optimizer (ms)", "n"),
-        *t.only(_is_ours, "not apart", *medians, *spreads),
+        *t.only(_is_ours, "not apart", *medians),
         *t.only(_is_ours, "not compared", off_by),
         t.timer("step_ms"),
         _published("step_ms", f"Step, {SOURCE} (ms)"),

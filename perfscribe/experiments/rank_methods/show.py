@@ -84,15 +84,14 @@ def _bound(record: Record, rank: int) -> dict[str, Any]:
     """What was asked, what was granted, where its GPU's nearest cores are."""
     asked = record.series["asked"][rank]
     granted, nearest = record.series["granted"], record.series["gpu_cores"]
-    known = granted[rank] if granted else _published_mask(record, rank)
-    known = known if known.startswith("0x") else ""
+    mask = granted[rank] if granted and granted[rank].startswith("0x") else asked
     near = binding.parse_cpu_bind(f"list:{nearest[rank]}")[0] if rank < len(nearest) else None
     return {
         "asked_cores": binding.shown(binding.cores_of_mask(asked)),
         "asked_mask": asked,
         "granted_mask": granted[rank] if granted else "of another machine",
         "gpu": rank if near else NO_GPU,
-        "nearness": binding.nearness(binding.cores_of_mask(known or asked), near) if near else NO_GPU,
+        "nearness": binding.nearness(binding.cores_of_mask(mask), near) if near else NO_GPU,
     }
 
 

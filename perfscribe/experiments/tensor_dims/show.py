@@ -19,7 +19,6 @@ COLUMNS = [
     *t.factors(dtype="Data type", weights="Weights", samples="Dataset size (samples)", epochs="Epochs"),
     t.value("parameters", "Parameters", exact=True),
     columns.TOTAL,
-    *columns.BEHIND,
     *columns.LATER_EPOCHS,
     t.derived("lowest_per_s", "Throughput, lowest epoch (samples/s)", columns.lowest_per_s),
     t.derived("highest_per_s", "Highest (samples/s)", columns.highest_per_s),
