@@ -58,8 +58,8 @@ def summarise(rounds: Rounds) -> Summary:
     )
 
 
-def median_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> tuple[float, float, float] | None:
-    """Closest symmetric pair of order statistics that holds the median with at least `confidence`, and its coverage.
+def median_interval(values: Sequence[float]) -> tuple[float, float] | None:
+    """Closest symmetric pair of order statistics that holds the median with at least 95 %.
 
     Independent values of any one continuous distribution: the k-th smallest and k-th largest of n hold the median
     with probability 1 - 2 P(Binomial(n, 1/2) < k). None where even smallest and largest cover less.
@@ -70,9 +70,9 @@ def median_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> 
     tail = 0.0
     for k in range(1, n // 2 + 1):
         tail += math.comb(n, k - 1) / 2**n
-        if 1 - 2 * tail < confidence:
+        if 1 - 2 * tail < CONFIDENCE:
             break
-        best = (float(ordered[k - 1]), float(ordered[n - k]), 1 - 2 * tail)
+        best = float(ordered[k - 1]), float(ordered[n - k])
     return best
 
 

@@ -68,15 +68,10 @@ class BenchmarkingScript(Problem):
     """Forward and backward times, and warm-up."""
 
     name = "benchmarking_script"
-    details = (
-        SCRIPT,
-        "cs336.benchmarking_rates",
-        "cs336.benchmarking_warmup",
-        "cs336.benchmarking_steps",
-    )
+    details = (SCRIPT, "cs336.benchmarking_rates", "cs336.benchmarking_warmup")
     letters = "(b)-(c)"
     figure = "cs336.benchmarking_steps"
-    SCRIPT, _, WARMUP, _ = details
+    SCRIPT, _, WARMUP = details
     PASSES = ("forward", "backward")
 
     def __init__(self, site: Site) -> None:
@@ -370,15 +365,10 @@ class MemoryProfiling(Problem):
     """Peaks of inference and of a full step."""
 
     name = "memory_profiling"
-    details = (
-        "cs336.memory_peaks",
-        "cs336.memory_timelines",
-        "cs336.memory_residual",
-        "cs336.memory_largest",
-    )
+    details = ("cs336.memory_peaks", "cs336.memory_residual", "cs336.memory_largest")
     letters = "(a)-(e)"
     figure = "cs336.memory_timeline"
-    PEAKS, _, RESIDUAL, LARGEST = details
+    PEAKS, RESIDUAL, LARGEST = details
     PHASES = ("forward", "backward", "optimizer")
     COLUMNS = (("inference", "fp32"), ("full_step", "fp32"), ("inference", "bf16"), ("full_step", "bf16"))
 

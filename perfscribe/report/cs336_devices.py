@@ -393,7 +393,7 @@ class OverlapIndividualBenchmarking(Ddp):
     """Communication during backward, tensor by tensor."""
 
     name = "ddp_overlap_individual_parameters_benchmarking"
-    details = ("cs336.ddp_timeline", "cs336.ddp_timeline_spans")
+    details = ("cs336.ddp_timeline",)
     letters = "(a)-(b)"
     figure, figure_of_yours = "cs336.ddp_timeline", "cs336.subject_ddp_timeline"
     OVERLAP = "overlap_individual"

@@ -12,6 +12,8 @@ from perfscribe.show import markdown_tables
 # Rows of a table that a page shows; the CSV has all.
 MOST_ROWS = 40
 MORE, SUBJECTS = "more", "subjects"
+# What figures are drawn from, step by step and span by span: no page shows it.
+DRAWN = ("cs336.benchmarking_steps", "cs336.memory_timelines", "cs336.ddp_timeline_spans", "cs336.subject_ddp_spans")
 # Pages that belong to no problem: name, title, chapter, tables and figures.
 OTHERS: Sequence[tuple[str, str, str, Sequence[str]]] = (
     (
@@ -26,7 +28,7 @@ OTHERS: Sequence[tuple[str, str, str, Sequence[str]]] = (
         "cs336",
         (
             *("cs336.subjects", "cs336.subject_flash", "cs336.subject_leaderboard", "cs336.subject_ddp"),
-            *("cs336.subject_ddp_spans", "cs336.subject_sharding", "cs336.subject_sharding_kinds"),
+            *("cs336.subject_sharding", "cs336.subject_sharding_kinds"),
         ),
     ),
     ("collectives", "Collectives", "cs336", ("cs336.collectives",)),
@@ -40,7 +42,7 @@ def pages(
     """Markdown by the page's name. figures: captions by id; tables: the folder of the CSV files."""
     wanted = [(problem.name, problem.heading, problem.details, problem.figure) for problem in problems]
     wanted += [(name, title, ids, "") for name, title, chapter, ids in OTHERS if chapter in chapters]
-    named = {one for *_, ids, _ in wanted for one in ids}
+    named = {*DRAWN, *(one for *_, ids, _ in wanted for one in ids)}
     there = sorted(path.stem for path in tables.glob("*.csv") if path.with_suffix(".json").is_file())
     # On no other page: so that an experiment of one's own is shown by itself.
     further = [one for one in there if one not in named and one.partition(".")[0] in chapters]

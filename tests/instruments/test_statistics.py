@@ -25,14 +25,10 @@ def test_summary_of_known_samples():
     assert summary.std == pytest.approx(math.sqrt(sum((x - 22) ** 2 for x in (1, 2, 3, 4, 100)) / 4))
 
 
-@pytest.mark.parametrize(
-    "n, rank, coverage",  # from the binomial distribution: 1 - 2 P(B(n, 1/2) < rank)
-    [(6, 1, 0.96875), (9, 2, 0.9609375), (40, 14, 0.9615226917)],
-)
-def test_order_statistics_of_the_median_interval(n, rank, coverage):
-    low, high, covered = median_interval([float(i) for i in range(1, n + 1)])
-    assert (low, high) == (rank, n + 1 - rank)
-    assert covered == pytest.approx(coverage)
+# From the binomial distribution: 1 - 2 P(B(n, 1/2) < rank) is 0.969, 0.961 and 0.962.
+@pytest.mark.parametrize("n, rank", [(6, 1), (9, 2), (40, 14)])
+def test_order_statistics_of_the_median_interval(n, rank):
+    assert median_interval([float(i) for i in range(1, n + 1)]) == (rank, n + 1 - rank)
 
 
 @given(st.lists(st.lists(times, min_size=1, max_size=6), min_size=1, max_size=9))

@@ -77,7 +77,7 @@ def test_every_kept_table_and_figure_is_on_a_page() -> None:
     made = {one for presentation in shown for one in (*presentation.tables, *presentation.figures)}
     problems = [problem for *_, of in handin.chapters(registry.CHAPTERS) for problem in of]
     named = {one for problem in problems for one in (*problem.details, problem.figure, problem.figure_of_yours)} - {""}
-    named |= {one for *_, ids in details.OTHERS for one in ids}
+    named |= {*details.DRAWN, *(one for *_, ids in details.OTHERS for one in ids)}
     assert made == named
 
 

@@ -33,7 +33,6 @@ RULES = (
 )
 # What the sizes of one way to communicate have in common.
 WAY = ("operation", "backend", "device", "transport", "world_size", "megabyte")
-NEVER_STARTED = ("skipped", "unsupported", "not_run")
 
 
 def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
@@ -56,26 +55,17 @@ def _way_of(record: Record) -> tuple[Any, ...]:
 
 
 def _once(records: Iterable[Record]) -> list[Record]:
-    """The records without cells that the preset leaves out while it has the same message, timed within other limits.
-
-    Cells that were not to be measured, or cannot be here, come last, those of one reason beside each other.
-    """
+    """The records without cells that the preset leaves out while it has the same message, timed within other limits."""
     every = list(records)
     planned = {(*_way_of(record), record.factors["size_mb"]) for record in every if record.status != "skipped"}
-    kept = [r for r in every if r.status != "skipped" or (*_way_of(r), r.factors["size_mb"]) not in planned]
-    return _lacking_last(kept)
-
-
-def _lacking_last(records: Iterable[Record]) -> list[Record]:
-    """In their order, but for those without figures from the start, which follow by status and reason."""
-    return sorted(records, key=lambda r: (r.status, r.reason) if r.status in NEVER_STARTED else ("", ""))
+    return [r for r in every if r.status != "skipped" or (*_way_of(r), r.factors["size_mb"]) not in planned]
 
 
 def _swept(every: Iterable[Record]) -> list[Record]:
     """The sweep, the forced transports, and the homework's cells of the same ways, by size."""
     groups = t.grouped(every, _way_of).values()
     swept = [group for group in groups if any(one.factors["grid"] != "sizes" for one in group)]
-    return _lacking_last(one for group in swept for one in sorted(group, key=lambda r: r.factors["size_mb"]))
+    return [one for group in swept for one in sorted(group, key=lambda r: r.factors["size_mb"])]
 
 
 def message(record: Record) -> str:

@@ -128,7 +128,7 @@ def _exposed(row: Record) -> dict[str, Any]:
     interval = median_interval(above)
     if interval is None:
         return found | dict.fromkeys(LIMITS, TOO_FEW_TURNS)
-    return found | {name: limit + least for name, limit in zip(LIMITS, interval[:2], strict=True)}
+    return found | {name: limit + least for name, limit in zip(LIMITS, interval, strict=True)}
 
 
 def _spent(row: Record) -> dict[str, Any]:
