@@ -18,8 +18,6 @@ from perfscribe.show.tables import NOTHING
 
 # From how many neighbouring rows on that lack figures for one reason the report shows one row for all.
 FOLDED_FROM = 3
-# Cells that nothing ran of.
-NOT_TRIED = ("skipped", "unsupported", "not_run")
 # Published figures stand as their source prints them; those with more digits, as after a conversion, are rounded.
 LONGEST_PUBLISHED_DIGITS, PUBLISHED_DIGITS = 7, 5
 EMPTY_NOTE = "No cell of the plan belongs in this table."
@@ -71,7 +69,7 @@ def to_markdown(folder: Path, table_id: str, most_rows: int = 0) -> str:
     read = _read_rows(folder / f"{table_id}.csv")
     if not read:
         return f"{EMPTY_NOTE}\n"
-    measured = [row for row in read if row["status"] == "ok" and row.get("origin") != "predicted"]
+    measured = [row for row in read if row["status"] == "ok"]
     spreads = {column["spread"] for column in description["columns"] if column["spread"]}
     columns: list[dict[str, Any]] = []
     constant: list[dict[str, Any]] = []
@@ -159,11 +157,6 @@ def _folded(group: Sequence[Mapping[str, str]], columns: Sequence[Mapping[str, A
     return shown | {"status": group[0]["status"], "reason": reason, "flags": "", "environment": ""}
 
 
-def _origin(row: Mapping[str, str]) -> str:
-    """Where a row's figures are from; what was not tried has none."""
-    return "not measured" if row["status"] in NOT_TRIED and row["origin"] == "measured" else row["origin"]
-
-
 def _markdown_row(row: Mapping[str, str], columns: Sequence[Mapping[str, Any]], remarks: list[str]) -> list[str]:
     """The row's cells; its remark is added to remarks, and its number stands at the row's first figure."""
     lacking = row["status"] != "ok"
@@ -174,7 +167,7 @@ def _markdown_row(row: Mapping[str, str], columns: Sequence[Mapping[str, Any]], 
     shown, marked = [], not remark
     for column in columns:
         is_figure = column["kind"] == "figure"
-        text = _origin(row) if column["name"] == "origin" else as_shown(row[column["name"]], column, row)
+        text = as_shown(row[column["name"]], column, row)
         marks_here = is_figure and (row[column["name"]] == row["status"] if lacking else not marked)
         shown.append(markdown_text(text) + (mark if marks_here else ""))
         marked = marked or marks_here

@@ -251,7 +251,6 @@ class Table:
 
     id: str
     title: str
-    experiment: str
     columns: list[Column]
     frame: pd.DataFrame
     notes: list[str] = field(default_factory=list)
@@ -375,8 +374,7 @@ def make(
     if len(set(names)) != len(names):
         raise ValueError(f"{table_id}: two columns have the same name")
     frame = pd.DataFrame([_row(record, columns) for record in records], columns=names, dtype=object)
-    experiment = records[0].experiment if records else ""
-    return Table(table_id, title, experiment, list(columns), frame, list(notes))
+    return Table(table_id, title, list(columns), frame, list(notes))
 
 
 def _with_rounds(columns: Sequence[Column], records: Sequence[Record]) -> list[Column]:
@@ -428,15 +426,11 @@ def write(table: Table, folder: Path) -> None:
     _filled(table).to_csv(text, index=False, lineterminator="\n")
     files.write_text(folder / f"{table.id}.csv", text.getvalue())
     description = {
-        "id": table.id,
         "title": table.title,
-        "experiment": table.experiment,
         "columns": [
             {"name": c.name, "title": c.title, "kind": c.kind, "spread": c.spread, "exact": c.exact}
             for c in table.columns
         ],
-        "rows": len(table.frame),
-        "ok": len(table.ok),
         "notes": table.notes,
     }
     files.write_json(folder / f"{table.id}.json", description)

@@ -34,15 +34,11 @@ VARIANCE_NOTE = (
 
 
 def _published(metric: str) -> Callable[[Record], str]:
-    """What the write-ups print for the same dtype, `differ` where they disagree."""
-    known = references.load("autocast_dtypes")
+    """What the write-ups, which agree, print for the same dtype."""
 
     def get(record: Record) -> str:
-        dtype = record.factors["dtype"]
-        found = {
-            ref.text.removeprefix("torch.") for ref in known if ref.metric == metric and ref.factors["dtype"] == dtype
-        }
-        return found.pop() if len(found) == 1 else "differ" if found else "none"
+        found = references.find(references.load("autocast_dtypes"), metric, dtype=record.factors["dtype"])
+        return found[0].text.removeprefix("torch.") if found else "none"
 
     return get
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -46,17 +46,13 @@ def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
     inputs = [replace(record, factors=record.factors | {"key": key}) for record in made for key in INPUTS]
     columns = [
         t.factor("key", "Config key"),
-        _text("symbol", "Symbol", lambda r: INPUTS[r.factors["key"]][0]),
-        _text("quantity", "Quantity", lambda r: INPUTS[r.factors["key"]][1]),
+        t.factor("symbol", "Symbol", lambda r: INPUTS[r.factors["key"]][0]),
+        t.factor("quantity", "Quantity", lambda r: INPUTS[r.factors["key"]][1]),
         t.derived("value", "Value", lambda r: r.factors[r.factors["key"]], exact=True),
-        _text("unit", "Unit", lambda r: INPUTS[r.factors["key"]][2]),
+        t.factor("unit", "Unit", lambda r: INPUTS[r.factors["key"]][2]),
     ]
     note = f"Config keys stand below experiments.{NAME}."
     return [t.make(TABLES[0], "What is given", inputs, columns, [note]), _steps(made)]
-
-
-def _text(name: str, title: str, get: Callable[[Record], Any], kind: str = "factor") -> t.Column:
-    return t.Column(name, title, get, kind=kind, exact=True)
 
 
 def _steps(made: list[Record]) -> t.Table:
@@ -70,7 +66,7 @@ def _steps(made: list[Record]) -> t.Table:
             metric = f"step_{KINDS.get(row.values.get('unit', ''), 'count')}"
             return references.shown(known, source, metric, row.factors)
 
-        return _text(f"published_{source}", source, get, "published")
+        return t.quoted(f"published_{source}", source, get)
 
     columns = [
         *t.factors(part="Part", step="Step"),

@@ -114,14 +114,10 @@ def _optimizer(cell: Record) -> Record:
 
 
 def _summary(rows: Iterable[Record]) -> list[Record]:
-    """One row a subject and kernel, by rank."""
+    """One row a subject and kernel; of a kernel the correct ones first, the fastest at their head."""
     grouped = t.grouped(rows, lambda row: (row.factors["kernel"], row.factors["subject"]))
     made = [_of_kernel(kernel, subject, of) for (kernel, subject), of in grouped.items()]
     made.sort(key=lambda one: (one.factors["kernel"], one.factors["correct"] != "yes", one.values.get("over_ours", 0)))
-    for row in made:
-        same = [one for one in made if one.factors["kernel"] == row.factors["kernel"]]
-        right = row.factors["correct"] == "yes"
-        row.values["rank"] = f"{same.index(row) + 1} of {len(same)}" if right else "not ranked"
     return made
 
 
@@ -148,7 +144,6 @@ def _summarised() -> list[t.Column]:
     return [
         *t.factors(kernel="Kernel", subject="Subject", correct="Correct", cells="Rows ok"),
         t.value("over_ours", "Time over ours (×)"),
-        t.value("rank", "Rank", exact=True),
         t.factor("said", "Remark"),
     ]
 
