@@ -62,10 +62,11 @@ def _once(records: Iterable[Record]) -> list[Record]:
 
 
 def _swept(every: Iterable[Record]) -> list[Record]:
-    """The sweep, the forced transports, and the homework's cells of the same ways, by size."""
+    """The sweep, the forced transports, and the homework's cells of the same ways, by size; what has no times last."""
     groups = t.grouped(every, _way_of).values()
     swept = [group for group in groups if any(one.factors["grid"] != "sizes" for one in group)]
-    return [one for group in swept for one in sorted(group, key=lambda r: r.factors["size_mb"])]
+    found = [one for group in swept for one in sorted(group, key=lambda r: r.factors["size_mb"])]
+    return sorted(found, key=lambda r: ("", "") if r.samples else (r.status, r.reason))
 
 
 def message(record: Record) -> str:
