@@ -109,16 +109,16 @@ def median(sample: str, title: str, name: str = "") -> Column:
     )
 
 
-def iqr(sample: str, title: str = "IQR", name: str = "") -> Column:
+def iqr(sample: str, title: str = "IQR") -> Column:
     """Interquartile range of a sample; one sample has none."""
-    return Column(f"{name or sample}_iqr", title, lambda r: _iqr(r, sample))
+    return Column(f"{sample}_iqr", title, lambda r: _iqr(r, sample))
 
 
-def timed(sample: str, title: str, counted: str = "", name: str = "") -> list[Column]:
+def timed(sample: str, title: str, counted: str = "") -> list[Column]:
     """Median and interquartile range of a sample whose name ends in its unit. counted: title of how many, if told."""
     unit = sample.rpartition("_")[2]
-    columns = [median(sample, title, name=name), iqr(sample, f"IQR ({unit})", name=name)]
-    return [*columns, count(sample, counted, name)] if counted else columns
+    columns = [median(sample, title), iqr(sample, f"IQR ({unit})")]
+    return [*columns, count(sample, counted)] if counted else columns
 
 
 def mean(sample: str, title: str) -> Column:
