@@ -12,7 +12,7 @@ from local_slurm import ASK, LocalSlurm, NotHere, require
 
 
 @contextlib.contextmanager
-def cluster(accounting: bool = False, **more: object) -> Iterator[LocalSlurm]:
+def cluster(**more: object) -> Iterator[LocalSlurm]:
     """A cluster of two nodes, down when left.
 
     The test is skipped where this machine cannot have one, and where it lacks Slurm's packages, unless
@@ -24,10 +24,10 @@ def cluster(accounting: bool = False, **more: object) -> Iterator[LocalSlurm]:
     try:
         if importlib.util.find_spec("snakemake_executor_plugin_slurm") is None:
             raise NotHere("snakemake-executor-plugin-slurm is not installed")
-        require(accounting, install=required or asked_for)
+        require(install=required or asked_for)
     except NotHere as reason:
         if required:
             pytest.fail(f"REQUIRE names slurm, but {reason}")
         pytest.skip(str(reason))
-    with LocalSlurm(accounting=accounting, **more) as up:  # type: ignore[arg-type]
+    with LocalSlurm(**more) as up:  # type: ignore[arg-type]
         yield up

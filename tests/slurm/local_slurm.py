@@ -26,7 +26,6 @@ from pathlib import Path
 from typing import Any
 
 PACKAGES = {"munged": "munge", "slurmctld": "slurmctld", "slurmd": "slurmd", "sbatch": "slurm-client", "ip": "iproute2"}
-ACCOUNTING_PACKAGES = {"slurmdbd": "slurmdbd", "mariadbd": "mariadb-server"}
 PATH = f"{os.environ.get('PATH', '')}:/usr/local/sbin:/usr/sbin:/sbin"
 # By which a user lets tests install packages.
 ASK = "PERFSCRIBE_SLURM_TESTS=1"
@@ -57,7 +56,7 @@ class NotHere(Exception):
     """This machine cannot have the cluster; the text says why."""
 
 
-def require(accounting: bool = False, install: bool = True) -> None:
+def require(install: bool = True) -> None:
     """Install the packages that are missing. NotHere: no root, no Debian, no name spaces, or they cannot be had.
 
     install: False where this machine must have them already.
@@ -66,8 +65,7 @@ def require(accounting: bool = False, install: bool = True) -> None:
         raise NotHere("a cluster in network name spaces needs root")
     if shutil.which("apt-get") is None:
         raise NotHere("Slurm is installed by apt-get, which only Debian and its kin have")
-    programs = PACKAGES | (ACCOUNTING_PACKAGES if accounting else {})
-    packages = sorted({package for program, package in programs.items() if shutil.which(program, path=PATH) is None})
+    packages = sorted({package for program, package in PACKAGES.items() if shutil.which(program, path=PATH) is None})
     if packages and not install:
         raise NotHere(f"{' '.join(packages)} is not installed; {ASK} lets the tests install it")
     if packages:
@@ -153,18 +151,18 @@ def wait_for(condition: Callable[[], Any], timeout_s: float, what: str) -> Any:
 
 
 class LocalSlurm:
-    """The cluster: nodes node1, node2 and `ctl`, where slurmctld and the database sit. Use it as a context."""
+    """The cluster: nodes node1, node2 and `ctl`, where slurmctld sits. Use it as a context."""
 
-    def __init__(self, cpus: int = 4, accounting: bool = False, more_conf: str = "") -> None:
+    def __init__(self, cpus: int = 4, more_conf: str = "") -> None:
         self.nodes = ["node1", "node2"]
-        self.cpus, self.accounting, self.more_conf = cpus, accounting, more_conf
+        self.cpus, self.more_conf = cpus, more_conf
         self.name = f"ps{os.getpid()}{chr(ord('a') + next(_COUNT) % 26)}"
         self.met: set[str] = set()  # states of jobs that jobs() has told
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self._claim = socket.socket(socket.AF_UNIX)
 
     def __enter__(self) -> LocalSlurm:
-        require(self.accounting)
+        require()
         # Paths of Unix sockets are short.
         self.folder = Path(tempfile.mkdtemp(prefix="ps-slurm-", dir="/tmp"))
         self.folder.chmod(0o755)
@@ -252,8 +250,6 @@ class LocalSlurm:
         own = {f"--{kind}-file={self.folder}/munge.{kind}" for kind in ("key", "log", "pid", "seed")}
         self._start("munged", "munged", "-F", "--force", f"--socket={self.folder}/munge", *sorted(own))
         wait_for((self.folder / "munge").exists, START_S, "munged")
-        if self.accounting:
-            self._start_accounting()
         self._start("slurmctld", "slurmctld", "-D", node="ctl")
         wait_for(lambda: "UP" in self.ask("scontrol", "ping"), START_S, "slurmctld")
         for node in self.nodes:
@@ -305,42 +301,13 @@ class LocalSlurm:
             for node in self.nodes
         ]
         text = CONF.format(name=self.name, folder=self.folder, address=self._address("ctl"))
-        storage = ACCOUNTING_CONF.format(folder=self.folder, address=self._address("ctl"))
-        none = "AccountingStorageType=accounting_storage/none\nJobAcctGatherType=jobacct_gather/none"
-        more = [storage if self.accounting else none, *nodes, PARTITION, self.more_conf]
+        more = [*nodes, PARTITION, self.more_conf]
         (self.etc / "slurm.conf").write_text("\n".join([text, *more]) + "\n")
         (self.etc / "cgroup.conf").write_text("CgroupAutomount=no\n")
 
     def _start_node(self, node: str) -> None:
         (self.folder / node).mkdir(exist_ok=True)
         self._start(f"slurmd-{node}", "slurmd", "-D", "-N", node, node=node)
-
-    def _start_accounting(self) -> None:
-        data, socket = self.folder / "db", self.folder / "db.socket"
-        options = ["--no-defaults", "--user=root", f"--datadir={data}"]
-        _run("mariadb-install-db", *options, "--auth-root-authentication-method=normal", "--skip-test-db")
-        small = ["--innodb-buffer-pool-size=64M", "--innodb-log-file-size=16M", "--innodb-flush-log-at-trx-commit=0"]
-        where = [f"--socket={socket}", f"--pid-file={self.folder}/db.pid", "--bind-address=127.0.0.1", "--port=3306"]
-        more = ["--innodb-lock-wait-timeout=900", "--performance-schema=OFF"]
-        self._start("mariadbd", "mariadbd", *options, *where, *small, *more, node="ctl")
-        client = ["mariadb", "--no-defaults", f"--socket={socket}", "-u", "root", "-e"]
-        wait_for(lambda: _run(*client, "select 1", check=False).returncode == 0, START_S, "mariadbd")
-        _run(
-            *client,
-            "create database acct; create user s@localhost identified by 's'; grant all on acct.* to s@localhost",
-        )
-        conf = self.etc / "slurmdbd.conf"
-        conf.write_text(DATABASE_CONF.format(folder=self.folder, address=self._address("ctl")))
-        conf.chmod(0o600)
-        self._start("slurmdbd", "slurmdbd", "-D", node="ctl")
-        known = [
-            f"add cluster {self.name}",
-            "add account test Description=t Organization=t",
-            "add user root Account=test",
-        ]
-        wait_for(lambda: "error" not in self.ask("sacctmgr", "-n", "show", "cluster"), START_S, "slurmdbd")
-        for words in known:  # before slurmctld starts
-            self.ask("sacctmgr", "-i", *words.split())
 
     def _start(self, name: str, *command: str, node: str = "") -> None:
         inside = ["nsenter", f"--net=/run/netns/{self.name}-{node}", "unshare", "--uts", "--mount", "sh", "-c", ENTER]
@@ -411,26 +378,7 @@ MinJobAge=86400
 KillWait=5
 SlurmdTimeout=10
 SlurmctldTimeout=30
-UnkillableStepTimeout=30"""
-ACCOUNTING_CONF = """\
-AccountingStorageType=accounting_storage/slurmdbd
-AccountingStorageHost={address}
-AccountingStoragePass={folder}/munge
-JobAcctGatherType=jobacct_gather/linux
-JobAcctGatherFrequency=task=2
-JobAcctGatherParams=NoShared,OverMemoryKill"""
-DATABASE_CONF = """\
-AuthType=auth/munge
-AuthInfo=socket={folder}/munge
-DbdHost=ctl
-DbdAddr={address}
-SlurmUser=root
-PidFile={folder}/slurmdbd.pid
-StorageType=accounting_storage/mysql
-StorageHost=127.0.0.1
-StoragePort=3306
-StorageUser=s
-StoragePass=s
-StorageLoc=acct
-"""
+UnkillableStepTimeout=30
+AccountingStorageType=accounting_storage/none
+JobAcctGatherType=jobacct_gather/none"""
 PARTITION = "PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP"

@@ -99,15 +99,18 @@ def time_limit(folder: Path, slurm: LocalSlurm) -> Ran:
 
 
 def lost_thrice(folder: Path, slurm: LocalSlurm) -> Ran:
-    """As often as a job is submitted; then the same command again."""
+    """As often as a job is submitted; then the same command again.
+
+    Twice within the same cell, without a word as where it takes more memory than its job has.
+    """
     space = one_job(folder, slurm)
     side_file = space.add_staged(cells=5)
     run = space.begin()
-    for cells in (1, 2, 3):
-        job, _ = space.after(side_file, cells)
-        slurm.ask("scancel", job)
+    for begun, killed in ((2, True), (3, True), (4, False)):
+        wait_for(lambda begun=begun: faulty.notes(side_file).total() == begun, 240, f"{begun} cells to begin")
+        job, _ = space.job_running()
+        slurm.ask("scancel", *(["--signal=KILL", f"{job}.0"] if killed else [job]))
         ended(slurm, job)
-        faulty.let_end(side_file, cells + 1)
     assert run.wait(RUN_S) == 1, tail(run.log())
     first = run.log()
     faulty.let_end(side_file, 5)
@@ -182,45 +185,8 @@ def preempted(folder: Path, slurm: LocalSlurm) -> Ran:
     return disturbed(folder, slurm, disturb)
 
 
-HUNGRY = """def cells(config):
-    return [Cell({"n": n}, cost=n) for n in config["n"]]
-
-
-def run(cell):
-    import time
-
-    note("start", cell)
-    if cell["n"] == 1:
-        kept = bytearray(900 * 2**20)
-        for _ in range(600):
-            kept[:: 4096] = bytes(len(kept[:: 4096]))
-            time.sleep(0.1)
-    return done(cell)
-"""
-
-
-def hungry(folder: Path, slurm: LocalSlurm) -> Ran:
-    """More memory than the job asked for; with accounting, by which slurmd sees it."""
-    space = OnSlurm(folder, slurm, account="test", mem_mb=600, max_jobs=1)
-    space.only()
-    side_file = folder / "executions"
-    space.add_experiment("hungry", faulty.source("hungry", side_file, HUNGRY), n=[0, 1, 2])
-    log = space.finish()
-
-    def accounted() -> str:
-        said = slurm.ask("sacct", "--noheader", "--parsable2", "--format=JobID,Account,State")
-        whole = [line.split("|") for line in said.splitlines() if "." not in line.split("|")[0]]
-        return said if len(whole) == len(jobs_of(log)) and whole[-1][1:] == ["test", "COMPLETED"] else ""
-
-    return Ran(space, log, "", side_file, said=wait_for(accounted, 120, "sacct's rows"))
-
-
 SHARED = (lost_thrice, time_limit, kill_9, interrupt, spread, refused)
-OWN = {
-    hungry: {"accounting": True},
-    node_down: {"more_conf": CONF},
-    preempted: {"more_conf": CONF},
-}
+OWN = (node_down, preempted)
 
 
 @pytest.fixture(scope="module")
@@ -236,7 +202,7 @@ def ran(slurm: LocalSlurm, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     met = slurm.met
 
     def alone(scenario: Callable[[Path, LocalSlurm], Ran]) -> Ran:
-        with cluster(**OWN[scenario]) as own:
+        with cluster(more_conf=CONF) as own:
             own.met = met
             return scenario(folder / scenario.__name__, own)
 
@@ -254,10 +220,11 @@ def test_a_job_that_its_time_limit_ends_is_taken_up_again(ran: Callable[..., Ran
 
 def test_a_job_that_is_lost_thrice_ends_the_run_and_the_next_one_finishes_the_rest(ran: Callable[..., Ran]) -> None:
     run = ran(lost_thrice)
-    assert [run.states[job] for job in run.jobs] == ["CANCELLED"] * 3 + ["COMPLETED"]
+    assert [run.states[job] for job in run.jobs] == ["FAILED"] * 2 + ["CANCELLED", "COMPLETED"]
     assert "logs/local/measure_slow_0.log" in run.log
-    assert set(run.ended.values()) == {1} and len(run.ended) == 5 and run.lost <= 3
-    assert [row["status"] for row in run.space.rows("slow")] == ["ok"] * 5
+    assert set(run.ended.values()) == {1} and len(run.ended) == 4 and run.lost <= 3
+    ends = [(row["status"], row["reason"]) for row in run.space.rows("slow")]
+    assert ends == [("ok", ""), ("failed", "killed its job twice"), *[("ok", "")] * 3], tail(run.log)
 
 
 def test_kill_9_of_the_driver_and_the_same_command_again(ran: Callable[..., Ran]) -> None:
@@ -328,13 +295,3 @@ def test_a_job_that_is_preempted_for_good_is_queued_again(ran: Callable[..., Ran
     run = ran(preempted)
     assert run.jobs == [run.job] and "Restarts=1" in run.said and "PREEMPTED" in run.space.slurm.met
     assert run.each_cell_once and run.lost <= 1
-
-
-def test_with_accounting_and_a_job_that_is_killed_for_its_memory(ran: Callable[..., Ran]) -> None:
-    run = ran(hungry)
-    rows = [(row["status"], row["reason"]) for row in run.space.rows("hungry")]
-    assert rows == [("ok", ""), ("failed", "killed its job twice"), ("ok", "")], tail(run.log)
-    accounted = [line.split("|") for line in run.said.splitlines()]
-    assert {account for _, account, _ in accounted} == {"test"}
-    killed = [state for job, _, state in accounted if job.endswith(".0") and state != "COMPLETED"]
-    assert killed == ["CANCELLED by 0"] * 2, run.said  # slurmd ended both steps that took more than their memory
