@@ -13,9 +13,8 @@ import torch.nn.functional as F
 from ranks import run_ranks
 from torch import Tensor, nn
 
-from perfscribe.analytic import bucket_model
 from perfscribe.analytic.parameters import transformer_parameters
-from perfscribe.analytic.shapes import SIZES, Shape
+from perfscribe.analytic.shapes import Shape
 from perfscribe.distributed.ddp import BucketedDDP, DataParallel, FlatDDP, NaiveDDP, OverlappedDDP
 from perfscribe.models.transformer import Model, next_token_loss
 
@@ -222,13 +221,3 @@ def switched_off(rank: int, wrapper: str) -> None:
 
 def test_communication_off() -> None:
     run_ranks(one_after_the_other, 2, switched_off, ())
-
-
-def test_buckets_of_the_xl_model() -> None:
-    """As a public note on this homework counts them, of float32 tensors in reverse order of registration."""
-    xl = SIZES["xl"]
-    d, ff, vocabulary = xl.d_model, xl.d_ff, xl.vocab_size
-    block = [d * ff] * 3 + [d] + [d * d] * 4 + [d]
-    sizes = [4 * numel for numel in (vocabulary * d, d, *block * xl.layers, vocabulary * d)]
-    counts = {mib: len(bucket_model.fill_buckets(sizes, mib * 2**20)) for mib in (10, 100, 1000)}
-    assert counts == {10: 339, 100: 98, 1000: 8}

@@ -7,10 +7,6 @@ from typing import Any
 import fsdp_cases
 import pytest
 
-from perfscribe.analytic import fsdp_memory, fsdp_traffic
-from perfscribe.analytic.fsdp_memory import Load
-from perfscribe.analytic.fsdp_plan import Plan
-from perfscribe.analytic.workshop_shapes import BLOOM
 from perfscribe.distributed.launch import launch
 
 FSDP1 = {"api": "fsdp1", "prefetch": "backward_pre"}
@@ -122,37 +118,3 @@ def test_what_was_not_applied_is_refused() -> None:
 @pytest.mark.parametrize("name", ["fsdp2_fp16", "offload_fp16", "fsdp1_fp16"])
 def test_an_overflow_on_one_rank_leaves_the_step_out_on_all(name: str) -> None:
     assert run(fsdp_cases.overflowing, {"plan": PLANS[name]}) == [[False, True, 2.0**9]] * 2
-
-
-# --- bloom-560m by the counters ---------------------------------------------------------------------------------
-
-PARAMETERS = 559_214_592
-
-
-def bloom(world_size: int, **plan: Any) -> Load:
-    shape = BLOOM["bigscience/bloom-560m"]
-    width = shape.hidden_size
-    block = [(3 * width, width), (width, width), (4 * width, width), (width, 4 * width)]
-    inside = tuple((first, first * second) for first, second in block)
-    inside += tuple((size, size) for size in (3 * width, width, 4 * width, width, *[width] * 4))
-    outside = ((shape.vocab_size, shape.vocab_size * width), *[(width, width)] * 4)
-    return Load(outside, inside, shape.num_layers, Plan(**plan), world_size)
-
-
-@pytest.mark.parametrize("ranks", [1, 4])
-def test_bloom_by_hand(ranks: int) -> None:
-    """16 bytes a parameter over the ranks, 3P(n - 1)/n and 2P(n - 1)/n; all of its sizes divide by 8."""
-    assert bloom(ranks).elements == PARAMETERS
-    assert sum(fsdp_memory.state_bytes(bloom(ranks)).values()) == 16 * PARAMETERS // ranks
-    once = 4 * PARAMETERS * (ranks - 1) / ranks
-    plans = ({}, {"strategy": "shard_grad_op"}, {"api": "ddp", "strategy": "ddp"})
-    totals = [fsdp_traffic.sent_bytes(fsdp_traffic.messages(bloom(ranks, **plan))) for plan in plans]
-    assert totals == pytest.approx([3 * once, 2 * once, 2 * once])
-    assert fsdp_memory.largest_unit_bytes(bloom(ranks)) == 4 * (256_901_120 + 4 * 1024)
-
-
-def test_groups_of_bloom_by_hand() -> None:
-    hybrid, shard = bloom(4, strategy="hybrid_shard"), 4 * PARAMETERS / 2
-    assert sum(fsdp_memory.state_bytes(hybrid).values()) == 16 * PARAMETERS // 2
-    sent = fsdp_traffic.by_operation(fsdp_traffic.messages(hybrid))
-    assert sent == pytest.approx({"all_gather": 2 * shard, "reduce_scatter": shard, "all_reduce": shard})
