@@ -85,16 +85,3 @@ def test_generated_rows_are_the_same_everywhere() -> None:
     drawn = squad.obtain(None, 50, 20, 42)
     assert drawn.origin == "generated" and {len(row.answers) for row in drawn.evaluation} == {3}
     assert not {row.context for row in drawn.training} & {row.context for row in drawn.evaluation}
-
-
-@pytest.mark.skipif(not REAL.is_dir(), reason="the real data is not beside this checkout")
-def test_the_real_files() -> None:
-    drawn = squad.obtain(REAL, 500, 100, 42)
-    training, evaluation = drawn.sources
-    assert drawn.origin == "file"
-    assert (len(training.rows), len(evaluation.rows)) == (4370, 10570)
-    assert sum(len(row.answers) for row in evaluation.rows) == 34726
-    assert len({row.title for row in training.rows}) == 12 and len({row.title for row in evaluation.rows}) == 48
-    assert training.sha256.startswith("8ea0f0db511a694f") and evaluation.sha256.startswith("73d2d21e47d63fd1")
-    assert all(len(row.answers) == 1 for row in drawn.training)
-    assert drawn.training[0].id == "56cd8d2462d2951400fa66d5"
