@@ -19,7 +19,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 # A shell starts what runs in its background with Ctrl-C ignored, and every process of a test would take that over.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# Ten seconds and more each, longest first; with what is left all workers end at about the same time.
+# Twenty seconds and more each, longest first; with what is left all workers end at about the same time.
 LONG = (
     "test_slurm.py",
     "test_workflow.py",
@@ -30,26 +30,6 @@ LONG = (
     "test_faults.py",
     "test_cli.py",
     "test_subject_cells.py",
-    "test_profiling_nsys.py",
-    "test_flash_compile.py",
-    "test_gate.py",
-    "test_flash_attention.py",
-    "test_preflight.py",
-    "test_rank_methods.py",
-    "test_pbs.py",
-    "test_launch_script.py",
-    "test_remeasure.py",
-    "test_checkpoints.py",
-    "test_ddp_experiment.py",
-    "test_sharded_training.py",
-    "test_report.py",
-    "test_optimizer_state_sharding.py",
-    "test_communication.py",
-    "test_leases.py",
-    "test_tracking.py",
-    "test_kills.py",
-    "test_html.py",
-    "test_launch.py",
 )
 
 

@@ -132,13 +132,6 @@ RECORDINGS: dict[str, Recording] = {
         _slurm("3,1", THREE_AND_ONE[0], ("0", "0", "0", "1")),
         f"{_SLURM_SOURCE} -m plane=3",
     ),
-    "slurm_pmi2": Recording(
-        "slurm",
-        THREE_AND_ONE[1],
-        _slurm("3,1", THREE_AND_ONE[0], ("0", "0", "0", "1")) | {"PMI_RANK": FOUR, "PMI_SIZE": "4"},
-        "recorded: Slurm 22.05.8, two nodes, srun --mpi=pmi2, which Open MPI's library does not speak",
-        mpi=((0, 1, 0),) * 4,
-    ),
     "open_mpi_block": Recording(
         "open_mpi",
         IN_BLOCKS[1],

@@ -40,9 +40,8 @@ def test_what_each_method_says_in_recorded_environments(name):
     assert (mpi_start.MODULO in right) == (one.mpi is None and name.endswith("block"))
     if name == "pals_cyclic":  # ranks dealt out in turns share GPUs by the modulus
         assert [of[mpi_start.MODULO][2] for of in said] == [0, 1, 2, 3, 0, 1, 2, 3]
-    if name != "slurm_pmi2":
-        places = [ranks.find(one.environment(rank)) for rank in range(len(one.nodes))]
-        assert [[p.rank, p.world_size, p.local_rank] for p in places] == truth(one.nodes)
+    places = [ranks.find(one.environment(rank)) for rank in range(len(one.nodes))]
+    assert [[p.rank, p.world_size, p.local_rank] for p in places] == truth(one.nodes)
 
 
 def bound(**factors) -> Cell:
