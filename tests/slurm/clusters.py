@@ -8,25 +8,21 @@ import os
 from collections.abc import Iterator
 
 import pytest
-from local_slurm import ASK, LocalSlurm, NotHere, require
+from local_slurm import LocalSlurm, NotHere, require
 
 
 @contextlib.contextmanager
 def cluster(**more: object) -> Iterator[LocalSlurm]:
     """A cluster of two nodes, down when left.
 
-    The test is skipped where this machine cannot have one, and where it lacks Slurm's packages, unless
-    PERFSCRIBE_SLURM_TESTS asks for them to be installed. Where REQUIRE names slurm, they are, and the test runs or
-    fails.
+    The test is skipped where this machine cannot have one; where REQUIRE names slurm, it runs or fails.
     """
-    required = "slurm" in os.environ.get("REQUIRE", "").split(",")
-    asked_for = bool(os.environ.get(ASK.partition("=")[0]))
     try:
         if importlib.util.find_spec("snakemake_executor_plugin_slurm") is None:
             raise NotHere("snakemake-executor-plugin-slurm is not installed")
-        require(install=required or asked_for)
+        require()
     except NotHere as reason:
-        if required:
+        if "slurm" in os.environ.get("REQUIRE", "").split(","):
             pytest.fail(f"REQUIRE names slurm, but {reason}")
         pytest.skip(str(reason))
     with LocalSlurm(**more) as up:  # type: ignore[arg-type]

@@ -1,15 +1,13 @@
 """A real Slurm on one Debian machine, for tests: each node a network name space with a host name of its own.
 
-The "login node" is this machine. Root is needed, and Debian's packages, which are installed where they are missing.
-Nothing listens on the machine's own interfaces, nothing is written outside of one temporary folder, and clusters of
-several processes do not meet.
+The "login node" is this machine. Root is needed, and Debian's packages. Nothing listens on the machine's own
+interfaces, nothing is written outside of one temporary folder, and clusters of several processes do not meet.
 """
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
-import fcntl
 import itertools
 import os
 import re
@@ -21,14 +19,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-PACKAGES = {"munged": "munge", "slurmctld": "slurmctld", "slurmd": "slurmd", "sbatch": "slurm-client", "ip": "iproute2"}
+PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "ip")
 PATH = f"{os.environ.get('PATH', '')}:/usr/local/sbin:/usr/sbin:/sbin"
-# By which a user lets tests install packages.
-ASK = "PERFSCRIBE_SLURM_TESTS=1"
 # Of a job that this process may be part of, and of a user's defaults: nothing may reach the daemons.
 FOREIGN = re.compile(r"(SLURM|SBATCH|SRUN|SALLOC|SQUEUE|SINFO|SACCT|PMIX?)_")
 START_S, STOP_S = 180.0, 5.0
@@ -56,67 +52,23 @@ class NotHere(Exception):
     """This machine cannot have the cluster; the text says why."""
 
 
-def require(install: bool = True) -> None:
-    """Install the packages that are missing. NotHere: no root, no Debian, no name spaces, or they cannot be had.
-
-    install: False where this machine must have them already.
-    """
+def require() -> None:
+    """NotHere: no root, no Slurm, or no name spaces."""
     if os.geteuid() != 0:
         raise NotHere("a cluster in network name spaces needs root")
-    if shutil.which("apt-get") is None:
-        raise NotHere("Slurm is installed by apt-get, which only Debian and its kin have")
-    packages = sorted({package for program, package in PACKAGES.items() if shutil.which(program, path=PATH) is None})
-    if packages and not install:
-        raise NotHere(f"{' '.join(packages)} is not installed; {ASK} lets the tests install it")
-    if packages:
-        _install(packages)
+    missing = [program for program in PROGRAMS if shutil.which(program, path=PATH) is None]
+    if missing:
+        raise NotHere(f"there is no {', '.join(missing)}; docs/cluster.md names the packages")
     probe = f"ps{os.getpid()}p{next(_COUNT)}"
     if _run("ip", "netns", "add", probe, check=False).returncode:
         raise NotHere("the kernel gives no network name spaces")
     _run("ip", "netns", "del", probe)
 
 
-def _install(packages: Sequence[str]) -> None:
-    """By apt-get, with no package starting a daemon of its own; one process after the other."""
-    policy = Path("/usr/sbin/policy-rc.d")
-    with _held(policy.parent):
-        _install_alone(packages, policy)
-
-
-@contextlib.contextmanager
-def _held(folder: Path) -> Iterator[None]:
-    """Hold the kernel's lock on a folder, waiting for it."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(handle)
-
-
-def _install_alone(packages: Sequence[str], policy: Path) -> None:
-    mine = not policy.exists()
-    if mine:
-        policy.write_text("#!/bin/sh\nexit 101\n")
-        policy.chmod(0o755)
-    install = ["apt-get", "-y", "-q", "--no-install-recommends", "-o", "DPkg::Lock::Timeout=300", "install", *packages]
-    try:
-        done = _run(*install, check=False)
-        if done.returncode:
-            _run("apt-get", "-q", "update", check=False)
-            done = _run(*install, check=False)
-    finally:
-        if mine:
-            policy.unlink()
-    if done.returncode:
-        last = (done.stdout.strip().splitlines() or ["apt-get said nothing"])[-1]
-        raise NotHere(f"{' '.join(packages)} cannot be installed: {last}")
-
-
 def _run(*command: str | Path, check: bool = True, timeout_s: float = 300) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [str(word) for word in command],
-        env={**os.environ, "PATH": PATH, "DEBIAN_FRONTEND": "noninteractive"},
+        env={**os.environ, "PATH": PATH},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
