@@ -46,32 +46,6 @@ class LiveBytes(TorchDispatchMode):
         self.now -= size
 
 
-class Saved:
-    """Storages that autograd keeps for backward within the context, without those of the given tensors."""
-
-    def __init__(self, *known: torch.Tensor) -> None:
-        self.storages: dict[int, torch.UntypedStorage] = {}
-        self._known = {tensor.untyped_storage()._cdata for tensor in known}
-        self._hooks = torch.autograd.graph.saved_tensors_hooks(self._pack, lambda tensor: tensor)
-
-    def _pack(self, tensor: torch.Tensor) -> torch.Tensor:
-        storage = tensor.untyped_storage()
-        if storage._cdata not in self._known:
-            self.storages[storage._cdata] = storage
-        return tensor
-
-    def __enter__(self) -> Saved:
-        self._hooks.__enter__()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._hooks.__exit__(*error)
-
-    @property
-    def n_bytes(self) -> int:
-        return sum(storage.nbytes() for storage in self.storages.values())
-
-
 class CudaSoftmax(TorchFunctionMode):
     """Makes CPU autocast to bf16 treat softmax as CUDA's does.
 

@@ -1,4 +1,4 @@
-"""Parameters, FLOP and peak rates against published figures, torch's own counter and hand arithmetic."""
+"""Parameters, FLOP, traffic and peak rates against published figures, torch's own counter and hand arithmetic."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from perfscribe.analytic import flops
+from perfscribe.analytic import flops, roofline
 from perfscribe.analytic.parameters import (
     transformer_matmul_parameters,
 )
@@ -64,3 +64,12 @@ def test_mfu():
     peak = peak_flops("NVIDIA H200", "bf16")
     assert mfu(989e12, 2.0, peak) == pytest.approx(0.5)
     assert mfu(989e12, 2.0, None) is None
+
+
+def test_bytes_of_attention() -> None:
+    # batch 2, 3 heads, N = 8, d = 4, bf16: a tensor of 2·3·8·4·2 = 384 bytes, a matrix of 2·3·8·8·2 = 768
+    assert roofline.fused_attention_bytes(2, 3, 8, 4, "bf16") == {"forward": 4 * 384, "backward": 8 * 384}
+    eager = roofline.eager_attention_bytes(2, 3, 8, 4, "bf16")
+    assert eager == {"forward": 4 * 384 + 4 * 768, "backward": 7 * 384 + 7 * 768}
+    for dtype in ("fp32", "tf32"):
+        assert roofline.eager_attention_bytes(2, 3, 8, 4, dtype) == {name: 2 * size for name, size in eager.items()}

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from allocations import CudaSoftmax, LiveBytes, Saved, autocast
+from allocations import CudaSoftmax, LiveBytes, autocast
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from perfscribe.analytic import attention_memory, memory
@@ -90,27 +90,7 @@ def predictions(load):
 
 
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
-@pytest.mark.parametrize("load", SMALL, ids=IDS)
-def test_saved_bytes_are_exact(load, dtype):
-    load = replace(load, dtype=dtype)
-    program = Program(load)
-    with Saved(*program.given) as saved:
-        program.forward()
-    assert total_bytes(memory.saved_for_backward(load)) == saved.n_bytes
-
-
-def test_saved_bytes_under_cuda_s_autocast_are_exact():
-    load = replace(SMALL[3], dtype="bf16", device="cuda", shape=replace(SMALL[3].shape, vocab_size=64))
-    with FakeTensorMode():
-        program = Program(load)
-        with Saved(*program.given) as saved:
-            program.forward()
-    # all sizes here are multiples of CUDA's 512 bytes but for one scalar
-    assert total_bytes(memory.saved_for_backward(load)) - saved.n_bytes == 512 - 4
-
-
-@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
-@pytest.mark.parametrize("load", SMALL[2:], ids=IDS[2:])
+@pytest.mark.parametrize("load", SMALL[1:], ids=IDS[1:])
 def test_peaks_of_passes(load, dtype):
     load = replace(load, dtype=dtype)
     for name, predicted in predictions(load).items():

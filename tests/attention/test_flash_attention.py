@@ -17,6 +17,7 @@ from perfscribe.attention import triton_configs as configs
 from perfscribe.attention.eager import scaled_dot_product_attention
 from perfscribe.attention.tiled import FlashAttentionTorch
 from perfscribe.attention.triton_kernels import FlashAttentionTriton
+from perfscribe.attention.triton_splits import Walks, split_length
 
 HERE = Path(__file__).resolve().parents[1]
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 6e-6, torch.bfloat16: 4e-3, torch.float16: 1e-3}
@@ -132,3 +133,10 @@ def test_choices_follow_torch_unless_chosen():
     finally:
         torch.use_deterministic_algorithms(False)
         torch.set_float32_matmul_precision(before)
+
+
+@pytest.mark.parametrize(("n", "own", "unit", "warps", "splits"), [(16384, 128, 128, 8, 2), (4096, 64, 128, 4, 6)])
+def test_the_number_of_splits_is_one_that_ends_first(n, own, unit, warps, splits):
+    """Fastest on an H200 of all numbers of splits tried."""
+    rows = split_length(Walks(n, n, own, unit, 1, True, True), 132, warps)
+    assert -(-n // rows) in (splits, splits + 1)
