@@ -1,8 +1,9 @@
 """What only several GPUs and NCCL can show. Run by hand on such a machine: python -m pytest tests/distributed_gpu.py
 
-Not collected by name. Gradients that come late, and faults in the middle of NCCL's collectives. Cells of ddp and of
-optimizer_state_sharding check by themselves that they train as one process does, those of all_reduce their results and
-their transport. This process itself never touches CUDA. Two GPUs are enough.
+Not collected by name. Gradients that come late; the cases of test_fsdp.py, and FSDP1's off-load, which gloo has not;
+faults in the middle of NCCL's collectives. Cells of ddp and of optimizer_state_sharding check by themselves that they
+train as one process does, those of all_reduce their results and their transport. This process itself never touches
+CUDA. Two GPUs are enough.
 """
 
 from __future__ import annotations
@@ -13,7 +14,9 @@ import re
 import signal
 import time
 
+import fsdp_cases
 import pytest
+import test_fsdp
 import test_launch
 import torch
 import torch.distributed as dist
@@ -91,6 +94,32 @@ def late_gradients(arguments, rank):
 
 def test_collectives_wait_for_the_computation_and_it_for_them():
     run(late_gradients, world_size=MOST, timeout_s=120)
+
+
+# --- sharded training -------------------------------------------------------------------------------------------
+
+OFFLOADED = test_fsdp.FSDP1 | {"offload": True}
+# Products in fp32 add up in another order.
+EXACT, LOW = 1e-3, 0.1
+
+
+def test_every_case_of_gloo() -> None:
+    cases = test_fsdp.cases()
+    cases["fsdp1 offload whole"] = {"run": "difference", "plan": OFFLOADED}
+    cases["fsdp1 offload counted"] = {"run": "counted", "plan": OFFLOADED}
+    by_rank = run(fsdp_cases.several, {"cases": list(cases.values())}, timeout_s=300)
+    for (name, case), *said in zip(cases.items(), *by_rank, strict=True):
+        if case["run"] == "exchanges":
+            assert said == [test_fsdp.EXCHANGED[name.split()[0]][case["everywhere"]]] * 2, name
+        elif case["run"] == "difference":
+            assert max(said) < (LOW if "dtype" in case["plan"] else EXACT), name
+        else:
+            test_fsdp.assert_as_predicted(name, max(said, key=lambda one: sum(one["state"].values())))
+
+
+@pytest.mark.parametrize("name", ["fsdp2_fp16", "offload_fp16", "ddp_fp16", "fsdp1_fp16"])
+def test_an_overflow_on_one_rank(name: str) -> None:
+    assert run(fsdp_cases.overflowing, {"plan": test_fsdp.PLANS[name]}, timeout_s=300) == [[False, True, 2.0**9]] * 2
 
 
 # --- faults -----------------------------------------------------------------------------------------------------

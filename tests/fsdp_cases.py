@@ -1,4 +1,4 @@
-"""What tests of FSDP run on ranks, with gloo here and with NCCL in tests/fsdp_gpu.py."""
+"""What tests of FSDP run on ranks, with gloo here and with NCCL in tests/distributed_gpu.py."""
 
 from __future__ import annotations
 
