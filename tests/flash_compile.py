@@ -1,8 +1,8 @@
 """Compile the Triton kernels for a GPU that need not be there, and print what came out, one JSON object a kernel.
 
 flash_compile.py CAPABILITY CASES: CASES is a JSON list of {"pass": "forward" | "backward", "dtype", "d", "n": [queries,
-keys], "causal", "splits", "backward", "products", "tiles": {kernel: arguments of Tile}}, all but "pass" optional. The
-launches are those of a real call; only the driver that says which GPU there is, and the launch itself, are replaced.
+keys], "causal", "backward", "products"}, all but "pass" optional. The launches are those of a real call; only the
+driver that says which GPU there is, and the launch itself, are replaced.
 """
 
 from __future__ import annotations
@@ -54,14 +54,8 @@ def launch(case: dict) -> None:
     """What FlashAttentionTriton would launch for the case, on tensors in CPU memory."""
     d, dtype = case.get("d", 64), DTYPES[case.get("dtype", "bf16")]
     n_queries, n_keys = case.get("n", [4096, 4096])
-    splits = case.get("splits")
-    settings = triton_configs.Settings(
-        float32_products=case.get("products"),
-        backward=case.get("backward"),
-        dq_sum="tma",
-        splits=None if splits is None else dict.fromkeys(triton_configs.KERNELS, splits),
-        tiles={kernel: triton_configs.Tile(**tile) for kernel, tile in case.get("tiles", {}).items()},
-    )
+    products, kind = case.get("products"), case.get("backward")
+    settings = triton_configs.Settings(float32_products=products, backward=kind, dq_sum="tma")
     precision = triton_configs.float32_precision(settings.float32_products) if dtype == torch.float32 else "tf32"
     sizes = ((1, 1), n_queries, n_keys, d, case.get("causal", True), dtype, precision)
     problem = Problem(*sizes, torch.device("cpu"), False, settings)

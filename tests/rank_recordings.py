@@ -138,12 +138,6 @@ RECORDINGS: dict[str, Recording] = {
         _open_mpi(IN_BLOCKS[0], "4") | _daemons((False,) * 4 + (True,) * 4),
         f"{_OPEN_MPI_SOURCE}, --map-by slot",
     ),
-    "open_mpi_uneven": Recording(
-        "open_mpi",
-        THREE_AND_ONE[1],
-        _open_mpi(THREE_AND_ONE[0], ("3", "3", "3", "1")) | _daemons((False, False, False, True)),
-        f"{_OPEN_MPI_SOURCE}, --host node1:3,node2:1",
-    ),
     "mpich_block": Recording("mpich", (0, 0, 1, 1), _mpich(("0", "1", "0", "1"), "2"), _MPICH_SOURCE, gpus=2),
     "torchrun_below_srun": Recording(
         "torchrun",

@@ -42,8 +42,7 @@ DEFAULT = [
     {"pass": "backward", "backward": "two_pass", "d": 128, "n": [16384, 16384]},
     {"pass": "backward", "backward": "one_pass", "d": 128, "n": [16384, 16384]},
 ]
-AHEAD_TILE = {"own": 128, "streamed": 128, "warps": 8, "stages": 2, "ahead": True}
-AHEAD = [{"pass": "forward", "d": 128, "tiles": {"forward": AHEAD_TILE}, "splits": 2}]
+AHEAD = [{"pass": "forward", "d": 128, "n": [131072, 131072]}]  # its tile makes scores ahead
 # One row, where Triton makes a constant of the length; tails and columns to be masked without a causal mask.
 ODD = [
     {"pass": "backward", "d": 80, "n": [1, 1], "causal": True},

@@ -8,11 +8,10 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from nsys_fixture import FOLDER
 
 from perfscribe.instruments.profiling.nsys_export import read_sqlite
 
-SYNTHETIC = FOLDER / "synthetic.sqlite"
+SYNTHETIC = Path(__file__).parents[1] / "fixtures" / "nsys" / "synthetic.sqlite"  # every case that counts
 CUDA_TABLES = [f"CUPTI_ACTIVITY_KIND_{kind}" for kind in ("KERNEL", "MEMCPY", "MEMSET", "RUNTIME")]
 
 

@@ -6,11 +6,11 @@ import csv
 import shutil
 
 import pytest
-from nsys_fixture import FOLDER
-from workspace import Workspace
+from workspace import ROOT, Workspace
 
 from perfscribe.instruments.profiling.nvtx_kernels import COLUMNS
 
+SYNTHETIC = ROOT / "tests" / "fixtures" / "nsys" / "synthetic.sqlite"
 EXPORTS = "results/elsewhere/nsys"
 
 
@@ -23,7 +23,7 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
     fake.parent.mkdir()
     fake.write_text(  # its export is the committed one
         '#!/bin/sh\ncase "$1" in --version) echo version 2023.4.4.54; exit ;; esac\nfor word in "$@"; do\n'
-        f'case $word in --output=*) cp {FOLDER / "synthetic.sqlite"} "${{word#--output=}}" ;; esac; done\n'
+        f'case $word in --output=*) cp {SYNTHETIC} "${{word#--output=}}" ;; esac; done\n'
     )
     fake.chmod(0o755)
     text = (made.root / "config.yaml").read_text()
@@ -46,7 +46,7 @@ def test_a_report_becomes_a_summary(workspace: Workspace) -> None:
 
 def test_an_export_of_ones_own_needs_no_nsys_and_what_fails_is_one_line(workspace: Workspace) -> None:
     folder = workspace.root / EXPORTS
-    shutil.copyfile(FOLDER / "synthetic.sqlite", folder / "own.sqlite")
+    shutil.copyfile(SYNTHETIC, folder / "own.sqlite")
     (folder / "b.nsys-rep").write_bytes(b"report")
     (folder / "broken.sqlite").write_text("text")
     workspace.set_config(

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
-from nsys_fixture import GEMM
 
 from perfscribe.instruments.profiling.nvtx_kernels import nvtx_kernel_summary
 from perfscribe.instruments.profiling.summary import DeviceTime, Launches, device_time
 from perfscribe.instruments.profiling.trace import UNKNOWN_THREAD, Kernel, Range, Trace, thread_key
 
+GEMM = "ampere_sgemm_128x64_tn"
 MAIN, AUTOGRAD, OTHER = thread_key(1, 1), thread_key(1, 2), thread_key(2, 1)
 
 
