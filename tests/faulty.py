@@ -44,6 +44,7 @@ def run(cell):
 config_seconds = SECONDS
 """
 
+# How many cells may end stands in a file, else it is one; each of the others waits there, until it may or is ended.
 WAITING = """def cells(config):
     return [Cell({"n": n}, cost=n) for n in config["n"]]
 
@@ -53,25 +54,10 @@ def run(cell):
 
     note("start", cell)
     for _ in range(15_000):
-        if cell["n"] == 0 or os.path.exists(SIDE_FILE + ".open"):
+        may_end = open(SIDE_FILE + ".may_end").read() if os.path.exists(SIDE_FILE + ".may_end") else 1
+        if cell["n"] < int(may_end):
             return done(cell)
         time.sleep(0.02)
-    raise TimeoutError("nobody opened the gate")
-"""
-
-# How many cells may end stands in a file; each of the others waits there, until it may or is ended.
-STAGED = """def cells(config):
-    return [Cell({"n": n}, cost=n) for n in config["n"]]
-
-
-def run(cell):
-    import time
-
-    note("start", cell)
-    for _ in range(5_000):
-        if cell["n"] < int(open(SIDE_FILE + ".may_end").read()):
-            return done(cell)
-        time.sleep(0.1)
     raise TimeoutError("nobody let it end")
 """
 
@@ -183,13 +169,8 @@ def sleeping(experiment: str, side_file: Path, seconds: tuple[float, ...]) -> st
     return source(experiment, side_file, SLEEPING.replace("SECONDS", repr(seconds)))
 
 
-def open_gate(side_file: Path) -> None:
-    """Let the cells of WAITING end; all but n=0 wait for this."""
-    Path(f"{side_file}.open").touch()
-
-
 def let_end(side_file: Path, cells: int) -> None:
-    """Let the first cells of STAGED end, as many as that."""
+    """Let the first cells of WAITING end, as many as that."""
     new = Path(f"{side_file}.may_end.new")
     new.write_text(str(cells))
     new.replace(f"{side_file}.may_end")

@@ -123,7 +123,7 @@ def test_no_child_outlives_its_worker(tmp_path: Path, side: Path) -> None:
         assert worker_process and child
         worker_process.kill()
         wait_for(lambda: child.pid not in [member.pid for member in process.members()], 5)
-        faulty.open_gate(side)
+        faulty.let_end(side, 2)
         assert process.wait() == 0, process.log()
     assert statuses(probe.rows()) == ["ok", "ok"]
     assert faulty.notes(side) == {"probe 0": 1, "probe 1": 2}

@@ -145,7 +145,7 @@ def test_a_run_told_to_stop_ends_soon_and_the_next_one_finishes(tmp_path: Path) 
             assert run.log().endswith("finished cells are kept\n"), run.log()
             assert "Traceback" not in run.log()
     assert faulty.notes(side, "end") == {"probe 0": 1}, "the cell in flight was ended"
-    faulty.open_gate(side)
+    faulty.let_end(side, 3)
     done = workspace.run("report")
     assert done.returncode == 0, done.stdout
     assert [row["status"] for row in workspace.rows("probe")] == ["ok"] * 3, "a fifth start is given"
@@ -171,7 +171,7 @@ def test_the_second_of_two_runs_says_whose_the_first_is(tmp_path: Path) -> None:
         assert retire.returncode == 1 and retire.stdout == second.stdout
         look = workspace.run("--dry-run", "--quiet", "--cores", "1")
         assert look.returncode == 0, "to look is allowed"
-        faulty.open_gate(side_of(workspace))
+        faulty.let_end(side_of(workspace), 3)
         assert first.wait(BEGIN_S) == 0, first.log()
     assert [row["status"] for row in workspace.rows("probe")] == ["ok"] * 3
     assert set(faulty.notes(side_of(workspace)).values()) == {1}

@@ -30,7 +30,7 @@ def test_nothing_goes_on_measuring_when_its_run_is_killed(tmp_path: Path) -> Non
             assert killed
             killed.kill()
             wait_for(lambda run=run: not run.members(), 10)
-    faulty.open_gate(side)
+    faulty.let_end(side, 3)
     done = subprocess.run(BARE, cwd=project.root, env=project.environment(), capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     assert [row["status"] for row in project.rows("probe")] == ["ok"] * 3
