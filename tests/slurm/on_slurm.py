@@ -38,12 +38,13 @@ class OnSlurm(Workspace):
         config |= {"preset": "tiny", "cluster": {**config["cluster"], **settings}}
         path.write_text(yaml.safe_dump(config, sort_keys=False))
 
-    def only_enabled(self, *names: str) -> None:
-        """Disable every other experiment."""
+    def only_enabled(self, *names: str, **keys: dict[str, Any]) -> None:
+        """Disable every other experiment. keys: levels of some."""
         path = self.root / "config.yaml"
         config = yaml.safe_load(path.read_text())
         for name in set(registry.measured()) - set(names):
             config["experiments"].setdefault(name, {})["enabled"] = False
+        config["experiments"] |= keys
         path.write_text(yaml.safe_dump(config, sort_keys=False))
 
     def login(self) -> dict[str, str]:

@@ -11,9 +11,8 @@ from pathlib import Path
 import pytest
 from clusters import cluster
 from local_slurm import LocalSlurm
-from on_slurm import RUN_S, OnSlurm, jobs_of, tail
+from on_slurm import OnSlurm, jobs_of
 from test_launch_script import JOB, ranks_of, script
-from workspace import ROOT
 
 from perfscribe.plan import plan
 from perfscribe.verbs import launch
@@ -39,7 +38,7 @@ def whole(slurm: LocalSlurm, tmp_path_factory: pytest.TempPathFactory) -> OnSlur
     (folder / "torch").mkdir()
     (folder / "torch" / "__init__.py").write_text("raise ImportError('a login node has no torch')\n")
     space = OnSlurm(folder / "whole", slurm, environment={"PYTHONPATH": ""}, setup=["export SEEN_IN_JOBS=yes"])
-    space.only_enabled(*KINDS)
+    space.only_enabled(*KINDS, multi_gpu={"world_size": [2, 4], "ranks_per_node": [1, 2]})
     space.finish(PYTHONPATH=str(folder))
     return space
 
@@ -95,59 +94,25 @@ def test_the_row_of_real_nodes(whole: OnSlurm) -> None:
     assert "tables/polaris.communication_nodes.csv" in whole.report()
 
 
-@pytest.mark.parametrize("experiment", ["multi_gpu", "preflight"])
-def test_the_rows_of_trainings_over_real_nodes(whole: OnSlurm, experiment: str) -> None:
-    """Two nodes train together and are tested before; four are more than the cluster has."""
-    gloo = [row for row in whole.rows(experiment) if row["factors"]["backend"] == "gloo"]
+def test_the_links_of_real_nodes_are_tried_before(whole: OnSlurm) -> None:
+    gloo = [row for row in whole.rows("preflight") if row["factors"]["backend"] == "gloo"]
     rows = [row for row in gloo if row["factors"]["nodes"] > 1 and row["reason"] != "preset tiny"]
     ends = {row["factors"]["nodes"]: (row["status"], row["reason"]) for row in rows}
     assert ends.pop(2) == ("ok", "") and set(ends.values()) <= {("skipped", "2 nodes")}
     (row,) = [row for row in rows if row["status"] == "ok"]
-    if experiment == "preflight":
-        assert row["values"]["nodes"].split(", ") == ["node1", "node2"] or row["values"]["nodes"] == "node2, node1"
-    else:
-        assert row["values"]["hosts"] == 2 and row["values"]["wrapped_by"] == "FSDP2"
+    assert sorted(row["values"]["nodes"].split(", ")) == ["node1", "node2"]
 
 
-TRAINING = """import json
-import random
-import sys
-from pathlib import Path
-
-sys.path[:0] = {paths!r}
-from test_sharded_training import BLOOM, CONFIG
-
-from perfscribe.base.cells import Cell
-from perfscribe.data import squad_sets
-from perfscribe.data.generate import generate
-from perfscribe.training import launching
-
-if __name__ == "__main__":
-    [(name, dataset)] = squad_sets.datasets(CONFIG).items()
-    folder = Path({folder!r})
-    generate(json.loads(json.dumps({{"dataset": name, "formats": [], **dataset}})), folder / name)
-    same = BLOOM | {{"loop": "bare loop", "wrap": "FSDP2", "backend": "gloo"}}
-    for nodes, ranks, grad_acc in ((2, 2, 2), (1, 2, 2), (2, 4, 1)):
-        random.seed(5)
-        levels = same | {{"nodes": nodes, "world_size": ranks, "grad_acc": grad_acc}}
-        found = launching.run(Cell(levels, data=(name,), data_folder=str(folder)))
-        print("RESULT", json.dumps([nodes, ranks, found.values["hosts"], found.series["train_loss"]]), flush=True)
-"""
-
-
-def test_a_training_over_two_nodes_has_the_losses_of_one(slurm: LocalSlurm, tmp_path: Path) -> None:
-    """One rank on each node, and two on each: the ranks are on both, and train what two ranks of one node train."""
-    pytest.importorskip("transformers", reason="the package transformers is not installed")
-    (tmp_path / "train.py").write_text(
-        TRAINING.format(paths=[str(ROOT / place) for place in (".", "tests", "tests/training")], folder=str(tmp_path))
-    )
-    batch = ["-N2", "--ntasks=2", f"--output={tmp_path}/said", f"--chdir={ROOT}", "--wrap"]
-    slurm.batch(*batch, f"{sys.executable} {tmp_path}/train.py", timeout_s=RUN_S, OMP_NUM_THREADS="1")
-    said = (tmp_path / "said").read_text()
-    results = [json.loads(line.removeprefix("RESULT ")) for line in said.splitlines() if line.startswith("RESULT ")]
-    assert [result[:3] for result in results] == [[2, 2, 2], [1, 2, 1], [2, 4, 2]], tail(said)
-    losses = [result[3] for result in results]
-    assert losses[0] == pytest.approx(losses[1], rel=1e-5) == losses[2] and len(losses[0]) == 4
+def test_trainings_over_real_nodes_have_the_losses_of_one(whole: OnSlurm) -> None:
+    """One rank on each of two nodes, and two on each; four nodes are more than the cluster has."""
+    rows = [row for row in whole.rows("multi_gpu") if row["factors"]["backend"] == "gloo"]
+    by_place = {(row["factors"]["nodes"], row["factors"]["world_size"]): row for row in rows}
+    assert {row["reason"] for (nodes, _), row in by_place.items() if nodes > 2} == {"2 nodes"}
+    for ranks in (2, 4):
+        one, several = by_place[1, ranks], by_place[2, ranks]
+        assert several["values"]["hosts"] == 2 and several["values"]["wrapped_by"] == "FSDP2"
+        losses = several["series"]["train_loss"]
+        assert losses == pytest.approx(one["series"]["train_loss"], rel=1e-5) and len(set(losses)) > 1
 
 
 def test_a_job_script_on_two_nodes(slurm: LocalSlurm, tmp_path: Path) -> None:
