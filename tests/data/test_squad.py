@@ -11,7 +11,6 @@ import pytest
 
 from perfscribe.data import squad, squad_generated
 
-REAL = Path(__file__).resolve().parents[3] / "shared" / "data" / "squad"
 CONTEXT = "The Rhône rises in Valais. The Rhine rises in Grisons."
 FIRST = {
     "id": "q1",

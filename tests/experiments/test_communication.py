@@ -1,27 +1,16 @@
-"""The experiment communication: ranks that really run, the arithmetic of waiting, of ratios and of rates."""
+"""The experiment communication: what is read from traces, the arithmetic of waiting and of rates."""
 
 from __future__ import annotations
 
-import gzip
 import json
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
-from measured_cells import as_record
-from workspace import ROOT
 
-from perfscribe import config
-from perfscribe.base.cells import Cell
 from perfscribe.distributed import links
-from perfscribe.distributed.launch import dismiss
-from perfscribe.experiments.communication import measure, program, show
-from perfscribe.plan import plan
-
-NAME = "communication"
+from perfscribe.experiments.communication import measure, program
 
 
 def event(name: str, cat: str, start_us: float, us: float, tid: int = 1, **args: Any) -> dict[str, Any]:
@@ -95,35 +84,6 @@ def test_unequal_ranks_are_refused() -> None:
         measure.combine({"intra": [[said(1, 2), said(1)]]}, "cuda")
     with pytest.raises(ValueError, match=r"the traces of 2 ranks hold no collective$"):
         measure.combine({"intra": [[said(), said()]]}, "cuda")
-
-
-def test_two_ranks_under_the_profiler_with_a_trace_and_a_table_each(tmp_path: Path) -> None:
-    section = plan.own_section(config.resolve(config.load(ROOT / "config.yaml"), "tiny"), NAME)
-    (planned,) = [cell for cell in measure.cells(section) if cell["part"] == "placements" and not cell.skip]
-    cell = Cell(planned.factors, data_folder=str(tmp_path / "data"))
-    record = as_record(NAME, cell, measure.run(cell))
-    dismiss()
-    for placement in measure.PLACEMENTS:
-        assert min(record.series[f"{placement}_calls"]) >= record.factors["active"]
-        (transfer,) = record.samples[f"{placement}_transfer_ms"]
-        for rank in range(2):
-            total, wait, compute = (
-                record.samples[f"{placement}_rank{rank}_{name}_ms"][0] for name in ("total", "wait", "compute")
-            )
-            assert total == pytest.approx(np.add(wait, transfer)) and min(*transfer, *compute) > 0
-    bases = [f"gloo-torch_ddp-{placement}-rank{rank}" for placement in measure.PLACEMENTS for rank in range(2)]
-    wanted = {f"{base}{end}" for base in bases for end in (".csv", ".json.gz")}
-    assert {path.name for path in (tmp_path / "traces").iterdir()} == wanted
-    steps = json.loads(gzip.decompress((tmp_path / "traces" / f"{bases[0]}.json.gz").read_bytes()))["traceEvents"]
-    assert {"ProfilerStep#2", "ProfilerStep#3"} == {e["name"] for e in steps if "ProfilerStep" in str(e.get("name"))}
-    assert "\naten::" in (tmp_path / "traces" / f"{bases[0]}.csv").read_text()
-    # Where numbers of calls differ, no impact is told.
-    turns = len(record.series["intra_calls"])
-    for last, said in ((16, "22 calls against 16"), (15, "22 calls against 15 to 16")):
-        series = record.series | {"intra_calls": [*[16] * (turns - 1), last], "inter_calls": [22] * turns}
-        made = show.tables({NAME: [replace(record, series=series)], "all_reduce": []})
-        [table] = [table.frame.set_index("metric") for table in made if table.id == "polaris.communication"]
-        assert table.loc[show.TOTAL, "impact"] == f"refused: {said}"
 
 
 def nvml(nvlinks: int, speed: int, status: int = 0, capability: tuple[int, int] = (8, 6)) -> Any:

@@ -1,4 +1,4 @@
-"""The experiment ddp: a small cell that really runs, its checks, and a GPU's trace."""
+"""The experiment ddp: its checks, and a GPU's trace. A cell that really runs: tests/workflow/test_workflow.py."""
 
 from __future__ import annotations
 
@@ -14,53 +14,12 @@ from unittest import mock
 
 import pytest
 import torch
-from measured_cells import as_record, with_tokens
 from ranks import run_ranks
 
-from perfscribe.base.cells import Cell
-from perfscribe.experiments.ddp import levels, measure, program, show, tracing, variants
+from perfscribe.experiments.ddp import measure, program, tracing, variants
 from perfscribe.experiments.ddp.program import Wrapped
 from perfscribe.experiments.ddp.variants import Variant
 from perfscribe.instruments.profiling.trace import Kernel, Range, Trace, thread_key
-from perfscribe.records.records import Record
-
-
-@pytest.fixture(scope="module")
-def real(tmp_path_factory: pytest.TempPathFactory) -> Record:
-    """A cell of two ranks as a record."""
-    folder = with_tokens(tmp_path_factory.mktemp("data"), 4, 8)
-    of = variants.variants(levels.LEVELS["properties"]["implementation"]["items"]["enum"], [10])
-    factors = {"device": "cpu", "dtype": "fp32", "size": "nano", "seq_len": 8, "batch": 4, "backend": "gloo"}
-    factors |= {"world_size": 2, "variants": variants.as_level(of), "traced": True}
-    cell = Cell({**factors, "turns": 2, "steps": 1, "warmup_steps": 1}, data_folder=str(folder))
-    return as_record("ddp", cell, measure.run(cell))
-
-
-def test_every_variant_is_timed_without_communication_too_and_traced(real: Record) -> None:
-    for variant in variants.from_level(real.factors["variants"]):
-        for name in ("step", "off"):
-            (samples,) = real.samples[f"{variant.key}_{name}_ms"]
-            assert len(samples) == 2 and min(samples) > 0
-        assert 0 < real.values[f"{variant.key}_error"] < 1e-4
-        phased = f"{variant.key}_communication_ms" in real.samples
-        assert phased == (variant.implementation in variants.PHASED)
-    assert real.samples["flat_copies_ms"][0][0] > 0
-    for key in ("naive", "flat", "overlap_individual", "overlap_bucketed:10"):
-        values = {name: real.values[f"{key}_traced_{name}_ms"] for name in ("step", "compute", "communication", "both")}
-        assert 0 < values["communication"] < values["step"] and 0 < values["compute"] < values["step"]
-        assert values["both"] <= min(values["communication"], values["compute"])
-        assert {"compute", "communication", "phase forward", "phase optimizer"} <= set(real.series[f"{key}_lane"])
-    assert real.values["naive_traced_both_ms"] < 0.2 * real.values["naive_traced_communication_ms"]
-
-
-def test_one_slow_turn_of_six_widens_the_interval_of_exposed_time_alone(real: Record) -> None:
-    with_less_without = [11.0, 11.2, 140.0, 11.1, 10.9, 11.3]
-    samples = {"naive_step_ms": [[400.0 + one for one in with_less_without]], "naive_off_ms": [[400.0] * 6]}
-    alone = {"variants": variants.as_level(variants.variants(["naive"], [])), "turns": 6}
-    (naive,) = show.by_variant(replace(real, factors={**real.factors, **alone}, samples={**real.samples, **samples}))
-    assert naive.values["exposed_ms"] == pytest.approx(11.15)
-    assert naive.values["exposed_spread"] == pytest.approx(0.25)
-    assert [naive.values[name] for name in show.LIMITS] == pytest.approx([10.9, 140])
 
 
 def _checked(number: int, fault: str) -> None:

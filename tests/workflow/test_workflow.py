@@ -4,19 +4,35 @@ from __future__ import annotations
 
 import base64
 import csv
+import gzip
 import io
+import json
 import re
 import time
+from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 import yaml
 from PIL import Image
 from workspace import ROOT, Workspace
 
+from perfscribe.analytic.memory import total_bytes
 from perfscribe.base import registry
+from perfscribe.experiments.communication import show as communication_shown
+from perfscribe.experiments.communication.measure import PLACEMENTS
+from perfscribe.experiments.ddp import variants
+from perfscribe.experiments.fsdp_step import show as step_shown
+from perfscribe.experiments.memory_profiling import show as memory_shown
+from perfscribe.experiments.optimizer_state_sharding import measure as sharding
+from perfscribe.experiments.optimizer_state_sharding import show as sharding_shown
+from perfscribe.instruments.profiling.memory_timeline import KINDS
+from perfscribe.records import records
+from perfscribe.records.records import Record
 from perfscribe.show import figures
 
 pytestmark = pytest.mark.timeout(1200)  # the first test waits for a whole report, beside another file's tests
@@ -108,6 +124,95 @@ def test_the_report_holds_everything_and_nothing_unsaid(measured: Workspace) -> 
     ended = [row for name in registry.measured(ROOT) for row in measured.rows(name)]
     lacking = {row["reason"] for row in ended if row["status"] == "unsupported"}
     assert not [reason for reason in lacking if reason not in text], "what the machine lacks is told"
+
+
+# --- what was measured holds together -----------------------------------------------------------------------------
+
+
+def without_gpu(space: Workspace, experiment: str) -> list[Record]:
+    """The cells of an experiment that ran on the CPU."""
+    found = records.load((space.root / "results" / "local" / "records" / experiment).glob("*.jsonl"))
+    return [one for one in found if one.ok and not {"cuda", "nccl"} & set(map(str, one.factors.values()))]
+
+
+def test_memory_is_as_predicted(measured: Workspace) -> None:
+    for one in without_gpu(measured, "memory_profiling"):
+        packed = one.has(mode="inference", dtype="bf16") and torch.cpu._is_amx_tile_supported()
+        for phase, items in {} if packed else memory_shown.predicted(one).items():  # oneDNN packs weights for AMX
+            # kernels' scratch space apart, to the byte: 5 % is what is promised
+            assert total_bytes(items) == pytest.approx(one.values[f"{phase}_peak_bytes"], rel=0.01)
+            kinds = dict(zip(KINDS, one.series[f"{phase}_kinds_bytes"], strict=True))
+            assert kinds["weight copies"] == items.get("low-precision weight copies", 0)
+            assert kinds["gradients"] == items.get("parameter gradients", 0)
+            assert kinds["optimizer state"] == items.get("AdamW state", 0)
+        assert one.values["peak_unrecorded_bytes"] == pytest.approx(one.values["peak_bytes"], rel=0.001)
+    for one in without_gpu(measured, "optimizer_state_sharding"):
+        for name, moment in product(sharding.IMPLEMENTATIONS, sharding.MOMENTS):
+            held = sum(one.series[f"{name}_{moment}_bytes"])
+            assert held == pytest.approx(sharding_shown.predicted_bytes(one, moment, name), rel=1e-3), (name, moment)
+        assert one.values["difference"] == 0
+
+
+def test_histories_of_memory_name_nothing_of_the_machine(measured: Workspace) -> None:
+    paths = list((measured.root / "results" / "local" / "memory").glob("*.json.gz"))
+    for history in (json.loads(gzip.decompress(path.read_bytes())) for path in paths):
+        frames = {frame for origin in history["origins"] for frame in origin["frames"]}
+        assert frames and not any(frame.startswith("/") for frame in frames)
+        assert any(origin["operator"].startswith("aten::") for origin in history["origins"])
+    assert paths
+
+
+def test_the_parts_of_a_traced_step_are_the_whole(measured: Workspace) -> None:
+    found = without_gpu(measured, "fsdp_step")
+    [table] = step_shown.tables({"fsdp_step": found})
+    assert {(one.factors["api"], one.values["units"]) for one in found} == {("fsdp2", 4), ("fsdp1", 1)}
+    for row in table.frame.to_dict("records"):
+        parts = [row[f"traced_{name}_ms"] for name in ("compute", "communication", "both", "step")]
+        computing, communicating, both, step = parts
+        assert min(computing, communicating) > both >= 0 and row["idle_ms"] > 0
+        assert row["sends_ms"] == pytest.approx(communicating - both)
+        assert computing + row["sends_ms"] + row["idle_ms"] == pytest.approx(step)
+
+
+def test_every_ddp_variant_is_timed_without_communication_too_and_traced(measured: Workspace) -> None:
+    one = next(one for one in without_gpu(measured, "ddp") if one.factors["traced"])
+    for variant in variants.from_level(one.factors["variants"]):
+        for name in ("step", "off"):
+            assert min(one.samples[f"{variant.key}_{name}_ms"][0]) > 0
+        assert 0 < one.values[f"{variant.key}_error"] < 1e-4
+        phased = f"{variant.key}_communication_ms" in one.samples
+        assert phased == (variant.implementation in variants.PHASED)
+    assert one.samples["flat_copies_ms"][0][0] > 0
+    traced = [name.removesuffix("_traced_step_ms") for name in one.values if name.endswith("_traced_step_ms")]
+    assert len(traced) >= 4
+    for key in traced:
+        values = {name: one.values[f"{key}_traced_{name}_ms"] for name in ("step", "compute", "communication", "both")}
+        assert 0 < values["communication"] < values["step"] and 0 < values["compute"] < values["step"]
+        assert values["both"] <= min(values["communication"], values["compute"])
+        assert {"compute", "communication", "phase forward", "phase optimizer"} <= set(one.series[f"{key}_lane"])
+    assert one.values["naive_traced_both_ms"] < 0.2 * one.values["naive_traced_communication_ms"]
+
+
+def test_two_ranks_under_the_profiler_have_a_trace_and_a_table_each(measured: Workspace) -> None:
+    one = next(one for one in without_gpu(measured, "communication") if one.has(part="placements"))
+    for placement, rank in product(PLACEMENTS, range(2)):
+        assert min(one.series[f"{placement}_calls"]) >= one.factors["active"]
+        (transfer,) = one.samples[f"{placement}_transfer_ms"]
+        total, wait, compute = (
+            one.samples[f"{placement}_rank{rank}_{name}_ms"][0] for name in ("total", "wait", "compute")
+        )
+        assert total == pytest.approx(np.add(wait, transfer)) and min(*transfer, *compute) > 0
+        base = measured.root / "results" / "local" / "traces" / f"gloo-torch_ddp-{placement}-rank{rank}"
+        steps = json.loads(gzip.decompress(Path(f"{base}.json.gz").read_bytes()))["traceEvents"]
+        assert any("ProfilerStep#3" in str(event.get("name")) for event in steps)
+        assert "\naten::" in Path(f"{base}.csv").read_text()
+    # Where numbers of calls differ, no impact is told.
+    turns = len(one.series["intra_calls"])
+    for last, said in ((16, "22 calls against 16"), (15, "22 calls against 15 to 16")):
+        series = one.series | {"intra_calls": [*[16] * (turns - 1), last], "inter_calls": [22] * turns}
+        made = communication_shown.tables({"communication": [replace(one, series=series)], "all_reduce": []})
+        [table] = [table.frame.set_index("metric") for table in made if table.id == "polaris.communication"]
+        assert table.loc[communication_shown.TOTAL, "impact"] == f"refused: {said}"
 
 
 # --- the second run ---------------------------------------------------------------------------------------------
