@@ -30,7 +30,7 @@ def test_memory_is_as_predicted_with_gradients_sent_one_by_one(tmp_path: Path) -
     folder = with_tokens(tmp_path / "data", BATCH, CONTEXT)
     cell = replace(measure._cell(FACTORS | {"wrapper": "naive"}), data_folder=str(folder))
     record = as_record("optimizer_state_sharding", cell, measure.run(cell))
-    for name, moment in itertools.product(IMPLEMENTATIONS, measure.MOMENTS):
+    for name, moment in itertools.product(IMPLEMENTATIONS, show.MODELS):
         found = sum(record.series[f"{name}_{moment}_bytes"])
         assert found == pytest.approx(show.predicted_bytes(record, moment, name), rel=1e-3), (name, moment)
 
