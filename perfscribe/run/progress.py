@@ -22,6 +22,8 @@ from perfscribe.run.shard import Shard
 
 POLL_S = 0.5
 MOST_GROWTH = 3
+# What a cell's reason ends in whose failure is the homework's own answer.
+ANSWER = "the feature number of src and tgt must be equal to d_model"
 
 
 def headline(record: Mapping[str, Any]) -> str:
@@ -194,7 +196,7 @@ class Watcher:
         varying = [name for name in named if len(levels.get(name, ())) > 1 and name != "code"]  # that is a digest
         seconds = self.seconds_left()
         left = f", {duration(seconds)} left" if seconds is not None and self.left else ""
-        if record["status"] in ("failed", "timeout"):
+        if record["status"] in ("failed", "timeout") and not record["reason"].endswith(ANSWER):
             self.failed[record["experiment"], record["status"]] += 1
         where = " ".join([record["experiment"], *(f"{name}={named[name]}" for name in varying)])
         self._say(f"{where}: {headline(record)} ({self.done}/{self.total}{left})")

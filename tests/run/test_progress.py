@@ -43,6 +43,13 @@ def test_every_finished_cell_is_told_with_what_is_left(tmp_path: Path) -> None:
     ]
 
 
+def test_what_the_homework_means_to_fail_is_not_to_be_measured_again(tmp_path: Path) -> None:
+    watcher, out = watch(tmp_path)
+    keep(tmp_path, record(1, "failed", reason=f"RuntimeError: {progress.ANSWER}"))
+    watcher.stop()
+    assert [line.split(": ")[0] for line in lines(out)] == ["probe n=1"]
+
+
 def test_a_long_reason_is_seen_to_go_on() -> None:
     why = "RuntimeError: the feature number of src and tgt must be equal to d_model"
     shown = progress.headline({"status": "failed", "reason": why})
