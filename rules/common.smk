@@ -53,6 +53,11 @@ localrules:
 
 
 onstart:
+    from perfscribe.report.report import notes
+
+    with session.told():  # before measuring, which may take an hour
+        for chapter in PLAN.chapters:
+            notes(ROOT, SITE, chapter)
     SESSION.start()
 
 

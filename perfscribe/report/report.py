@@ -157,17 +157,17 @@ def missing(sources: Sources) -> list[str]:
     return told
 
 
-def notes(sources: Sources, chapter: str) -> dict[str, str]:
+def notes(root: Path, site: str, chapter: str) -> dict[str, str]:
     """What people wrote in report/notes/<site>/<chapter>.md, by heading; ValueError where one is nearly a problem's."""
-    path = sources.root / "report" / "notes" / sources.site / f"{chapter}.md"
+    path = root / "report" / "notes" / site / f"{chapter}.md"
     if not path.exists():
         return {}
-    written = called_from.text(path, sources.root)
+    written = called_from.text(path, root)
     headings = [problem.heading for *_, problems in handin.chapters([chapter]) for problem in problems]
     try:
         return handin.by_heading(written, headings)
     except ValueError as error:
-        raise ValueError(f"{path.relative_to(sources.root)}: {error}") from None
+        raise ValueError(f"{path.relative_to(root)}: {error}") from None
 
 
 def appendix(sources: Sources) -> str:
@@ -196,7 +196,7 @@ def write(sources: Sources) -> tuple[dict[str, str], dict[str, Any]]:
     captions: dict[str, str] = {}
     for name in sources.plan["experiments"]:
         captions |= files.read_json(folder / f"{name}.figures.json")
-    people = {chapter: notes(sources, chapter) for chapter in sources.plan["chapters"]}
+    people = {chapter: notes(sources.root, sources.site, chapter) for chapter in sources.plan["chapters"]}
     site = Site(sources.site, folder, "cuda" if short["gpus"] else "cpu")
     short["emulated"] = site.emulated
     short["headlines"] = [(one.what, one.value) for one in first_page.headlines(site)]

@@ -68,7 +68,7 @@ def test_notes_stand_under_their_problem_as_they_are(sources: report.Sources) ->
     ):
         files.write_text(page, wrong)
         with pytest.raises(ValueError, match=rf"demo/cs336\.md: {why}"):
-            report.notes(sources, "cs336")
+            report.notes(sources.root, "demo", "cs336")
 
 
 def test_every_kept_table_and_figure_is_on_a_page() -> None:
@@ -104,3 +104,13 @@ def test_notes_survive_and_pages_of_what_is_gone_go(tmp_path: Path) -> None:
     note.rename(note.with_name("cs366.md"))
     told = space.run("report")
     assert told.returncode and "report/notes/local/cs366.md: expected the name of a chapter: cs336" in told.stdout
+
+
+def test_a_misspelt_heading_is_told_before_measuring(tmp_path: Path) -> None:
+    space = Workspace(tmp_path)
+    space.only()
+    space.add_experiment("one", CHEAP, n=[1])
+    files.write_text(space.root / "report" / "notes" / "local" / "cs336.md", "### Problem (flash_benchmark)\nMine.\n")
+    told = space.run("report")
+    assert told.returncode == 1 and "notes/local/cs336.md: no problem 'Problem (flash_benchmark)'; did" in told.stdout
+    assert not (space.root / "results" / "local" / "journal").exists()
