@@ -32,7 +32,7 @@ ROOT = Path(__file__).resolve().parents[1]
 HELP = """\
 ./run report [OPTIONS]        measure what is missing and write report/<site>/report.md
 ./run plan [EXPERIMENT ...]    what is to be measured, with an estimate of time; the cells of those experiments
-./run doctor                  this machine, and what each experiment will find unsupported here
+./run doctor                  this machine: what it measures, what is missing and for which experiments
 ./run remeasure EXPERIMENT [FACTOR=LEVEL ...] [status=STATUS]
                               discard finished cells, so that the next report measures them again
 ./run fetch-data squad        fetch SQuAD v1.1 for the FSDP workshop's experiments, into downloads/squad

@@ -1,11 +1,10 @@
-"""What `./run doctor` prints: the machine, its software and tools, and what each experiment will find unsupported."""
+"""What `./run doctor` prints: the machine, its software and tools, what it measures, and what it lacks."""
 
 from __future__ import annotations
 
 import platform
 import shutil
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 import psutil
@@ -31,7 +30,6 @@ LIBRARIES = (
 )
 TOOLS = ("nsys", "ncu", "nvcc", "srun", "mpiexec", "git")
 GIB = 2**30
-FIX_WIDTH = 48
 
 
 def report(units: Sequence[tuple[str, list[Cell]]], of: Sequence[subjects.Subject] = ()) -> str:
@@ -43,7 +41,8 @@ def report(units: Sequence[tuple[str, list[Cell]]], of: Sequence[subjects.Subjec
         "Machine": _pairs(_machine()),
         "Python and libraries": _pairs(_software()),
         "Tools": _pairs(_tools()),
-        "What this machine leaves unsupported": _experiments(units),
+        "What is measured here": _measured(units),
+        "What is missing": _missing(units),
     }
     if of:
         sections["Your code"] = _pairs((one.name, _written(one)) for one in of)
@@ -99,21 +98,30 @@ def _tools() -> list[tuple[str, str]]:
     return rows
 
 
-def _experiments(units: Sequence[tuple[str, list[Cell]]]) -> str:
-    rows = [row for name, cells in units for row in _experiment(name, cells)]
-    headers = ("experiment", "cells", "unsupported", "reason", "fix")
-    return (
-        tabulate(rows, headers=headers, maxcolwidths=[None, None, None, FIX_WIDTH, FIX_WIDTH]) if rows else "no cells"
-    )
+def _measured(units: Sequence[tuple[str, list[Cell]]]) -> str:
+    here = {name: sum(not (cell.skip or environment.unmet(cell.requires)) for cell in cells) for name, cells in units}
+    nothing = [name for name, count in here.items() if not count]
+    left = f"; nothing of {', '.join(nothing)}" if nothing else ""
+    return f"{sum(here.values())} of {sum(len(cells) for _, cells in units)} cells, those of preset gpu counted{left}"
 
 
-def _experiment(name: str, cells: Sequence[Cell]) -> list[tuple[str, int, int, str, str]]:
-    """One row for each set of lacking conditions, so that every count has its reason and fix beside it."""
-    lacking = {requires: tuple(environment.unmet(requires)) for requires in {cell.requires for cell in cells}}
-    counts = Counter(lacking[cell.requires] for cell in cells)
-    rows = [
-        (name, len(cells), count, "; ".join(one.reason for one in conditions), "; ".join(one.fix for one in conditions))
-        for conditions, count in counts.items()
-        if conditions
-    ]
-    return rows or [(name, len(cells), 0, "", "")]
+def _missing(units: Sequence[tuple[str, list[Cell]]]) -> str:
+    """A line for each thing that is missing: the remedy that asks for most, and the experiments that wait for it."""
+    found: dict[str, list[tuple[str, str]]] = {}
+    for name, cells in units:
+        for condition in environment.unmet(dict.fromkeys(one for cell in cells for one in cell.requires)):
+            found.setdefault(condition.reason, []).append((condition.fix, name))
+    every = [name for name, _ in units]
+    lines = []
+    for reason, of in found.items():
+        fix = max((fix for fix, _ in of), key=lambda fix: (len(fix), fix))
+        lines.append(f"{reason}: {fix}; for {_named({name for _, name in of}, every)}")
+    return "\n".join(lines) or "nothing"
+
+
+def _named(of: Collection[str], every: Sequence[str]) -> str:
+    """These experiments, or all but the others where those are fewer."""
+    others = [name for name in every if name not in of]
+    if not others:
+        return "all"
+    return f"all but {', '.join(others)}" if len(others) < len(of) else ", ".join(sorted(of))

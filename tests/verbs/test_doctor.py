@@ -33,11 +33,20 @@ def test_machine_without_gpu(cpu_machine):
     text = doctor.report(UNITS)
     assert any(line.split(maxsplit=1) == ["GPU", "no CUDA device"] for line in rows(text, "Machine"))
     assert "driver" not in "".join(rows(text, "Machine"))
-    table = rows(text, "What this machine leaves unsupported")
-    assert table[2].split()[:3] == ["attention", "4", "3"]
-    assert "no CUDA device; torch is a build without CUDA" in table[2]
-    assert "install a CUDA build of torch" in " ".join(" ".join(table[2:4]).split())
-    assert [line.split() for line in table if line.startswith("io_formats")] == [["io_formats", "2", "0"]]
+    assert rows(text, "What is measured here") == ["3 of 6 cells, those of preset gpu counted"]
+    assert rows(text, "What is missing") == [
+        "no CUDA device: run on a machine with an NVIDIA GPU and its driver; for attention",
+        "torch is a build without CUDA: install a CUDA build of torch; for attention",
+    ]
+
+
+def test_one_line_for_what_several_experiments_lack(cpu_machine):
+    """It asks for as much as the most demanding of them."""
+    on_nodes = [(name, [Cell({"n": n}, requires=(f"nodes:{n}",)) for n in (2, 16)]) for name in ("one", "two")]
+    text = doctor.report([*on_nodes, ("three", [Cell({"n": 1})])])
+    assert rows(text, "What is measured here")[0].endswith("nothing of one, two")
+    (line,) = rows(text, "What is missing")
+    assert "jobs may have 16 nodes" in line and line.endswith("; for all but three")
 
 
 def test_recorded_h200(monkeypatch):
@@ -49,8 +58,8 @@ def test_recorded_h200(monkeypatch):
     pairs = dict(re.split(r" {2,}", line, maxsplit=1) for line in rows(text, "Machine"))
     assert pairs["GPU"] == "1 × NVIDIA H200" and pairs["GPU memory"] == "140.4 GiB"  # 143771 MiB
     assert pairs["power limit"] == "700 W" and pairs["driver"] == "580.159.04, CUDA 13.0"
-    table = rows(text, "What this machine leaves unsupported")[2:]
-    assert [line.split() for line in table] == [["attention", "4", "0"], ["io_formats", "2", "0"]]
+    assert rows(text, "What is measured here") == ["6 of 6 cells, those of preset gpu counted"]
+    assert rows(text, "What is missing") == ["nothing"]
 
 
 def test_a_folder_that_python_takes_for_a_package_is_named(tmp_path, monkeypatch):
@@ -62,4 +71,4 @@ def test_a_folder_that_python_takes_for_a_package_is_named(tmp_path, monkeypatch
     assert environment.shortfall(("transformers",)) == ("unsupported", reason)
     told = doctor.report([("baseline", [Cell({"model_name": "bloom"}, ("transformers",))])])
     assert "'datasets' in the checkout is taken for" in told
-    assert "rename the folder or file datasets in the" in told  # the table breaks lines
+    assert "rename the folder or file datasets in the checkout; for all" in told
