@@ -60,8 +60,11 @@ def renew(site_folder: Path, units: Mapping[str, str], published: bool = False) 
 
 
 def clear(site_folder: Path) -> list[str]:
-    """Delete tables and figures that no planned unit makes any more; returns their names, relative to the site."""
-    lists = sorted((site_folder / FOLDER).glob("*.json"))
+    """Delete tables and figures that no planned unit makes any more; returns their names, relative to the site.
+
+    Data sets stay, and what is known of them: by their digests a later run knows which cells are done.
+    """
+    lists = [path for path in sorted((site_folder / FOLDER).glob("*.json")) if not path.name.startswith("data-")]
     planned = [path for path in lists if (site_folder / "plan" / path.name).exists()]
     made = {name for path in planned for name in _listed(site_folder, path.stem) or {}}
     gone = []

@@ -94,6 +94,15 @@ def test_what_no_unit_makes_any_more_goes(site: Path) -> None:
     assert (site / JOURNAL).is_file() and not list((site / "checksums").iterdir())
 
 
+def test_a_data_set_that_only_other_runs_read_stays_known(site: Path) -> None:
+    """Else the next run that reads it would not know, at its start, which of its cells are done."""
+    digest = site / "data" / "a.digest"
+    files.write_text(digest, "made\n")
+    checksums.keep(site, "data-a", [digest])
+    assert checksums.clear(site) == []
+    assert checksums.renew(site, {"data-a": "data/a.digest"}) == [] and digest.is_file()
+
+
 @pytest.mark.parametrize("name", ["../../report/notes/local/a.md", "journal/a/0.jsonl", "tables/../mine", "/etc/x"])
 def test_nothing_else_is_ever_deleted(site: Path, name: str, tmp_path: Path) -> None:
     victim = Path(name) if name.startswith("/") else site / name
