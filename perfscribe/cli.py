@@ -9,7 +9,6 @@ if STOPPED is signal.default_int_handler:
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # no traceback of the imports below
 
 import argparse
-import difflib
 import os
 import subprocess
 import sys
@@ -49,7 +48,7 @@ HELP = """\
                               draw published sites again from their journals; without a name, all of them
 ./run test [PYTEST OPTIONS]   format, lint, types, tests
 ./run help                    this text
-./run ANYTHING ELSE           goes to snakemake, as in ./run --profile slurm report
+./run --OPTION ...            goes to snakemake, as in ./run --profile slurm report; so do files in results/
 
 OPTIONS go to snakemake, as in ./run report --config preset=tiny site=local
 `./run --system VERB` uses the Python at hand in place of the environment in .venv.
@@ -289,21 +288,20 @@ VERBS: dict[str, Callable[[Sequence[str]], int]] = {
     "fetch-data": fetch_data,
     "help": show_help,
 }
+EXPLAINED = ("compare", "fill", "launch", "test")  # themselves, by --help
 
 
 def main(arguments: Sequence[str]) -> int:
     """Run a verb, or hand everything to Snakemake."""
-    if not arguments or arguments[0] in ("-h", "--help"):
+    verb = arguments[0] if arguments else "--help"
+    if verb in ("-h", "--help") or (verb not in EXPLAINED and arguments[1:2] in (["-h"], ["--help"])):
         return show_help(())
-    verb = VERBS.get(arguments[0])
-    if verb is not None:
-        return verb(arguments[1:])
-    option = arguments[0].startswith("-")  # Snakemake's own, as --report
-    near = [] if option else difflib.get_close_matches(arguments[0], VERBS, 1, cutoff=0.75)
-    if near:
-        sys.exit(f"run: {arguments[0]!r} is no verb; did you mean {near[0]}? (./run help lists them)")
-    read_config(arguments)
+    if verb in VERBS:
+        return VERBS[verb](arguments[1:])
     names_a_file = arguments[0].startswith(("results/", "report/"))
+    if not names_a_file and not arguments[0].startswith("-"):  # Snakemake's own, as --report
+        sys.exit(f"run: {arguments[0]!r} is no verb{hint(arguments[0], VERBS)} (./run help lists them)")
+    read_config(arguments)
     os.chdir(ROOT)
     os.execv(sys.executable, snakemake(*arguments, *(_all_cores(arguments) if names_a_file else [])))
 

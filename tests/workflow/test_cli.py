@@ -53,7 +53,7 @@ def message(arguments: Sequence[str]) -> str:
 # --- verbs ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("arguments", [[], ["help"], ["-h"], ["--help"], ["help", "me"]])
+@pytest.mark.parametrize("arguments", [[], ["help"], ["-h"], ["--help"], ["help", "me"], ["plan", "--help"]])
 def test_help_is_had_in_every_form(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(arguments) == 0
     assert capsys.readouterr().out == cli.HELP
@@ -63,7 +63,7 @@ def test_help_is_had_in_every_form(arguments: list[str], capsys: pytest.CaptureF
 @pytest.mark.parametrize(
     ("words", "line"),
     [
-        (["--config", "site={"], r'site: got "{", expected text that matches .*'),
+        (["--config", "site={"], r'site: got "{", expected a name \(text of lower-case .*'),
         (["--config=seed=-1"], r"seed: got -1, expected a whole number .*"),
         (["-C", "sites=x"], r"sites: .*site.*"),
         (["--config", "seed=3", "site=notes"], r'site: got "notes", expected a name that no folder of the project has'),
@@ -103,6 +103,7 @@ ELSE = "--config KEY=VALUE ... or nothing"
         ("doctor x --config seed=1", f"doctor: got 'x', expected {ELSE}"),
         ("report preset=tiny", "report: got 'preset=tiny', expected --config KEY=VALUE ... or options of Snakemake"),
         ("plann", "'plann' is no verb; did you mean plan? (./run help lists them)"),
+        ("frobnicate", "'frobnicate' is no verb (./run help lists them)"),
     ],
 )
 def test_a_word_that_is_not_known_is_one_line(words: str, line: str) -> None:
