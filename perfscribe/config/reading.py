@@ -43,7 +43,7 @@ def _loader() -> Any:
             for key_node, value_node in node.value:
                 key = self.construct_object(key_node, deep=True)
                 if not isinstance(key, str) or key in found:
-                    what = f"the key {key} twice" if isinstance(key, str) else f"the key {key}, which is no text"
+                    what = f"the key {key} is given twice" if isinstance(key, str) else f"the key {key} is no text"
                     raise yaml.MarkedYAMLError(problem=what, problem_mark=key_node.start_mark)
                 found[key] = self.construct_object(value_node, deep=deep)
             return found
@@ -76,9 +76,9 @@ def read(path: Path) -> dict[str, Any]:
         found = _loader()(text).get_single_data()
     except yaml.MarkedYAMLError as error:
         line = f", line {error.problem_mark.line + 1}" if error.problem_mark else ""
-        raise ConfigError(f"{path}{line}: got no config ({error.problem}), expected key: value") from None
+        raise ConfigError(f"{path}{line}: {error.problem}; expected key: value") from None
     except (yaml.YAMLError, *NO_YAML) as error:
-        raise ConfigError(f"{path}: got no config ({' '.join(str(error).split())}), expected key: value") from None
+        raise ConfigError(f"{path}: {' '.join(str(error).split())}; expected key: value") from None
     if not isinstance(found, dict):
         raise ConfigError(f"{path}: got {shown(found)}, expected keys such as site: local")
     return found

@@ -4,7 +4,14 @@ from perfscribe.config.keys import Key, choice, choices, flag, mapping, number, 
 
 NAME, PATH = r"^[A-Za-z0-9][A-Za-z0-9_.@+-]*$", r"^\S(.*\S)?$"
 LINE, LINE_OR_NONE = r"^[^\x00-\x1f\x7f]*\S[^\x00-\x1f\x7f]*$", r"^[^\x00-\x1f\x7f]*$"
-IN_WORDS = {PATH: "a path", LINE: "one line of text", LINE_OR_NONE: "one line of text"}
+SITE = "^[a-z0-9][a-z0-9_-]{0,39}$"
+IN_WORDS = {
+    NAME: "a name (text of letters, digits and _.@+-)",
+    SITE: "a name (text of lower-case letters, digits, - and _)",
+    PATH: "a path",
+    LINE: "one line of text",
+    LINE_OR_NONE: "one line of text",
+}
 
 
 def name(meaning: str) -> Key:
@@ -20,7 +27,7 @@ def path(meaning: str) -> Key:
 TOP = dict(
     site=text(
         "whose results/<site>/ and report/<site>/; local: your own, which git ignores; a published one is redrawn",
-        "^[a-z0-9][a-z0-9_-]{0,39}$",
+        SITE,
         "local",
     ),
     preset=choice(
