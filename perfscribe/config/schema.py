@@ -108,6 +108,8 @@ def _first_fault(text: str) -> str | None:
         return unknown_key((*path, key), error.instance, error.schema)
     misspelt = "enum" in error.schema and isinstance(error.instance, str)
     near = nearest(error.instance, map(str, error.schema["enum"])) if misspelt else None
+    if error.validator_value == "array" and isinstance(error.instance, str | int):
+        near = f"[{error.instance}]"
     return fault(dotted(path), error.instance, expectation(error.schema)) + (f"; nearest is {near}" if near else "")
 
 

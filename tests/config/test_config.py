@@ -73,7 +73,7 @@ REFUSED: dict[str, tuple[Any, tuple[str, ...]]] = {
     "site with a path": ({"site": "../up"}, ("site", '"../up"', "lower-case letters")),
     "preset": ({"preset": "gpuu"}, ("preset", '"gpuu"', "auto, tiny, cpu, gpu", "nearest is gpu")),
     "chapter twice": ({"chapters": ["cs336", "cs336"]}, ("chapters", '["cs336", "cs336"]', "different")),
-    "chapter is a word": ({"chapters": "cs336"}, ("chapters", '"cs336"', "a list")),
+    "chapter is a word": ({"chapters": "cs336"}, ("chapters", '"cs336"', "a list", "is [cs336]")),
     "true seed": ({"seed": True}, ("seed", "true", "whole number")),
     "NaN": ({"budget_minutes": float("nan")}, ("budget_minutes", "got NaN", "a number above 0", "or null")),
     "unknown experiment": ({"experiments": {"atention": {}}}, ("experiments.atention", "{}", f"nearest is {A}")),
