@@ -193,7 +193,7 @@ def plan(arguments: Sequence[str]) -> int:
     """Print what each experiment has to measure with an estimate of time, and the cells of those named."""
     from perfscribe.verbs import overview
 
-    named = other_words("plan", arguments, registry.measured(ROOT))
+    named = other_words("plan", arguments, registry.measured())
     raw = read_config(arguments)
     print(overview.describe(ROOT, session.make_plan(ROOT, raw), named))
     return 0
@@ -206,7 +206,7 @@ def doctor(arguments: Sequence[str]) -> int:
     other_words("doctor", arguments)
     raw = read_config(arguments)
     preset = session.resolve_preset(raw.get("preset", "auto"))
-    units = [(name, planned_cells(raw, name, preset)) for name in registry.measured(ROOT)]
+    units = [(name, planned_cells(raw, name, preset)) for name in registry.measured()]
     named = subjects.paths(configuration.resolve(raw, preset), ROOT)
     print(machine.report(units, [subjects.read(*one) for one in named.items()]))
     return 0

@@ -15,7 +15,7 @@ from perfscribe.plan.plan_cells import show_module
 from perfscribe.records.records import Record
 from perfscribe.show.tables import Table
 
-EXPERIMENTS = registry.known(ROOT)
+EXPERIMENTS = registry.known()
 
 
 @cache
@@ -41,8 +41,8 @@ def tables(experiment: str, status: str) -> dict[str, Table]:
 
 def sources(experiment: str) -> list[str]:
     """The experiments whose records its tables are made of."""
-    own = [experiment] if experiment in registry.measured(ROOT) else []
-    return [*own, *registry.shown(experiment, ROOT).reads]
+    own = [experiment] if experiment in registry.measured() else []
+    return [*own, *registry.shown(experiment).reads]
 
 
 def present(experiment: str) -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import runpy
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -36,18 +35,18 @@ class Shown:
                 raise ValueError(f"{name}: expected an id that begins with one of {', '.join(CHAPTERS)}, and a dot")
 
 
-def _holding(file: str, root: Path) -> list[str]:
-    return sorted(path.parent.name for path in (root / "perfscribe" / "experiments").glob(f"*/{file}"))
+def _holding(file: str) -> list[str]:
+    return sorted(path.parent.name for path in (ROOT / "perfscribe" / "experiments").glob(f"*/{file}"))
 
 
-def known(root: Path = ROOT) -> list[str]:
+def known() -> list[str]:
     """Names of the experiments that show something."""
-    return _holding("show.py", root)
+    return _holding("show.py")
 
 
-def measured(root: Path = ROOT) -> list[str]:
+def measured() -> list[str]:
     """Those that measure too; the others show what these have measured."""
-    return _holding("measure.py", root)
+    return _holding("measure.py")
 
 
 def module(experiment: str, part: str) -> ModuleType:
@@ -61,10 +60,7 @@ def levels() -> dict[str, Any]:
     return {name: module(name, "levels").LEVELS for name in measured()}
 
 
-def shown(experiment: str, root: Path = ROOT) -> Shown:
-    """What it declares to show, in another checkout where root is one."""
-    if root == ROOT:
-        found: Shown = module(experiment, "levels").SHOWN
-        return found
-    path = root / "perfscribe" / "experiments" / experiment / "levels.py"
-    return Shown(**vars(runpy.run_path(str(path))["SHOWN"]))
+def shown(experiment: str) -> Shown:
+    """What it declares to show."""
+    found: Shown = module(experiment, "levels").SHOWN
+    return found

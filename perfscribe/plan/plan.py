@@ -185,7 +185,7 @@ def _cells_by_cost(
 
     Those of subjects are behind ours, one subject after the other: each has a process of its own.
     """
-    chapters = _chapters_of(registry.shown(experiment, code.root))
+    chapters = _chapters_of(registry.shown(experiment))
     grid = _grid(config, full_config, experiment)
     grid += subjects.cells(experiment, grid, of, code)
     cells = [demands.waiting(cell, experiment, chapters) for cell in grid]
@@ -230,7 +230,7 @@ def _present_unit(plan: Plan, experiment: str, code: Sources) -> None:
 
     A chapter by itself, or a config without some experiments, has the rest all the same.
     """
-    declared = registry.shown(experiment, code.root)
+    declared = registry.shown(experiment)
     reads = tuple(name for name in declared.reads if name in plan.shards)
     plan.presentations[experiment] = replace(declared, reads=reads)
     folder = code.root / "references"
@@ -261,9 +261,9 @@ def _chapters_of(presentation: Shown) -> list[str]:
     return list(dict.fromkeys(table.split(".")[0] for table in presentation.tables))
 
 
-def _is_shown(experiment: str, chapters: Collection[str], root: Path) -> bool:
+def _is_shown(experiment: str, chapters: Collection[str]) -> bool:
     """Whether any of the chapters holds a table of it."""
-    return any(table.split(".")[0] in chapters for table in registry.shown(experiment, root).tables)
+    return any(table.split(".")[0] in chapters for table in registry.shown(experiment).tables)
 
 
 def _show(plan: Plan, code: Sources, with_subjects: bool) -> None:
@@ -273,15 +273,14 @@ def _show(plan: Plan, code: Sources, with_subjects: bool) -> None:
     """
     for experiment in plan.shards:
         _present_unit(plan, experiment, code)
-    root = code.root
-    for experiment in sorted(set(registry.known(root)) - set(registry.measured(root))):
-        shown = registry.shown(experiment, root)
+    for experiment in sorted(set(registry.known()) - set(registry.measured())):
+        shown = registry.shown(experiment)
         if experiment == registry.SUBJECTS:
             if not with_subjects:
                 continue
         elif not shown.reads:
             raise ValueError(f"{experiment}: there is no measure.py, and levels.py names no experiment that it reads")
-        if set(shown.reads) & set(plan.shards) and _is_shown(experiment, plan.chapters, root):
+        if set(shown.reads) & set(plan.shards) and _is_shown(experiment, plan.chapters):
             _present_unit(plan, experiment, code)
     _report_unit(plan, code)
 
@@ -329,7 +328,7 @@ def build(
     code = code or Sources(root)
     config, full_config = resolve(raw, preset), resolve(raw, FULL_PRESET)
     plan = Plan(site=config["site"], preset=preset, chapters=tuple(config["chapters"]))
-    measured = [name for name in registry.measured(root) if _is_wanted(name, config, plan.chapters, root)]
+    measured = [name for name in registry.measured() if _is_wanted(name, config, plan.chapters)]
     if config["only"] and not measured:
         names = ", ".join(config["only"])
         raise ValueError(f"config: only: {names}: not enabled, or shown by no chapter of {', '.join(plan.chapters)}")
@@ -361,11 +360,11 @@ def _jobs_at_a_time(plan: Plan, config: Mapping[str, Any]) -> None:
         plan.at_a_time, plan.beside_others = at_a_time, frozenset(found)
 
 
-def _is_wanted(experiment: str, config: Mapping[str, Any], chapters: Collection[str], root: Path) -> bool:
+def _is_wanted(experiment: str, config: Mapping[str, Any], chapters: Collection[str]) -> bool:
     """Whether it is enabled and one of the chapters shows it."""
     section = config["experiments"].get(experiment)
     wanted = section is not None and section["enabled"] and (not config["only"] or experiment in config["only"])
-    return wanted and _is_shown(experiment, chapters, root)
+    return wanted and _is_shown(experiment, chapters)
 
 
 def replan_presentation(committed: Plan, code: Sources) -> Plan:
@@ -374,7 +373,7 @@ def replan_presentation(committed: Plan, code: Sources) -> Plan:
     Experiments that there are no longer are left out. Its data sets are not generated again; their digests were
     published with it.
     """
-    known = registry.measured(code.root)
+    known = registry.measured()
     committed.shards = {name: count for name, count in committed.shards.items() if name in known}
     committed.gated = [name for name in committed.gated if name in known]
     committed.datasets = {}

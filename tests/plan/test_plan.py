@@ -21,7 +21,7 @@ from perfscribe.records import environment
 from perfscribe.run import session
 
 RAW = config.load(ROOT / "config.yaml")
-EXPERIMENTS = registry.measured(ROOT)
+EXPERIMENTS = registry.measured()
 
 
 def raw(**top: Any) -> dict[str, Any]:

@@ -73,7 +73,7 @@ def test_notes_stand_under_their_problem_as_they_are(sources: report.Sources) ->
 
 def test_every_kept_table_and_figure_is_on_a_page() -> None:
     """Of all experiments; a page names nothing that none makes."""
-    shown = [registry.shown(name, ROOT) for name in registry.known(ROOT)]
+    shown = [registry.shown(name) for name in registry.known()]
     made = {one for presentation in shown for one in (*presentation.tables, *presentation.figures)}
     problems = [problem for *_, of in handin.chapters(registry.CHAPTERS) for problem in of]
     named = {one for problem in problems for one in (*problem.details, problem.figure, problem.figure_of_yours)} - {""}

@@ -10,7 +10,6 @@ import pandas as pd
 import pytest
 import unmeasured
 from matplotlib import pyplot as plt
-from workspace import ROOT
 
 from perfscribe.base import registry
 from perfscribe.show import figures as f
@@ -36,11 +35,11 @@ def test_bars_are_as_long_as_the_spread() -> None:
     assert lengths == [[0.1, 0.2], [0.5]]
 
 
-@pytest.mark.parametrize("experiment", [name for name in unmeasured.EXPERIMENTS if registry.shown(name, ROOT).figures])
+@pytest.mark.parametrize("experiment", [name for name in unmeasured.EXPERIMENTS if registry.shown(name).figures])
 def test_every_experiment_draws_without_figures(tmp_path: Path, experiment: str) -> None:
     """Nothing measured: each figure is drawn all the same and says in words that there is nothing."""
     drawn = unmeasured.present(experiment).figures(unmeasured.tables(experiment, "skipped"))
-    assert tuple(figure.id for figure in drawn) == registry.shown(experiment, ROOT).figures
+    assert tuple(figure.id for figure in drawn) == registry.shown(experiment).figures
     for figure in drawn:
         assert figure.caption.strip()
         assert not f.write(figure, tmp_path, FOOTER)  # which keeps it out of the report

@@ -43,7 +43,7 @@ OVER_NODES = ("fsdp.multi_node", "fsdp.custom_multi_node")  # whose first rows a
 LEAST_PIXELS = 200  # of a colour in a picture, that it is no edge between two
 COLOURS = "|".join(colour.lower() for colour in figures.COLOURS if colour != "#000000")
 # Without those of a user's own code, which this config does not name.
-SHOWN = {name: registry.shown(name, ROOT) for name in registry.known(ROOT) if name != registry.SUBJECTS}
+SHOWN = {name: registry.shown(name) for name in registry.known() if name != registry.SUBJECTS}
 TABLES = {table: name for name, shown in SHOWN.items() for table in shown.tables}
 FIGURES = [figure for shown in SHOWN.values() for figure in shown.figures]
 
@@ -71,7 +71,7 @@ def meant_to_fail(row: dict[str, Any]) -> bool:
 
 
 def test_every_cell_ended_well(measured: Workspace) -> None:
-    for name in registry.measured(ROOT):
+    for name in registry.measured():
         ended = measured.rows(name)
         well = ("ok", "unsupported", "skipped")
         assert ended and not [row for row in ended if row["status"] not in well and not meant_to_fail(row)]
@@ -121,7 +121,7 @@ def test_the_report_holds_everything_and_nothing_unsaid(measured: Workspace) -> 
     cells = [cell.strip() for line in re.findall(r"(?m)^\|.*", text) for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
     assert cells and not {"nan", "None", "NaN", "inf", "not recorded", ""} & set(cells)
     assert not re.search(r"\bnan\b|not recorded|\{\{|\}\}|Traceback", text)
-    ended = [row for name in registry.measured(ROOT) for row in measured.rows(name)]
+    ended = [row for name in registry.measured() for row in measured.rows(name)]
     lacking = {row["reason"] for row in ended if row["status"] == "unsupported"}
     assert not [reason for reason in lacking if reason not in text], "what the machine lacks is told"
 
