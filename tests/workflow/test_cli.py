@@ -69,7 +69,10 @@ def test_help_is_had_in_every_form(arguments: list[str], capsys: pytest.CaptureF
         (["--config", "seed=3", "site=notes"], r'site: got "notes", expected a name that no folder of the project has'),
         (["-C", "seed=" + "9" * 6000], r"seed: got '9+' …, expected a shorter or flatter value"),
         (["-C", "experiments=" + "[" * 600], r"experiments: got '\[+' …, expected a shorter or flatter value"),
-        (["-C", "cluster={setup: module load}"], r'cluster.setup: got "module load", .* each one line of text'),
+        (
+            ["-C", "cluster={setup: module load}"],
+            r'cluster.setup: got "module load", .* nearest is \[module load\]',
+        ),
         (["-C", "chapters=[a=b]"], r'chapters\[0\]: got "a=b", expected .*'),
         (["--config", "seed=1", "x"], r"--config: got 'x', expected KEY=VALUE"),
         (["--config", "seed=1", "--config", "seed=2"], r"--config: seed is given twice"),
