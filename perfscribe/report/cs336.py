@@ -10,20 +10,7 @@ from typing import Any
 
 from perfscribe.report.cells import NO_SUCH_THING, Cell, as_cell, shown, word
 from perfscribe.report.problem import Answer, Entries, Finding, Lettered, Part, Problem, Table, Title, Why
-from perfscribe.report.site import (
-    NOTHING,
-    Row,
-    Site,
-    batch_of,
-    ends,
-    entry,
-    figure,
-    mean_of,
-    median_of,
-    noisy,
-    ok,
-    printed,
-)
+from perfscribe.report.site import NOTHING, Row, Site, ends, entry, figure, noisy, ok, printed
 from perfscribe.show.rounding import NO_FIGURE, Figure
 
 TITLE = "CS336 assignment 2 (systems)"
@@ -85,8 +72,8 @@ class BenchmarkingScript(Problem):
         warm = " and ".join(self.site.levels(self.SCRIPT, "warmup_steps")) or "5"
         yield Table(
             "(b) Forward and backward pass, ms by context.",
-            f"{mean_of(self.site, self.SCRIPT, 'forward_ms_n', dtype='fp32')}; FP32, batch "
-            f"{batch_of(self.site, self.SCRIPT, '4')}, {device}, {warm} warm-up steps, host clock with synchronise.",
+            f"{self.site.mean_of(self.SCRIPT, 'forward_ms_n', dtype='fp32')}; FP32, batch "
+            f"{self.site.batch_of(self.SCRIPT, '4')}, {device}, {warm} warm-up steps, host clock with synchronise.",
             ["model_size", "pass_type", *self.contexts],
             [
                 [size, one, *(shown(*self.time(size, one, context)) for context in self.contexts)]
@@ -100,8 +87,8 @@ class BenchmarkingScript(Problem):
         warmups = self.site.swept(self.WARMUP, "warmup_steps", *[("0", "1", "2", "5")] * 2)
         yield Table(
             "(c) Forward pass after few warm-up steps, ms.",
-            f"{mean_of(self.site, self.WARMUP, 'full_step_ms_n')}, and the forward of the very first step; context "
-            f"{context}, batch {batch_of(self.site, self.WARMUP, '4')}, {device}, host clock, "
+            f"{self.site.mean_of(self.WARMUP, 'full_step_ms_n')}, and the forward of the very first step; context "
+            f"{context}, batch {self.site.batch_of(self.WARMUP, '4')}, {device}, host clock, "
             "FP32.",
             ["model_size", *(f"warmup {steps}" for steps in warmups), "first step, warmup 0"],
             [
@@ -255,7 +242,7 @@ class BenchmarkingMixedPrecision(Problem):
         """(a) and (c), then (b) and (c)."""
         site = self.site
         context = next(iter(site.levels(self.PASSES, "seq_len")), largest(site)[1])
-        batch = batch_of(site, self.PASSES, "4")
+        batch = site.batch_of(self.PASSES, "4")
         yield Table(
             "(a) Dtypes under autocast.",
             f"{on_device(site)}, parameters in FP32.",
@@ -264,7 +251,7 @@ class BenchmarkingMixedPrecision(Problem):
         )
         yield Table(
             "(c) Forward and backward with and without BF16, ms.",
-            f"{mean_of(site, self.PASSES, 'pass_ms_n')}; context {context}, batch {batch}, {site.one_device}, host "
+            f"{site.mean_of(self.PASSES, 'pass_ms_n')}; context {context}, batch {batch}, {site.one_device}, host "
             "clock with synchronise; "
             "FP32 is true FP32, BF16 by autocast; avg_time_ms is forward+backward timed in separate passes.",
             ["model_size", "precision", "pass_type", "avg_time_ms", "forward_ms", "backward_ms", "002 (ms)"],
@@ -272,7 +259,7 @@ class BenchmarkingMixedPrecision(Problem):
         )
         yield Table(
             "(c) Forward and backward by dtype, ms, and speed-up over FP32.",
-            f"{median_of(site, self.PASSES, 'pass_ms_n', pass_type=self.BOTH)}, of a speed-up both relative ones added;"
+            f"{site.median_of(self.PASSES, 'pass_ms_n', pass_type=self.BOTH)}, of a speed-up both relative ones added;"
             f" context {context}, batch {batch}, {site.one_device}; 004: batch 32, vocabulary 50,000.",
             ["Model Size", "FP32", "BF16", "FP16", "BF16 Speedup", "FP16 Speedup", "TF32", "004 BF16 Speedup"],
             [self.gains_of(size) for size in sizes(site)],
@@ -383,7 +370,7 @@ class MemoryProfiling(Problem):
         kept = [self.peak(context, "forward", "fp32").text for context in self.at]
         yield Table(
             f"(b), (c) Peak of allocated memory, {self.size}, GB.",
-            f"Batch {batch_of(self.site, self.PEAKS, '4')}, {self.site.one_device}, AdamW, one run each; FP32, then "
+            f"Batch {self.site.batch_of(self.PEAKS, '4')}, {self.site.one_device}, AdamW, one run each; FP32, then "
             "BF16 autocast.",
             ["Context length", "Peak memory – forward only", "Peak memory – full training step (fwd + bwd + opt)",
              "BF16, forward only", "BF16, full step"],
@@ -416,12 +403,11 @@ class MemoryProfiling(Problem):
         yield Lettered("d", self.residual())
         yield Lettered("e", self.allocations())
         phase = "the optimizer" if top == "optimizer" else top
-        if top:
-            yield Title(
-                f"{self.size} at {self.at[-1]}: forward peaks at {alone} GB, a full step at {step} GB in {phase}"
-            )
+        yield Title(f"{self.size} at {self.at[-1]}: forward peaks at {alone} GB, a full step at {step} GB in {phase}")
         if self.site.gpu:
-            yield self.from_short_to_long()
+            short, long = (self.gb("full_step", "peak", context=n) for n in self.at[::2])
+            peaks = f"A full step of {self.size} peaks at {short} GB at {self.at[0]} tokens and {long} at {self.at[-1]}"
+            yield Finding(9, "one device", f"{peaks}, forward alone at {alone}.")
 
     def peak(self, context: str, mode: str, dtype: str, unit: str = "") -> Cell:
         """A peak as a cell."""
@@ -434,12 +420,6 @@ class MemoryProfiling(Problem):
     def row(self, mode: str, dtype: str, context: str) -> Row | None:
         """The cell of a pass."""
         return self.site.row(self.PEAKS, size=self.size, seq_len=context, mode=mode, dtype=dtype)
-
-    def from_short_to_long(self) -> Finding:
-        """What the context does to the peaks."""
-        step, full = (self.gb("full_step", "peak", context=n) for n in self.at[::2])
-        peaks = f"A full step of {self.size} peaks at {step} GB at {self.at[0]} tokens and {full} at {self.at[-1]}"
-        return Finding(9, "one device", f"{peaks}, forward alone at {self.gb('inference', 'peak')}.")
 
     def course(self, top: str) -> list[str]:
         """How phases show in the timeline, and whether the optimizer's peak depends on the context."""
@@ -494,8 +474,8 @@ class PytorchAttention(Problem):
         grid = attention_grid(self.site, self.details[0])
         yield Table(
             "(a) Attention in PyTorch, no head axis.",
-            f"{median_of(self.site, self.details[0], 'forward_ms_n', dtype='fp32')}, ms; memory before backward in GB; "
-            f"FP32, batch {batch_of(self.site, self.details[0], '8')}, {self.site.one_device}, host clock with "
+            f"{self.site.median_of(self.details[0], 'forward_ms_n', dtype='fp32')}, ms; memory before backward in GB; "
+            f"FP32, batch {self.site.batch_of(self.details[0], '8')}, {self.site.one_device}, host clock with "
             "synchronise.",
             ["seq_len", "d_model", "forward_ms", "backward_ms", "mem_gb", "002 (ms, ms, GiB)"],
             [self.line(*cell) for cell in grid],
@@ -631,8 +611,8 @@ class TorchCompile(Problem):
         levels = self.compiled(self.ATTENTION)
         yield Table(
             "(a) Compiled against plain attention, ms.",
-            f"{median_of(self.site, self.ATTENTION, 'compiled_forward_ms_n', **levels)}; FP32, batch "
-            f"{batch_of(self.site, self.ATTENTION, '8')}, no head axis, {levels['backend']}, "
+            f"{self.site.median_of(self.ATTENTION, 'compiled_forward_ms_n', **levels)}; FP32, batch "
+            f"{self.site.batch_of(self.ATTENTION, '8')}, no head axis, {levels['backend']}, "
             f"{self.site.one_device}, host clock with synchronise.",
             ["seq_len", "d_model", *self.TIMES],
             [[at["seq_len"], at["head_dim"], *self.cells(self.ATTENTION, self.TIMES, at)] for at in self.grid()],
@@ -641,8 +621,8 @@ class TorchCompile(Problem):
         levels = self.compiled(self.MODELS)
         yield Table(
             "(b) Compiled models, ms.",
-            f"{median_of(self.site, self.MODELS, 'compiled_forward_ms_n', **levels)}; FP32, batch "
-            f"{batch_of(self.site, self.MODELS, '4')}, {'context 512, ' if self.site.gpu else ''}"
+            f"{self.site.median_of(self.MODELS, 'compiled_forward_ms_n', **levels)}; FP32, batch "
+            f"{self.site.batch_of(self.MODELS, '4')}, {'context 512, ' if self.site.gpu else ''}"
             f"{levels['backend']}, {self.site.one_device}, host clock with "
             "synchronise.",
             ["model_size", *self.STEPS, "002 full step (ms)"],

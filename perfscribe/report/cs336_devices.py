@@ -20,7 +20,7 @@ from perfscribe.report.problem import (
     Title,
     Why,
 )
-from perfscribe.report.site import NOTHING, Row, Site, ends, entry, fault, figure, of_so_many, ok
+from perfscribe.report.site import NOTHING, Row, Site, ends, entry, fault, figure, ok
 from perfscribe.show import references
 from perfscribe.show.rounding import NO_FIGURE, Figure
 from perfscribe.subjects import YOURS
@@ -154,7 +154,7 @@ class DistributedCommunication(Problem):
             for message in self.messages:
                 rows = [self.row(backend, world, message) for world in self.worlds]
                 at = f"{spelt(backend)} at {message.replace(' ', '')}"
-                counts[at] = {int(row["time_ms_n"]) for row in rows if row and ok(row)}
+                counts[at] = {int(row["time_ms_n"]) for row in rows if ok(row)}
         usual = Counter(n for several in counts.values() for n in several).most_common(1)
         if not usual:
             return "20"
@@ -175,8 +175,6 @@ class DistributedCommunication(Problem):
 
     def more_devices(self, said: str, one: Figure, other: Figure, few: str) -> str:
         """Most devices against the fewest, at the largest size. said: who takes {} for it on most."""
-        if not one or not other:
-            return ""
         if one.within_noise(other):
             return f"{said.format('as long')} as on {few} within noise."
         change = other.of(100 * (other.value / one.value - 1), one)
@@ -294,7 +292,7 @@ class Ddp(Problem):
 
     def naive(self) -> list[Row]:
         """The naive implementation on as many devices as it ran on."""
-        return [row for world in self.worlds if (row := self.row("naive", world)) is not None and ok(row)]
+        return [row for world in self.worlds if ok(row := self.row("naive", world))]
 
     def calls(self) -> str:
         """How many all-reduces the naive implementation makes in a step."""
@@ -316,7 +314,7 @@ class NaiveDdpBenchmarking(Ddp):
         rows, on = ran(self.site, self.STEPS), self.site.ranks_are
         if not rows:
             return
-        count = of_so_many(self.site, self.STEPS, "step_ms_n", **training(self.site, self.STEPS))
+        count = self.site.of_so_many(self.STEPS, "step_ms_n", **training(self.site, self.STEPS))
         clock = "host clock with synchronise" if self.site.gpu else "host clock"
         yield Table(
             "DDP: step, communication and exposed communication, ms.",
@@ -636,11 +634,10 @@ class ShardingAccounting(Problem):
         if self.is_yours:  # the figure has ours
             return
         peaks = [[moment[0] for moment in of] for of in ((init, before, after), (init_less, before_less, after_less))]
-        if all(one for of in peaks for one in of) and plain and sharded:
-            most, most_less = (ends(of)[1] for of in peaks)
-            change = sharded.of(100 * (sharded.value / plain.value - 1), plain)
-            by = "within noise" if plain.within_noise(sharded) else f"by {change} %"
-            yield Title(f"Sharding on {on} takes the peak from {most} to {most_less} {unit} and changes the step {by}")
+        most, most_less = (ends(of)[1] for of in peaks)
+        change = sharded.of(100 * (sharded.value / plain.value - 1), plain)
+        by = "within noise" if plain.within_noise(sharded) else f"by {change} %"
+        yield Title(f"Sharding on {on} takes the peak from {most} to {most_less} {unit} and changes the step {by}")
 
     def of(self, table: str, column: str, optimizer: str, world: str = WORLDS[0], **levels: str) -> Figure:
         """A figure of an optimizer; memory in the table's unit."""

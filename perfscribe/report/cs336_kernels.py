@@ -10,7 +10,7 @@ from itertools import product
 from perfscribe.report.cells import Cell, as_cell, shown
 from perfscribe.report.cs336 import contexts, sizes
 from perfscribe.report.problem import Answer, Entries, Finding, Lettered, Part, Problem, Status, Table, Title, Why
-from perfscribe.report.site import NOTHING, Row, Site, batch_of, ends, entry, fault, figure, ok
+from perfscribe.report.site import NOTHING, Row, Site, ends, entry, fault, figure, ok
 from perfscribe.show.rounding import LACKING, NO_FIGURE, Figure
 from perfscribe.subjects import YOURS
 
@@ -68,7 +68,7 @@ class NsysProfile(Problem):
         time = "kernel time" if by == "nsys" else "the time of operators, which stand for kernels"
         yield Table(
             "(a), (d), (e) Forward pass, matmul share, one layer's attention.",
-            f"FP32, batch {batch_of(self.site, self.figure, '4')}, {self.site.one_device}; forward by {by}, median ± "
+            f"FP32, batch {self.site.batch_of(self.figure, '4')}, {self.site.one_device}; forward by {by}, median ± "
             f"half IQR of {self.times}traced passes, and by timeit, the host clock of the same passes; matmul share of "
             f"{time}; the two attention matmuls and the softmax of one layer.",
             [
@@ -191,7 +191,7 @@ class NsysProfile(Problem):
         most = {one: self.most(one, count) for one, count in (("forward", 5), ("backward", 2))}
         return Table(
             f"(b), (c) {'Kernels' if by == 'nsys' else 'Operators'} with most time in forward and backward, {size}.",
-            f"By {by}, mean of {self.times}passes; FP32, batch {batch_of(self.site, self.figure, '4')}, context "
+            f"By {by}, mean of {self.times}passes; FP32, batch {self.site.batch_of(self.figure, '4')}, context "
             f"{context}.",
             ["NVTX Range", "Kern Inst", "Total Time", "Avg", "Med", "Min", "Max", "StdDev", "Kernel Name"],
             [self.kernel(one, row) for one, rows in most.items() for row in rows],
@@ -315,7 +315,7 @@ class FlashBenchmarking(Problem):
         products = "; in fp32 ours multiplies by three TF32 matmuls, vanilla in FP32"
         yield Table(
             f"(a) Attention latency{' with launches' if gpu else ''}, ms.",
-            f"{clock}{self.widest()}; batch {batch_of(site, FLASH, '1')}, one head, causal, {site.one_device}; "
+            f"{clock}{self.widest()}; batch {site.batch_of(FLASH, '1')}, one head, causal, {site.one_device}; "
             "vanilla is plain PyTorch, flash "
             f"{self.whose} in {'Triton' if gpu else 'PyTorch' if self.whose == YOURS else 'PyTorch tiles'}"
             f"{products if gpu and self.whose != YOURS else ''}.",

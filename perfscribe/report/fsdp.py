@@ -13,7 +13,7 @@ from perfscribe.analytic.workshop_shapes import BLOOM_TOKENIZER_VOCABULARY as VO
 from perfscribe.analytic.workshop_shapes import SimpleGptShape
 from perfscribe.report.cells import NO_SUCH_THING, NOT_MEASURED, Cell, as_cell, shown, word
 from perfscribe.report.problem import Answer, Entries, Finding, Part, Problem, Table, Title, Why, said
-from perfscribe.report.site import Row, Site, batch_of, entry, figure, of_so_many, ok, so_many
+from perfscribe.report.site import Row, Site, entry, figure, ok, so_many
 from perfscribe.show.rounding import LACKING, NO_FIGURE, Figure
 
 TITLE = "FSDP workshop"
@@ -115,20 +115,9 @@ def weights(row: Row | None) -> str:
 def fewer(site: Site, first: Row | None, rows: Mapping[int, Row | None]) -> str:
     """What fewer ranks give where that is less than one of them gives. rows: by number of ranks."""
     one = figure(first, DEFAULT)
-    found = {n: figure(row, DEFAULT) for n, row in rows.items() if ok(row)}
+    found = {n: figure(row, DEFAULT) for n, row in rows.items()}
     slower = {n: rate for n, rate in found.items() if rate.value < one.value and not rate.within_noise(one)}
     return "".join(f", {site.ranks(n)} {rate.over(one)}x" for n, rate in slower.items())
-
-
-def tokens(site: Site) -> str:
-    """How long the rows of timed steps were."""
-    found = site.levels(Strategies.TABLE, "seq_len")
-    return f", {' and '.join(found)} tokens" if found else ""
-
-
-def model(site: Site, table: str) -> str:
-    """Whose steps were timed: on a GPU the workshop's."""
-    return "bigscience/bloom-560m" if site.gpu else next(iter(site.levels(table, "model")), "gpt-tiny")
 
 
 def pace(rate: Figure, plain: Figure) -> str:
@@ -166,11 +155,8 @@ class NineRows(Problem):
     def run(self, labels: str) -> Row | None:
         """The training of its model with these labels, one that is ok before others."""
         rows = self.site.rows(self.RUNS, labels=labels)
-        found = [
-            row
-            for row in rows
-            if row["model_name"].startswith(self.SCRIPTS_MODEL) == (self.model == self.SCRIPTS_MODEL)
-        ]
+        custom = self.model == self.SCRIPTS_MODEL
+        found = [row for row in rows if row["model_name"].startswith(self.SCRIPTS_MODEL) == custom]
         return next(filter(ok, found), next(iter(found), None))
 
     def nine(self, *published: str) -> Table:
@@ -325,7 +311,9 @@ class TimedSteps(Problem):
     ROWS: Sequence[Sequence[str]] = ()
 
     def __init__(self, site: Site) -> None:
-        self.site, self.model = site, model(site, self.TABLE)
+        self.site = site
+        own = next(iter(site.levels(self.TABLE, "model")), "gpt-tiny")
+        self.model = "bigscience/bloom-560m" if site.gpu else own
         self.world = max((int(one) for one in site.levels(self.TABLE, "world_size", model=self.model)), default=2)
         dtypes = ("fp16", "bf16") if site.gpu else ("fp32", "bf16", "fp16")
         self.dtype = max(dtypes, key=lambda dtype: sum(ok(self.found(*row, dtype=dtype)) for row in self.ROWS))
@@ -339,12 +327,12 @@ class TimedSteps(Problem):
     def setup(self, each: str, more: str) -> str:
         """What stands behind the title. each: after the batch; more: after the peak."""
         levels = {"model": self.model, "dtype": self.dtype, "world_size": str(self.world)}
-        count = of_so_many(self.site, self.TABLE, "step_ms_n", **levels)
-        dtype = self.dtype.upper()
+        count = self.site.of_so_many(self.TABLE, "step_ms_n", **levels)
+        dtype, lengths = self.dtype.upper(), " and ".join(self.site.levels(Strategies.TABLE, "seq_len"))
         return (
-            f"{self.model.split('/')[-1]}, {dtype}, batch {batch_of(self.site, Strategies.TABLE, '1')}{each}"
-            f"{tokens(self.site)}, median ± half IQR{count} steps, host clock with synchronise; peak of allocated "
-            f"memory{more}{f'; ‡ {dtype} in place of FP16' if self.mark else ''}."
+            f"{self.model.split('/')[-1]}, {dtype}, batch {self.site.batch_of(Strategies.TABLE, '1')}{each}"
+            f"{lengths and f', {lengths} tokens'}, median ± half IQR{count} steps, host clock with synchronise; peak "
+            f"of allocated memory{more}{f'; ‡ {dtype} in place of FP16' if self.mark else ''}."
         )
 
 
@@ -412,6 +400,7 @@ class Strategies(TimedSteps):
         "State per GPU (GB)": "state_gib",
         "Sent per step (MB)": "sent_mb",
     }
+    MARKS = {"HYBRID_SHARD": "†"}  # noqa: RUF012 of one machine's ranks, which stand for two nodes
     GIVEN = "FULL_SHARD as given (one unit)"
     # Strategy, off-load, checkpointing.
     ROWS = (
@@ -439,7 +428,10 @@ class Strategies(TimedSteps):
             self.setup(" per rank", f"; state per rank, with off-load on the CPU{api}{nodes}"),
             ["Strategy", "CPU off-load", "Activation checkpointing", *self.COLUMNS],
             [
-                [*row, *(cell(site, self.found(*row), one, self.emulated(row[0])) for one in self.COLUMNS.values())]
+                [
+                    *row,
+                    *(cell(site, self.found(*row), one, self.MARKS.get(row[0], "")) for one in self.COLUMNS.values()),
+                ]
                 for row in self.ROWS
             ],
         )
@@ -464,11 +456,6 @@ class Strategies(TimedSteps):
         yield Title(f"On {on} in {dtype} {fastest}{doubt}{mark}")
         yield Finding(3, "fsdp", f"On {on} in {dtype} {fastest}{doubt or (then and f'{then}, {next_speed}')}; {least}.")
 
-    @staticmethod
-    def emulated(strategy: str) -> str:
-        """† where one machine's ranks stand for two nodes."""
-        return "†" if strategy == "HYBRID_SHARD" else ""
-
     def found(self, *row: str, dtype: str = "") -> Row | None:
         """The source of a strategy, off-load and checkpointing, in the table's dtype or another."""
         strategy, off_load, checkpointing = (*row, "no", "no")[:3]
@@ -483,7 +470,7 @@ class Strategies(TimedSteps):
         found = []
         for strategy, off_load, checkpointing in self.ROWS:
             one = figure(self.found(strategy, off_load, checkpointing), column)
-            name = strategy.replace(" as given", "") + self.emulated(strategy)
+            name = strategy.replace(" as given", "") + self.MARKS.get(strategy, "")
             on = " and ".join(["off-load"] * (off_load == "yes") + ["checkpointing"] * (checkpointing == "yes"))
             found += [(f"{name}{f' with {on}' if on else ''}", one)] if one else []
         return found if len(found) > 1 else [("", NO_FIGURE)] * 2
@@ -509,7 +496,7 @@ class Scaling(Problem):
 
     def scaling(self, what: str, lines: Sequence[Line], *notes: str) -> Table:
         """The table. lines: labels and the source's rows. A mark that all measured rows share is in its title."""
-        measured = [row for _, row in lines if row is not None and ok(row)]
+        measured = [row for _, row in lines if ok(row)]
         found = [self.mark(row) for row in measured]
         common = "".join(one for one in "†‡" if found and all(one in marks for marks in found))
         rows = []
@@ -549,7 +536,7 @@ class Scaling(Problem):
 
     def mark(self, row: Row | None) -> str:
         """‡ and † of a row that is ok."""
-        if row is None or not ok(row):
+        if not ok(row):
             return ""
         return several_nodes(self.site, row.get("nodes", "")) + "‡" * bool(self.unlike(row))
 
@@ -572,13 +559,11 @@ class Scaling(Problem):
             for nodes in sorted({1, 2, 4, *[8] * self.site.gpu, *trained})
         ]  # fmt: skip
         yield self.scaling(what, lines)
-        measured = [row for _, row in lines if row is not None and ok(row)]
+        measured = [row for _, row in lines if ok(row)]
         if len(measured) > 1:
             one, last = measured[0], measured[-1]
-            ratio = figure(last, DEFAULT).over(figure(one, DEFAULT))
-            marks = self.marks([one, last])
-            noise = self.noise(last)
-            yield Answer(f"{last['nodes']} nodes give {ratio}x the samples/s of {self.alone()}{noise}{marks}.")
+            gain = f"{figure(last, DEFAULT).over(figure(one, DEFAULT))}x the samples/s of {self.alone()}"
+            yield Answer(f"{last['nodes']} nodes give {gain}{self.noise(last)}{self.marks([one, last])}.")
 
 
 class OfBloom(Scaling):
@@ -630,7 +615,10 @@ class MultiGpu(OfBloom):
         yield self.scaling(f"BLOOM fine-tuning by number of {site.ranks_are}", self.lines())
         if self.world == 1 or not self.ways:
             return
-        (how, gain, noise), *others = self.gained()
+        one, rows = figure(self.first(), DEFAULT), {how: self.of(self.world, how) for how in self.ways}
+        (how, gain, noise), *others = (
+            (how, figure(row, DEFAULT).over(one), self.noise(row)) for how, row in rows.items()
+        )
         on = self.site.ranks(self.world)
         way = f"{how.capitalize()}, " if how else ""
         on_fewer = {n: self.of(n, how) for n in several(self.site, self.table) if n < self.world}
@@ -673,11 +661,9 @@ class MultiGpu(OfBloom):
         world = max(self.site.levels("fsdp.step", "world_size"), key=int, default="")
         wrapping = "none: one unit" if how == "as given" else "per block"
         row = next(filter(ok, self.site.rows("fsdp.step", world_size=world, wrapping=wrapping)), None)
-        if row is None or not self.site.gpu:
-            return ""
         computing = figure(row, "traced_compute_ms").share(figure(row, "step_ms"))
         unit = "in one unit" if how == "as given" else how
-        traced = f"With {row['batch']} row per GPU a traced step's computing"
+        traced = f"With {entry(row, 'batch')} row per GPU a traced step's computing"
         return f"{traced} is {computing} % of an untraced step on {world} GPUs, {unit}."
 
     def lines(self) -> list[Line]:
@@ -694,7 +680,7 @@ class MultiGpu(OfBloom):
 
     def cell(self, row: Row | None, column: str, mark: str) -> Cell:
         """A figure of a training; tuned, a few steps of one batch are timed, which have a rate alone."""
-        if not ok(row) or row is None or row["loop"] != "tuned":
+        if not ok(row) or row["loop"] != "tuned":
             return super().cell(row, column, mark)
         if column == "samples_scale":
             return shown(figure(row, STEPPING).over(figure(self.of(1, "tuned"), STEPPING)))
@@ -704,7 +690,7 @@ class MultiGpu(OfBloom):
     def setup(self, rows: Sequence[Row]) -> str:
         """What stands behind the title, and how the tuned row is trained."""
         row = self.of(self.world, "tuned")
-        if row is None or not ok(row):
+        if not ok(row):
             return super().setup(rows)
         low = f"{row['dtype'].upper()}, compiled, {row['batch']} rows per GPU"
         return f"{super().setup(rows)}; tuned: {low}, {row['step_ms_n']} steps timed alone, against one GPU, tuned"
@@ -712,11 +698,6 @@ class MultiGpu(OfBloom):
     def of(self, world: int, how: str) -> Row | None:
         """A training on several ranks."""
         return run(self.site, self.table, world, **self.WAYS.get(how, {}))
-
-    def gained(self) -> list[tuple[str, Figure, str]]:
-        """By way: samples per second on most ranks over one rank's; words for a gain within noise."""
-        one, rows = figure(self.first(), DEFAULT), {how: self.of(self.world, how) for how in self.ways}
-        return [(how, figure(row, DEFAULT).over(one), self.noise(row)) for how, row in rows.items()]
 
 
 class MultiNode(OfBloom):
@@ -734,7 +715,7 @@ class MultiNode(OfBloom):
 
 def parameters(row: Row | None, column: str = "parameters") -> str:
     """Of a model, in millions."""
-    return f"{int(row[column]) / 1e6:.4g} M parameters" if row is not None and ok(row) else ""
+    return f"{int(row[column]) / 1e6:.4g} M parameters" if ok(row) else ""
 
 
 def losses(row: Row | None) -> str:
@@ -801,21 +782,19 @@ class CustomMultiGpu(OfCustom):
             lines.append(([name, n], given(site, self.table, n)))
         yield self.scaling(f"Custom model by number of {site.ranks_are}", lines, *(self.ours() if site.gpu else ()))
         first, last = self.first(), given(site, self.table, self.world)
-        if first is None or last is None:
-            return
         odd = self.marks([first, last])
         if self.world > 1:
             yield from self.scaled(first, last, odd)
         default, callback = figure(last, DEFAULT), figure(last, RATE)
         rest, peak = (figure(last, one) for one in ("avg_mem_alloc_gb", "peak_mem_alloc_gb"))
-        counts_more = last["loop"] == "trainer" and default.value <= 0.98 * callback.value
+        counts_more = entry(last, "loop") == "trainer" and default.value <= 0.98 * callback.value
         yield Answer(
             f"The Default rate is {default} samples/s, the Callback rate {callback}{odd}.",
             f"Callback memory is {rest} GB between steps; the peak is {peak} GB{odd}." * (rest.value < peak.value),
             Why("The Callback's clock ends before the last evaluation and checkpoint.", counts_more),
         )
 
-    def scaled(self, first: Row, last: Row, odd: str) -> Iterator[Part]:
+    def scaled(self, first: Row | None, last: Row | None, odd: str) -> Iterator[Part]:
         """What most ranks give."""
         site, gpu, on = self.site, self.site.gpu, self.site.ranks(self.world)
         gain = figure(last, DEFAULT).over(figure(first, DEFAULT))
@@ -925,23 +904,22 @@ class WeakScaling(Problem):
 
     def __init__(self, site: Site) -> None:
         self.site = site
-        planned = list(site.rows(self.SETUP, variant="source"))
-        own = [(row["world_size"], row["num_layers"], row["batch_size"]) for row in planned]
+        self.plans = {row["world_size"]: row for row in site.rows(self.SETUP, variant="source")}
+        own = [(world, row["num_layers"], row["batch_size"]) for world, row in self.plans.items()]
         # Ranks, layers, batch.
         self.levels = self.LEVELS if site.gpu else own
-        self.plans = {row["world_size"]: row for row in planned}
         self.found = {world: run(site, self.TABLE, world, variant="source") for world, *_ in self.levels}
         rows = list(self.found.values())
-        trainings = [row for row in rows if row is not None and ok(row)]
+        trainings = list(filter(ok, rows))
         # The baseline is the first level's row.
         self.first = rows[0] if rows and ok(rows[0]) else None
-        self.last = trainings[-1] if self.first and len(trainings) > 1 else None
+        self.last = trainings[-1] if len(trainings) > 1 else None
         self.on = site.ranks(entry(self.last, "world_size"))
         first_ms, last_ms = (figure(row, "step_ms") for row in (self.first, self.last))
         self.efficiency, self.by_formula = first_ms.share(last_ms), last_ms.share(first_ms)
         # The model is not the one that the scripts build.
         built = [row["total_params"] == entry(self.plans.get(row["world_size"]), "ran_parameters") for row in trainings]
-        self.mark = "" if all(built) or not site.gpu else "‡"
+        self.mark = "‡" * (site.gpu and not all(built))
         super().__init__(site)
 
     def parts(self) -> Iterator[Part]:
@@ -963,7 +941,13 @@ class WeakScaling(Problem):
             f"By the workshop's formula, current over baseline: {self.by_formula} % by step time, "
             f"{runtimes[0].share(runtimes[1])} % by runtime{self.mark}.",
         )  # fmt: skip
-        steps, work = [figure(row, "step_ms") for row in (self.last, self.first)], self.work()
+        steps = [figure(row, "step_ms") for row in (self.last, self.first)]
+        # With the vocabulary that was trained.
+        plans = [self.plans.get(entry(row, "world_size")) for row in (self.last, self.first)]
+        trained = (
+            "asked_tflop" if entry(self.last, "total_params") == entry(plans[0], "ran_parameters") else "tflop_per_gpu"
+        )
+        work = figure(plans[0], trained).share(figure(plans[1], trained))
         kept = f"Efficiency by step time is {self.efficiency} % on {self.on}"
         per = f"The work per {self.site.rank}"
         same_model = run(self.site, self.TABLE, entry(self.last, "world_size"), variant="same model")
@@ -971,7 +955,7 @@ class WeakScaling(Problem):
         yield Answer(
             f"{kept}: a step takes {steps[0]} ms, the first row's {steps[1]}. {per} is {work} % of the first "
             f"row's{self.mark}.",
-            f"With the first row's model and batch efficiency is {equal} %{self.mark}." * bool(equal),
+            f"With the first row's model and batch efficiency is {equal} %{self.mark}.",
             Why(f"{per} falls because the head does not grow with the layers.", work.value < 99.5),
         )
         yield Title(f"{kept}{self.mark}")
@@ -991,7 +975,7 @@ class WeakScaling(Problem):
         return [
             Cell(f"{parameters.value:,.0f}") if parameters else as_cell(row, "total_params"),
             *(cell(self.site, row, column) for column in self.COLUMNS),
-            Cell("100% (baseline)") if row is not None and row is self.first else efficiency,
+            Cell("100% (baseline)") if ok(row) and row is self.first else efficiency,
         ]
 
     def setup(self) -> str:
@@ -1010,13 +994,6 @@ class WeakScaling(Problem):
             f"{sizes}, {epochs}, {turns}, {clock}; {losses(row)}; efficiency T(first)/T(row) by median steps, "
             f"host clock, without the first step{alone}{other}."
         )
-
-    def work(self) -> Figure:
-        """Work per rank of the last row in percent of the first's, with the vocabulary that was trained."""
-        plans = [self.plans.get(entry(row, "world_size")) for row in (self.first, self.last)]
-        built = entry(self.last, "total_params") == entry(plans[1], "ran_parameters")
-        first, now = (figure(plan, "asked_tflop" if built else "tflop_per_gpu") for plan in plans)
-        return now.share(first)
 
 
 class Defects(Problem):
@@ -1053,14 +1030,11 @@ class Defects(Problem):
         first = next(iter(weak.plans.values()), None)
         times = figure(first, "ran_steps").over(figure(first, "steps_per_epoch"))
         few = self.site.ranks(entry(first, "world_size"))
-        planned = list(filter(ok, weak.plans.values()))
-        ends = (planned[0], planned[-1]) if len(planned) > 1 else (None, None)
-        on = f"on {entry(ends[1], 'world_size')} as on {self.site.ranks(entry(ends[0], 'world_size'))}"
+        last = [None, *weak.plans.values()][-1] if len(weak.plans) > 1 else None
+        on = f"on {entry(last, 'world_size')} as on {few}"
         # On a CPU the vocabulary is not the workshop's: the work is that of the answer.
         asked = "asked_tflop" if self.site.gpu else "tflop_per_gpu"
-        ratios = [
-            figure(ends[1], column).over(figure(ends[0], column)) for column in ("ran_tflop", asked, "ran_parameters")
-        ]
+        ratios = [figure(last, one).over(figure(first, one)) for one in ("ran_tflop", asked, "ran_parameters")]
         ran, asked, larger = (unless(1, ratio, f"{ratio} times as large {on}.") for ratio in ratios)
         return {
             "defect_inverted": f"On {weak.on} the formula gives {weak.by_formula} % by step time{weak.mark}.",

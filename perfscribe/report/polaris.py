@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from perfscribe.report.cells import NO_SUCH_THING, Cell, as_cell, word
 from perfscribe.report.problem import Answer, Entries, Finding, Part, Problem, Table, Title, Why
-from perfscribe.report.site import NOTHING, RAN, Row, Site, batch_of, ends, entry, figure, ok, printed, so_many
+from perfscribe.report.site import NOTHING, RAN, Row, Site, ends, entry, figure, ok, printed, so_many
 from perfscribe.show.rounding import MIB_AS_MB, NO_FIGURE, Figure
 
 TITLE = "Polaris homework"
@@ -71,7 +71,7 @@ class SingleGpu(Problem):
             [self.line(n, *way) for n in self.layers() for way in self.BATCHES[: None if gpu else 2]],
         )
         behind, step = figure(row, "behind_ms"), figure(row, "epoch_s", 1000).over(figure(row, "steps_per_epoch"))
-        host = bool(behind and step) and behind.value < step.value / 10
+        host = behind.value < step.value / 10
         share = site.value("polaris.io_parts", "loader_share_percent", format="memory", cache="warm")
         total, first, later = (figure(row, one) for one in ("homework_clock_s", "first_epoch_s", "epoch_s"))
         layers = "" if gpu else f" with {entry(row, 'layers')} layers"
@@ -223,7 +223,7 @@ class TensorDimensions(Problem):
         """By features and d_model; what raises an error, what wider models need."""
         widths = self.widths()
         mark, because = differing(self.reasons())
-        batch = batch_of(self.site, self.TABLE, "32")
+        batch = self.site.batch_of(self.TABLE, "32")
         yield Table(
             f"Training by width{mark}.",
             f"FP32, {self.epochs()}, batch {batch}, default d_model {widths[0][1]}, one run each, host clock with "
@@ -272,7 +272,7 @@ class TensorDimensions(Problem):
 
     def rows(self) -> list[Row]:
         """Those that are ok."""
-        return [row for one in self.widths() if (row := self.row(*one)) is not None and ok(row)]
+        return [row for one in self.widths() if ok(row := self.row(*one))]
 
     def epochs(self) -> str:
         """Of the preset's rows."""
@@ -329,7 +329,7 @@ class CrossNode(Problem):
             wide = varies(figure(row, "inter"), figure(row, "intra"))
             rows.append([said, inter, intra, Cell("varies too much") if wide else as_cell(row, "impact", 1, "×", at)])
         ran, model = self.row(self.TOTAL), "DDP of nn.Transformer"
-        if ran and ok(ran):
+        if ok(ran):
             layers = f"{so_many(ran['layers'], 'layer')}, d {ran['features']}"
             model = f"{model} in {ran['dtype'].upper()}, {layers}, batch {ran['batch']} per rank"
         transfer, waiting, total, calls = (
@@ -526,7 +526,7 @@ class DataTypes(Problem):
         base, wider, narrow_half, half = (figure(one, "peak_gib") for one in settings)
         yield Table(
             "Comparison Table.",
-            f"{said_ranks(rows[0]).capitalize()}, batch {batch_of(site, self.SCALE, '32')}, weights of the same dtype; "
+            f"{said_ranks(rows[0]).capitalize()}, batch {site.batch_of(self.SCALE, '32')}, weights of the same dtype; "
             "peak of allocated memory, throughput of the slowest and the fastest of "
             f"{entry(rows[0], 'epochs', '2')} epochs, one run each.",
             ["Metric", "Task 3 (Baseline)", "Task 6 (Scale-Up)"],

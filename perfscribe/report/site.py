@@ -6,7 +6,7 @@ import csv
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from perfscribe.records import form
 from perfscribe.show import references
@@ -93,7 +93,7 @@ class Site:
     def row(self, table: str, **levels: Any) -> Row | None:
         """The first such row, one that is ok before others."""
         found = list(self.rows(table, **levels))
-        return next((row for row in found if row["status"] == "ok"), found[0] if found else None)
+        return next(filter(ok, found), found[0] if found else None)
 
     def largest(self, table: str, column: str, *by: str, **levels: Any) -> Row | None:
         """The row of the greatest levels that has a figure in this column."""
@@ -112,7 +112,7 @@ class Site:
 
     def levels(self, table: str, column: str, **levels: Any) -> list[str]:
         """Different entries of a column in rows that are ok, in their order."""
-        return list(dict.fromkeys(row[column] for row in self.rows(table, **levels) if row["status"] == "ok"))
+        return list(dict.fromkeys(row[column] for row in filter(ok, self.rows(table, **levels))))
 
     def swept(
         self, table: str, column: str, on_gpu: Sequence[str], on_cpu: Sequence[str], **levels: Any
@@ -131,14 +131,30 @@ class Site:
         """The figure of a cell, in its table's unit."""
         return figure(self.row(table, **levels), column)
 
+    def of_so_many(self, table: str, column: str, **levels: str) -> str:
+        """How many samples a table's figures are of, where cells differ in it from the fewest to the most."""
+        found = sorted(map(int, self.levels(table, column, **levels)))
+        return f" of {found[0]}{f' to {found[-1]}' if found[-1] > found[0] else ''}" if found else ""
+
+    def mean_of(self, table: str, column: str, **levels: str) -> str:
+        """What ± is beside a mean of so many."""
+        return f"Mean ± std{self.of_so_many(table, column, **levels)}"
+
+    def median_of(self, table: str, column: str, **levels: str) -> str:
+        """What ± is beside a median of so many."""
+        return f"Median ± half IQR{self.of_so_many(table, column, **levels)}"
+
+    def batch_of(self, table: str, usual: str) -> str:
+        """The batch of a table's rows; the usual one where there are none."""
+        return " and ".join(self.levels(table, "batch")) or usual
+
 
 def figure(row: Row | None, column: str, scale: float = 1.0, unit: str = "") -> Figure:
     """The figure of a row, times `scale`, memory in GB where the column has GiB; false where there is none.
 
     column: X, whose spread is half of X_iqr or X_spread; or X_mean, whose spread is X_std.
     """
-    value = as_number(row.get(column, "")) if row is not None and row["status"] == "ok" else None
-    if row is None or value is None:
+    if not ok(row) or (value := as_number(row.get(column, ""))) is None:
         return NO_FIGURE
     spread = as_number(row.get(column.removesuffix("_mean") + "_std", "")) if column.endswith("_mean") else None
     for name in (f"{column}_iqr", f"{column}_spread"):
@@ -148,7 +164,7 @@ def figure(row: Row | None, column: str, scale: float = 1.0, unit: str = "") -> 
     return Figure(value * scale, None if spread is None else spread * scale, unit)
 
 
-def ok(row: Row | None) -> bool:
+def ok(row: Row | None) -> TypeGuard[Row]:
     """Whether it was measured."""
     return row is not None and row["status"] == "ok"
 
@@ -166,27 +182,6 @@ def fault(row: Row) -> str:
 def so_many(count: int | str, noun: str) -> str:
     """So many of them."""
     return f"{count} {noun}{'' if str(count) == '1' else 's'}"
-
-
-def of_so_many(site: Site, table: str, column: str, **levels: str) -> str:
-    """How many samples a table's figures are of, where cells differ in it from the fewest to the most."""
-    found = sorted(map(int, site.levels(table, column, **levels)))
-    return f" of {found[0]}{f' to {found[-1]}' if found[-1] > found[0] else ''}" if found else ""
-
-
-def mean_of(site: Site, table: str, column: str, **levels: str) -> str:
-    """What ± is beside a mean of so many."""
-    return f"Mean ± std{of_so_many(site, table, column, **levels)}"
-
-
-def median_of(site: Site, table: str, column: str, **levels: str) -> str:
-    """What ± is beside a median of so many."""
-    return f"Median ± half IQR{of_so_many(site, table, column, **levels)}"
-
-
-def batch_of(site: Site, table: str, usual: str) -> str:
-    """The batch of a table's rows; the usual one where there are none."""
-    return " and ".join(site.levels(table, "batch")) or usual
 
 
 def noisy(gain: Figure) -> bool:
