@@ -76,7 +76,7 @@ class BenchmarkingScript(Problem):
             f"{self.site.batch_of(self.SCRIPT, '4')}, {device}, {warm} warm-up steps, host clock with synchronise.",
             ["model_size", "pass_type", *self.contexts],
             [
-                [size, one, *(shown(*self.time(size, one, context)) for context in self.contexts)]
+                [size, one, *(as_cell(self.row(size, context), f"{one}_ms_mean") for context in self.contexts)]
                 for size in self.sizes
                 for one in self.PASSES
             ],
@@ -103,9 +103,9 @@ class BenchmarkingScript(Problem):
         script = "[measure.py](../../perfscribe/experiments/end_to_end/measure.py)"
         yield Lettered("a", Why(f"`./run report --config 'chapters=[cs336]'` runs {script}."))
         at = largest(self.site)[1]
-        there = [size for size in self.sizes if all(self.time(size, one, at)[0] for one in self.PASSES)] or self.sizes
+        there = [size for size in self.sizes if all(self.time(size, one, at) for one in self.PASSES)] or self.sizes
         ends = list(dict.fromkeys([there[0], there[-1]]))
-        forward, backward = (" to ".join(f"{self.time(size, one, at)[0]}" for size in ends) for one in self.PASSES)
+        forward, backward = (" to ".join(f"{self.time(size, one, at)}" for size in ends) for one in self.PASSES)
         said = f"From {there[0]} to {there[-1]} forward" if len(ends) > 1 else f"Forward of {there[0]}"
         said = f"{said} takes {forward} ms, backward {backward} ms at {at}."
         yield Lettered("b", said, self.deviations())
@@ -136,20 +136,22 @@ class BenchmarkingScript(Problem):
         yield Title(f"Without warm-up the first forward takes {first.over(later)} times a later one ({size})")
         size = (self.site.levels(self.WARMUP, "size") or [""])[-1]
         first, later = (figure(self.warm(size, 0), column) for column in ("first_forward_ms", "forward_ms"))
-        if not self.stands_out(size, first):
-            return
-        said = f"Without warm-up the first forward of {size} takes {first.over(later)} times a later one."
-        yield Finding(16, "one device", said)
+        if self.stands_out(size, first):
+            said = f"Without warm-up the first forward of {size} takes {first.over(later)} times a later one."
+            yield Finding(16, "one device", said)
 
     def stands_out(self, size: str, first: Figure) -> bool:
         """Whether no later forward of the cell without warm-up took as long as the first."""
         rows = self.site.rows("cs336.benchmarking_steps", size=size, warmup_steps="0", dtype="fp32")
         return all(figure(row, "forward_ms").value < first.value for row in rows if row["step"] != "1")
 
-    def time(self, size: str, of_pass: str, context: str) -> tuple[Figure, Row | None]:
-        """Mean of a pass in FP32, ms, and its row."""
-        row = self.site.row(self.SCRIPT, size=size, seq_len=context, dtype="fp32")
-        return figure(row, f"{of_pass}_ms_mean"), row
+    def row(self, size: str, context: str) -> Row | None:
+        """The cell in FP32."""
+        return self.site.row(self.SCRIPT, size=size, seq_len=context, dtype="fp32")
+
+    def time(self, size: str, of_pass: str, context: str) -> Figure:
+        """Mean of a pass, ms."""
+        return figure(self.row(size, context), f"{of_pass}_ms_mean")
 
     def warm(self, size: str, steps: int | str) -> Row | None:
         """The cell after so many warm-up steps."""
@@ -159,7 +161,7 @@ class BenchmarkingScript(Problem):
         """The largest standard deviation in percent, and the middle one."""
         found = []
         for cell in product(self.sizes, self.PASSES, self.contexts):
-            if time := self.time(*cell)[0]:
+            if time := self.time(*cell):
                 found.append((time.of(100 * (time.spread or 0.0) / time.value), " ".join(cell[:2]), cell[2]))
         found.sort(key=lambda one: one[0].value)
         if not found:
@@ -193,7 +195,7 @@ class MixedPrecisionAccumulation(Problem):
 
     def parts(self) -> Iterator[Part]:
         """The four sums, with four decimals, and their errors."""
-        rows = {kind: self.site.row(self.details[0], accumulation=kind) for kind in self.OF_004}
+        rows = {kind: self.site.row(self.table, accumulation=kind) for kind in self.OF_004}
         sums = {kind: figure(row, "sum") for kind, row in rows.items()}
         yield Table(
             "1000 additions of 0.01.",
@@ -471,11 +473,11 @@ class PytorchAttention(Problem):
 
     def parts(self) -> Iterator[Part]:
         """Times and memory by length and width; where memory ends, what is held, how both grow."""
-        grid = attention_grid(self.site, self.details[0])
+        grid = attention_grid(self.site, self.table)
         yield Table(
             "(a) Attention in PyTorch, no head axis.",
-            f"{self.site.median_of(self.details[0], 'forward_ms_n', dtype='fp32')}, ms; memory before backward in GB; "
-            f"FP32, batch {self.site.batch_of(self.details[0], '8')}, {self.site.one_device}, host clock with "
+            f"{self.site.median_of(self.table, 'forward_ms_n', dtype='fp32')}, ms; memory before backward in GB; "
+            f"FP32, batch {self.site.batch_of(self.table, '8')}, {self.site.one_device}, host clock with "
             "synchronise.",
             ["seq_len", "d_model", "forward_ms", "backward_ms", "mem_gb", "002 (ms, ms, GiB)"],
             [self.line(*cell) for cell in grid],
@@ -504,7 +506,7 @@ class PytorchAttention(Problem):
 
     def row(self, width: str, length: str) -> Row | None:
         """The measured row of a cell."""
-        return self.site.row(self.details[0], head_dim=width, seq_len=length, dtype="fp32")
+        return self.site.row(self.table, head_dim=width, seq_len=length, dtype="fp32")
 
     def line(self, width: str, length: str) -> Entries:
         """A row of the table."""
@@ -520,7 +522,7 @@ class PytorchAttention(Problem):
 
     def ended(self, status: str) -> list[Row]:
         """Rows of the cells that ended so, smallest first."""
-        rows = [self.row(width, length) for width, length in attention_grid(self.site, self.details[0])]
+        rows = [self.row(width, length) for width, length in attention_grid(self.site, self.table)]
         found = [row for row in rows if row is not None and row["status"] == status]
         return sorted(found, key=lambda row: int(row["seq_len"]) ** 2 * int(row["head_dim"]))
 

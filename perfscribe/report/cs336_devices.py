@@ -7,19 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from perfscribe.report.cells import NO_SUCH_THING, Cell, as_cell
-from perfscribe.report.problem import (
-    Answer,
-    Entries,
-    Finding,
-    Lettered,
-    OnPaper,
-    Part,
-    Problem,
-    Status,
-    Table,
-    Title,
-    Why,
-)
+from perfscribe.report.problem import Answer, Finding, Lettered, OnPaper, Part, Problem, Status, Table, Title, Why
 from perfscribe.report.site import NOTHING, Row, Site, ends, entry, fault, figure, ok
 from perfscribe.show import references
 from perfscribe.show.rounding import NO_FIGURE, Figure
@@ -82,7 +70,7 @@ class DistributedCommunication(Problem):
         # Answers speak of the last that was measured.
         self.backends = ("gloo", "nccl") if site.gpu else ("gloo",)
         sizes = ("1 MB", "10 MB", "100 MB", "1 GB"), ("1 MB", "3 MB", "10 MB")
-        table, on = self.details[0], {"backend": "gloo", "device": "cpu"}
+        table, on = self.table, {"backend": "gloo", "device": "cpu"}
         self.worlds = site.swept(table, "world_size", ("2", "4", "6"), WORLDS, **on)
         self.messages = site.swept(table, "message", *sizes, **on)
         super().__init__(site)
@@ -118,7 +106,9 @@ class DistributedCommunication(Problem):
             f"From {sizes[-2]} to {sizes[-1]} {spelt(name)}'s time grows {grows} times." if before != last else "",
             self.more_devices(takes, self.time(name, last, few), time, few) if few != most else "",
         )
-        first = next((one for one in self.messages if self.is_steady("gloo", one, most)), last)
+        # Half the interquartile range is at most a quarter of the time.
+        calls = [(one, self.time("gloo", one, most)) for one in self.messages]
+        first = next((one for one, of in calls if (of.spread or 0.0) <= of.value / 4), last)
         ratios = [self.time("gloo", one, most).over(self.time("nccl", one, most)) for one in (last, first)]
         if is_nccl:
             said = f"NCCL is {ratios[0]} times as fast as Gloo at {sizes[-1]}, {ratios[1]} at {first.replace(' ', '')}"
@@ -136,16 +126,11 @@ class DistributedCommunication(Problem):
     def row(self, backend: str, world: str, message: str) -> Row | None:
         """The measurement of a cell. Gloo's arrays are on CPUs, also where there are GPUs."""
         device = "cuda" if backend == "nccl" else "cpu"
-        return self.site.row(self.details[0], backend=backend, device=device, world_size=world, message=message)
+        return self.site.row(self.table, backend=backend, device=device, world_size=world, message=message)
 
     def time(self, backend: str, message: str, world: str) -> Figure:
         """Time of a call, ms."""
         return figure(self.row(backend, world, message), "host_ms")
-
-    def is_steady(self, backend: str, message: str, world: str) -> bool:
-        """Whether half the interquartile range is at most a quarter of the time."""
-        time = self.time(backend, message, world)
-        return (time.spread or 0.0) <= time.value / 4
 
     def calls(self) -> str:
         """How many calls, and where there are fewer."""
@@ -304,10 +289,6 @@ class NaiveDdpBenchmarking(Ddp):
 
     name = "naive_ddp_benchmarking"
     details = ("cs336.ddp_benchmark", "cs336.ddp_phases")
-    PUBLISHED = (
-        "Published: 2 H100, TF32: naive 827.3 ms (42.6 communicating); with batch 16 naive 531.7 (42.8), flat 523.0, "
-        "overlap 509.3, buckets 511.0, 509.0, 516.4, 512.9."
-    )
 
     def parts(self) -> Iterator[Part]:
         """All implementations, on two devices and on four; what of naive's step is communication."""
@@ -330,7 +311,8 @@ class NaiveDdpBenchmarking(Ddp):
                 + [cell for world in self.worlds for cell in self.cells(one, world, bucket)]
                 for one, bucket in self.handed_in()
             ],
-            self.PUBLISHED if self.site.gpu else "",
+            "Published: 2 H100, TF32: naive 827.3 ms (42.6 communicating); with batch 16 naive 531.7 (42.8), flat "
+            "523.0, overlap 509.3, buckets 511.0, 509.0, 516.4, 512.9." * self.site.gpu,
         )
         found = [(self.step(one, "exposed_ms", bucket), one, bucket) for one, bucket in self.handed_in()]
         there = [row for row in found if row[0]] or found
@@ -496,10 +478,6 @@ class CommunicationAccounting(Problem):
     details = ("cs336.communication_inputs", "cs336.communication_steps")
     letters = "(a)-(d)"
     INPUTS, STEPS = details
-    PIPELINE = (
-        "Pipeline stages exchange only activations (GPipe, arXiv:1811.06965); each microbatch then has to fill the "
-        "devices of one stage only."
-    )
 
     def parts(self) -> Iterator[Part]:
         """Letter by letter."""
@@ -535,7 +513,8 @@ class CommunicationAccounting(Problem):
             f"A device needs {overlapped} tokens if FSDP and TP communicate at once, {byte} if weights are gathered in "
             "one byte (ZeRO++, arXiv:2306.10209).",
             f"With both it needs {both}, with twice the bandwidth alone {twice}.",
-            self.PIPELINE,
+            "Pipeline stages exchange only activations (GPipe, arXiv:1811.06965); each microbatch then has to fill the "
+            "devices of one stage only.",
         )
         yield Answer("Published: a write-up has 46 devices in (b), without the unsharded part, and 246 tokens in (c).")
 
@@ -571,11 +550,6 @@ class ShardingAccounting(Problem):
         "after optimizer step": ("step_gib", "peak of the optimizer step"),
     }
     PARTS = ("parameters_gib", "gradients_gib", "optimizer_state_gib")
-    PUBLISHED = "Published, MiB, TF32: unsharded 7805, 34105, 31565; sharded 7805, 26313, 23724."
-    DIFFERENCES = (
-        "Stage 1 cuts each state evenly, ours gives whole tensors to ranks. Stage 1 uses reduce-scatter and "
-        "all-gather, ours all-reduce and broadcast."
-    )
 
     def __init__(self, site: Site) -> None:
         sharded = handed_in(site, self.TIMES, "sharded (ours)")
@@ -597,12 +571,16 @@ class ShardingAccounting(Problem):
                 "after it: peak of the step; parts at that peak.",
                 ["optimizer", "moment", "peak", "parameters", "gradients", "optimizer state", "other"],
                 [
-                    [theirs if one == "sharded" else one, moment, *self.line(moment, of)]
+                    # Parts are of peaks of training.
+                    [
+                        *(theirs if one == "sharded" else one, moment, of[0]),
+                        *(part if "step" in moment else NO_SUCH_THING for part in of[1:]),
+                    ]
                     for (one, moment), of in found.items()
                 ],
                 self.directly_before(),
                 self.steps(),
-                self.PUBLISHED if self.site.gpu else "",
+                "Published, MiB, TF32: unsharded 7805, 34105, 31565; sharded 7805, 26313, 23724." * self.site.gpu,
             )
         (init, before, after), (init_less, before_less, after_less) = (
             [found[one, moment] for moment in self.MOMENTS] for one in self.optimizers
@@ -652,10 +630,6 @@ class ShardingAccounting(Problem):
         parts = [self.of(self.KINDS, part, optimizer, moment=at) for part in self.PARTS]
         return [peak, *parts, Figure(peak.value - sum(part.value for part in parts))]
 
-    def line(self, moment: str, of: Sequence[Figure]) -> Entries:
-        """A row's figures; parts are of peaks of training."""
-        return of if moment != next(iter(self.MOMENTS)) else [of[0], *[NO_SUCH_THING] * len(of[1:])]
-
     def directly_before(self) -> str:
         """What is held when the step begins."""
         plain, sharded = (self.of(self.MEMORY, "before_step_gib", one) for one in self.optimizers)
@@ -683,8 +657,12 @@ class ShardingAccounting(Problem):
         stage, ours = (self.site.row(self.ZERO, scheme=scheme, **levels) for scheme in schemes)
         sent, own = (f"{figure(row, 'sent_gib', self.scale)} {self.unit}" for row in (stage, ours))
         calls, own_calls = (replace(figure(row, "messages"), exact=True) for row in (stage, ours))
+        differences = (
+            "Stage 1 cuts each state evenly, ours gives whole tensors to ranks. Stage 1 uses reduce-scatter and "
+            "all-gather, ours all-reduce and broadcast."
+        )
         said = f"ZeRO stage 1 sends {sent} per step in {calls} messages"
-        return [f"{said}."] if self.is_yours else [f"{said}, ours {own} in {own_calls}.", Why(self.DIFFERENCES)]
+        return [f"{said}."] if self.is_yours else [f"{said}, ours {own} in {own_calls}.", Why(differences)]
 
 
 def saved(site: Site) -> Row | None:

@@ -383,8 +383,7 @@ class FlashBenchmarking(Problem):
 
     def cell(self, who: str, one: str, length: str, width: str, dtype: str) -> Cell:
         """The same as a cell."""
-        time = self.time(who, one, length, width, dtype)
-        return shown(time) if time else as_cell(self.row(who, length, width, dtype), self.column(one))
+        return shown(self.time(who, one, length, width, dtype), self.row(who, length, width, dtype))
 
     def widest(self) -> str:
         """The largest spread in percent of its figure."""

@@ -123,8 +123,7 @@ def _of_trainings(site: Site) -> Iterator[Headline]:
     row = site.largest("fsdp.custom_loops", rate, "world_size", loop=loop)
     size = fsdp.parameters(site.row("fsdp.custom_multi_gpu"))
     what = ", ".join(filter(None, ("custom model", f"{loop}, steps alone", site.ranks(entry(row, "world_size")), size)))
-    problem = "fsdp_custom_model_fine_tuning_multi_gpu_with_fsdp"
-    yield Headline(what, figure(row, rate), "samples/s", problem, figure(row, "mfu"), "MFU")
+    yield Headline(what, figure(row, rate), "samples/s", fsdp.CustomMultiGpu.name, figure(row, "mfu"), "MFU")
 
     row = site.largest("polaris.single_gpu", "homework_clock_s", "layers", batches="per_sample")
     size = ", ".join(f"{entry(row, one)} {one}" for one in ("layers", "samples", "epochs"))

@@ -13,7 +13,7 @@ from perfscribe.analytic.workshop_shapes import BLOOM_TOKENIZER_VOCABULARY as VO
 from perfscribe.analytic.workshop_shapes import SimpleGptShape
 from perfscribe.report.cells import NO_SUCH_THING, NOT_MEASURED, Cell, as_cell, shown, word
 from perfscribe.report.problem import Answer, Entries, Finding, Part, Problem, Table, Title, Why, said
-from perfscribe.report.site import Row, Site, entry, figure, ok, so_many
+from perfscribe.report.site import Row, Site, entry, figure, from_to, ok, so_many
 from perfscribe.show.rounding import LACKING, NO_FIGURE, Figure
 
 TITLE = "FSDP workshop"
@@ -72,11 +72,6 @@ def given(site: Site, table: str, world: int, **levels: str) -> Row | None:
     return found if ok(found) else run(site, table, world, **levels)
 
 
-def most(site: Site, table: str) -> int:
-    """Most ranks that were measured."""
-    return max((int(world) for world in site.levels(table, "world_size")), default=1)
-
-
 def cell(site: Site, row: Row | None, column: str, mark: str = "") -> Cell:
     """The figure of a row as a cell."""
     if column in OF_GPUS and not site.gpu:
@@ -94,7 +89,7 @@ def rounds(*rows: Row | None) -> str:
     counts = sorted({int(entry(row, "rounds", "1")) for row in rows if ok(row)})
     if counts[-1:] in ([], [1]):
         return "one run each"
-    return f"median ± half the range of {' to '.join(map(str, dict.fromkeys([counts[0], counts[-1]])))} rounds"
+    return f"median ± half the range of {from_to(counts[0], counts[-1])} rounds"
 
 
 def trained(row: Row | None, rows: Sequence[Row]) -> str:
@@ -130,7 +125,7 @@ def pace(rate: Figure, plain: Figure) -> str:
 class NineRows(Problem):
     """A training on one device with the nine rows of the workshop's result tables."""
 
-    table = what = model = ""
+    tables = what = model = ""
     RUNS, SCRIPTS_MODEL = "fsdp.single_runs", "SimpleGPTModel"
     # Where the workshop finds each, and the column of the trainings, or the epoch of the evaluation.
     METRICS = (
@@ -162,7 +157,7 @@ class NineRows(Problem):
     def nine(self, *published: str) -> Table:
         """Its table."""
         found = next(filter(ok, self.runs.values()), self.runs["answer"])
-        epochs = self.site.levels(f"{self.table}_losses", "epoch")
+        epochs = self.site.levels(f"{self.tables}_losses", "epoch")
         passes = max((ceil(float(epoch)) for epoch in epochs), default=0)
         passed = f"{passes} epoch{'s' * (passes != 1)}, " if passes else ""
         rows = {labels: f"{one.value:.0f}" for labels, one in self.rows_trained.items() if one}
@@ -189,7 +184,7 @@ class NineRows(Problem):
             return NO_SUCH_THING
         found = figure(run, column, 1000 if column == "peak_gib" else 1)
         if column[0].isdecimal():
-            found = self.site.value(f"{self.table}_losses", "eval_loss", labels=labels, epoch=column)
+            found = self.site.value(f"{self.tables}_losses", "eval_loss", labels=labels, epoch=column)
         return shown(replace(found, exact=column == "steps_per_epoch"), run)
 
     def model_name(self) -> str:
@@ -200,7 +195,7 @@ class NineRows(Problem):
 
     def epochs(self, labels: str = "answer") -> list[Row]:
         """Losses after each epoch, where there are several."""
-        found = list(filter(ok, self.site.rows(f"{self.table}_losses", labels=labels)))
+        found = list(filter(ok, self.site.rows(f"{self.tables}_losses", labels=labels)))
         return found if len(found) > 1 else []
 
     def least(self, labels: str = "answer") -> Row | None:
@@ -218,7 +213,7 @@ class NineRows(Problem):
             ", ".join(f"{figure(row, 'eval_loss')}" for row in self.epochs(labels)[3:])
             for labels in ("answer", "source")
         )
-        row = self.site.row(f"{self.table}_answers", labels="answer", training="after")
+        row = self.site.row(f"{self.tables}_answers", labels="answer", training="after")
         exact, overlap = (figure(row, f"{score}_percent") for score in ("exact_match", "f1"))
         which = ", ".join(f"{float(row['epoch']):.0f}" for row in more)
         line = f"Epochs {which}: evaluation loss {losses}, with the scripts' labels {copied}. " if more else ""
@@ -230,11 +225,10 @@ class NineRows(Problem):
 class Baseline(NineRows):
     """BLOOM on one device."""
 
-    name = "fsdp_baseline_bloom_fine_tuning_without_fsdp"
     heading = "Baseline: BLOOM Fine-tuning without FSDP"
     details = ("fsdp.labels", "fsdp.baseline_losses", "fsdp.baseline_answers", "fsdp.single_runs")
     figure = "fsdp.baseline_losses"
-    table, what, model = "fsdp.baseline", "BLOOM fine-tuning on one device", "bloom-560m"
+    tables, what, model = "fsdp.baseline", "BLOOM fine-tuning on one device", "bloom-560m"
 
     def parts(self) -> Iterator[Part]:
         """Losses, rates and memory; what evaluation and checkpoints, where they are timed, take of it."""
@@ -251,8 +245,9 @@ class Baseline(NineRows):
         share = whole.of(100 * beside / whole.value)
         times = f"Training takes {whole} s: {steps.share(whole)} % in steps, {share} % in {named}{mark}."
         yield Answer(times if epochs else "")
-        peak, rest = (self.memory(moment) for moment in ("peak", "at_rest"))
-        yield Answer("", f"Memory peaks at {peak} GB and is {rest} GB between steps{mark}.")
+        yield Answer(
+            f"Memory peaks at {self.memory('peak')} GB and is {self.memory('at_rest')} GB between steps{mark}."
+        )
         if least is None:
             return
         after, training = (figure(epochs[-1], one) for one in ("eval_loss", "train_loss"))
@@ -273,11 +268,10 @@ class Baseline(NineRows):
 class CustomSingleNode(NineRows):
     """The custom model on one device."""
 
-    name = "fsdp_custom_model_fine_tuning_single_node"
     heading = "Custom Model Fine-Tuning (Single Node)"
     details = ("fsdp.custom_single_node_losses", "fsdp.custom_single_node_answers")
     figure = "fsdp.custom_single_node_losses"
-    table, what = "fsdp.custom_single_node", "Custom model on one device"
+    tables, what = "fsdp.custom_single_node", "Custom model on one device"
     model = NineRows.SCRIPTS_MODEL
 
     def parts(self) -> Iterator[Part]:
@@ -307,14 +301,13 @@ class CustomSingleNode(NineRows):
 class TimedSteps(Problem):
     """Steps timed in the homework's dtype, or in one that has more of the rows: they compare within one dtype alone."""
 
-    TABLE = ""
     ROWS: Sequence[Sequence[str]] = ()
 
     def __init__(self, site: Site) -> None:
         self.site = site
-        own = next(iter(site.levels(self.TABLE, "model")), "gpt-tiny")
+        own = next(iter(site.levels(self.table, "model")), "gpt-tiny")
         self.model = "bigscience/bloom-560m" if site.gpu else own
-        self.world = max((int(one) for one in site.levels(self.TABLE, "world_size", model=self.model)), default=2)
+        self.world = max((int(one) for one in site.levels(self.table, "world_size", model=self.model)), default=2)
         dtypes = ("fp16", "bf16") if site.gpu else ("fp32", "bf16", "fp16")
         self.dtype = max(dtypes, key=lambda dtype: sum(ok(self.found(*row, dtype=dtype)) for row in self.ROWS))
         self.mark = "‡" if site.gpu and self.dtype == "bf16" else ""
@@ -327,10 +320,10 @@ class TimedSteps(Problem):
     def setup(self, each: str, more: str) -> str:
         """What stands behind the title. each: after the batch; more: after the peak."""
         levels = {"model": self.model, "dtype": self.dtype, "world_size": str(self.world)}
-        count = self.site.of_so_many(self.TABLE, "step_ms_n", **levels)
-        dtype, lengths = self.dtype.upper(), " and ".join(self.site.levels(Strategies.TABLE, "seq_len"))
+        count = self.site.of_so_many(self.table, "step_ms_n", **levels)
+        dtype, lengths = self.dtype.upper(), " and ".join(self.site.levels(Strategies.table, "seq_len"))
         return (
-            f"{self.model.split('/')[-1]}, {dtype}, batch {self.site.batch_of(Strategies.TABLE, '1')}{each}"
+            f"{self.model.split('/')[-1]}, {dtype}, batch {self.site.batch_of(Strategies.table, '1')}{each}"
             f"{lengths and f', {lengths} tokens'}, median ± half IQR{count} steps, host clock with synchronise; peak "
             f"of allocated memory{more}{f'; ‡ {dtype} in place of FP16' if self.mark else ''}."
         )
@@ -339,10 +332,8 @@ class TimedSteps(Problem):
 class WorldOfOne(TimedSteps):
     """FSDP where there is nothing to shard."""
 
-    name = "fsdp_single_gpu_fsdp"
     heading = "Single-GPU FSDP"
     details = ("fsdp.world_of_one",)
-    TABLE = "fsdp.world_of_one"
     SETUPS = {  # noqa: RUF012
         "without FSDP": ("none", "the model alone", "no"),
         "FSDP1 FULL_SHARD": ("FSDP1", "FULL_SHARD", "no"),
@@ -383,16 +374,15 @@ class WorldOfOne(TimedSteps):
         """The source of a set-up, in the table's dtype or another."""
         levels = dict(zip(("api", "strategy", "offload"), self.SETUPS[row[0]], strict=True))
         levels |= {"model": self.model, "dtype": dtype or self.dtype}
-        return self.site.row(self.TABLE, checkpointing="no", **levels)
+        return self.site.row(self.table, checkpointing="no", **levels)
 
 
 class Strategies(TimedSteps):
     """Sharding strategies, off-load and checkpointing on most ranks."""
 
-    name = "fsdp_sharding_strategies_off_loading"
     heading = "Sharding Strategies & Off-loading"
     details = ("fsdp.strategies", "fsdp.wrapping", "fsdp.offload_accumulation")
-    figure = TABLE = "fsdp.strategies"
+    figure = "fsdp.strategies"
     COLUMNS = {  # noqa: RUF012
         "Samples/s": "samples_per_s",
         "Step (ms)": "step_ms",
@@ -463,7 +453,7 @@ class Strategies(TimedSteps):
         if strategy == self.GIVEN:
             return self.site.row("fsdp.wrapping", api="FSDP1", wrapping="none: one unit", **levels)
         levels |= {"api": "DDP" if strategy == "DDP" else "FSDP2", "strategy": strategy, "offload": off_load}
-        return self.site.row(self.TABLE, checkpointing=checkpointing, **levels)
+        return self.site.row(self.table, checkpointing=checkpointing, **levels)
 
     def all(self, column: str) -> list[tuple[str, Figure]]:
         """Every strategy that has the figure, by name; several."""
@@ -491,8 +481,13 @@ class Strategies(TimedSteps):
 class Scaling(Problem):
     """Trainings by ranks or nodes, a row each; what they have in common is said in the title and behind it."""
 
-    table = ""
+    what = ""
+    one = "Single Node, Single {}"  # label of a row of one rank
     columns: dict[str, str] = {}  # noqa: RUF012
+
+    def __init__(self, site: Site) -> None:
+        self.world = max(map(int, site.levels(self.table, "world_size")), default=1)  # most ranks that were measured
+        super().__init__(site)
 
     def scaling(self, what: str, lines: Sequence[Line], *notes: str) -> Table:
         """The table. lines: labels and the source's rows. A mark that all measured rows share is in its title."""
@@ -548,17 +543,17 @@ class Scaling(Problem):
         """The marks of these rows together."""
         return "".join(sorted({one for row in rows for one in self.mark(row)}))
 
-    def by_nodes(self, what: str, first: str) -> Iterator[Part]:
-        """One rank on each of several nodes, and what most nodes give."""
+    def parts(self) -> Iterator[Part]:
+        """By nodes, one rank on each; what most of them give."""
         trained = {
             int(row["nodes"]) for row in self.site.rows(self.table) if ok(row) and row["nodes"] == row["world_size"]
         }
         lines: list[Line] = [
-            ([first if nodes == 1 else f"{nodes} Node", nodes],
+            ([f"{nodes} Node" if nodes > 1 else self.one.format(self.site.rank), nodes],
              given(self.site, self.table, nodes, nodes=str(nodes)))
             for nodes in sorted({1, 2, 4, *[8] * self.site.gpu, *trained})
         ]  # fmt: skip
-        yield self.scaling(what, lines)
+        yield self.scaling(f"{self.what} by number of nodes", lines)
         measured = [row for _, row in lines if ok(row)]
         if len(measured) > 1:
             one, last = measured[0], measured[-1]
@@ -569,7 +564,7 @@ class Scaling(Problem):
 class OfBloom(Scaling):
     """BLOOM by ranks or nodes."""
 
-    columns = BLOOM
+    columns, what = BLOOM, "BLOOM fine-tuning"
 
     def setup(self, rows: Sequence[Row]) -> str:
         """What stands behind the title."""
@@ -592,30 +587,23 @@ class OfBloom(Scaling):
 class MultiGpu(OfBloom):
     """BLOOM on the GPUs of one machine."""
 
-    name = "fsdp_multi_gpu_fine_tuning_with_fsdp"
     heading = "Multi-GPU Fine-Tuning with FSDP"
     details = ("fsdp.multi_gpu", "fsdp.step")
-    figure = table = "fsdp.multi_gpu"
+    figure = "fsdp.multi_gpu"
     WAYS = {  # noqa: RUF012
         "as given": {"wrapped_by": "FSDP1", "loop": "trainer"},
         "wrapped per block": {"wrapped_by": "FSDP2", "loop": "trainer"},
         "tuned": {"loop": "tuned"},
     }
 
-    def __init__(self, site: Site) -> None:
-        self.site = site
-        self.world = most(site, self.table)
-        self.ways = [how for how in (self.WAYS if site.gpu else ("",)) if ok(self.of(self.world, how))]
-        self.odd = self.marks([self.first(), *(self.of(self.world, how) for how in self.ways)])
-        super().__init__(site)
-
     def parts(self) -> Iterator[Part]:
         """By ranks and way to wrap; what most ranks give, in samples/s and in memory."""
         site = self.site
-        yield self.scaling(f"BLOOM fine-tuning by number of {site.ranks_are}", self.lines())
-        if self.world == 1 or not self.ways:
+        yield self.scaling(f"{self.what} by number of {site.ranks_are}", self.lines())
+        rows = {how: row for how in (self.WAYS if site.gpu else ("",)) if ok(row := self.of(self.world, how))}
+        if self.world == 1 or not rows:
             return
-        one, rows = figure(self.first(), DEFAULT), {how: self.of(self.world, how) for how in self.ways}
+        odd, one = self.marks([self.first(), *rows.values()]), figure(self.first(), DEFAULT)
         (how, gain, noise), *others = (
             (how, figure(row, DEFAULT).over(one), self.noise(row)) for how, row in rows.items()
         )
@@ -625,16 +613,16 @@ class MultiGpu(OfBloom):
         rest = "".join(f", {name} {other}x{unsure}" for name, other, unsure in others if name != "tuned")
         yield Answer(
             f"{way}{on} give {gain}x the samples/s of {self.alone()}{noise}{rest}"
-            f"{fewer(self.site, self.first(), on_fewer)}{self.tuned()}{self.odd}.",
-            f"{way}{self.memory()}{self.odd}.",
+            f"{fewer(self.site, self.first(), on_fewer)}{self.tuned()}{odd}.",
+            f"{way}{self.memory(how)}{odd}.",
         )
         if site.gpu:
             yield Answer(self.by_steps(how), self.waits(how))
         more = "".join(f", {name} {other}{unsure}" for name, other, unsure in others[:1])
-        yield Title(f"{way}{on} give {gain} times the samples/s of {self.alone()}{noise}{more}{self.odd}")
+        yield Title(f"{way}{on} give {gain} times the samples/s of {self.alone()}{noise}{more}{odd}")
         custom = CustomMultiGpu(self.site)
         kept = figure(custom.loop("tuned"), "efficiency") if custom.world > 1 else NO_FIGURE
-        train = f"{way}{on} train BLOOM {gain}x as fast as {self.alone().replace(' GPU', '')}{noise}{self.odd}"
+        train = f"{way}{on} train BLOOM {gain}x as fast as {self.alone().replace(' GPU', '')}{noise}{odd}"
         yield Finding(5, "fsdp", f"{train}; the custom model, tuned in BF16, keeps {kept} % of linear‡.")
 
     def tuned(self) -> str:
@@ -642,9 +630,9 @@ class MultiGpu(OfBloom):
         one, many = (figure(self.of(world, "tuned"), STEPPING) for world in (1, self.world))
         return f"; tuned, {many.over(one)}x one tuned GPU" if one and many else ""
 
-    def memory(self) -> str:
+    def memory(self, how: str) -> str:
         """How it changes per GPU from one to most."""
-        one, many = (figure(row, "avg_mem_total_gb") for row in (self.first(), self.of(self.world, self.ways[0])))
+        one, many = (figure(row, "avg_mem_total_gb") for row in (self.first(), self.of(self.world, how)))
         return f"memory in use {'falls' if many.value < one.value else 'grows'} from {one} to {many} GB"
 
     def by_steps(self, how: str) -> str:
@@ -669,8 +657,7 @@ class MultiGpu(OfBloom):
     def lines(self) -> list[Line]:
         """Labels and the source's rows."""
         site, above_one = self.site, several(self.site, self.table)
-        one = f"Single Node, Single {site.rank}"
-        lines: list[Line] = [([one, 1], self.first())]
+        lines: list[Line] = [([self.one.format(site.rank), 1], self.first())]
         if not site.gpu:
             return lines + [([site.ranks(n), n], self.of(n, "")) for n in above_one]
         for name, how in (("Single Node, {} GPUs", "as given"), ("{} GPUs, blocks wrapped", "wrapped per block")):
@@ -703,14 +690,9 @@ class MultiGpu(OfBloom):
 class MultiNode(OfBloom):
     """BLOOM on one rank of each of several nodes."""
 
-    name = "fsdp_multi_node_fine_tuning_with_fsdp"
     heading = "Multi-Node Fine-Tuning with FSDP"
     details = ("fsdp.multi_node",)
-    table = "fsdp.multi_node"
-
-    def parts(self) -> Iterator[Part]:
-        """By nodes."""
-        return self.by_nodes("BLOOM fine-tuning by number of nodes", "Single Node")
+    one = "Single Node"
 
 
 def parameters(row: Row | None, column: str = "parameters") -> str:
@@ -732,7 +714,7 @@ def vocabulary(row: Row | None) -> str:
 class OfCustom(Scaling):
     """The custom model by ranks or nodes."""
 
-    columns = CUSTOM
+    columns, what = CUSTOM, "Custom model"
     accumulation = "4"
 
     def setup(self, rows: Sequence[Row]) -> str:
@@ -761,26 +743,20 @@ class OfCustom(Scaling):
 class CustomMultiGpu(OfCustom):
     """The custom model on the GPUs of one machine."""
 
-    name = "fsdp_custom_model_fine_tuning_multi_gpu_with_fsdp"
     heading = "Custom Model Fine-Tuning (Multi-GPU with FSDP)"
     details = ("fsdp.custom_multi_gpu", "fsdp.custom_loops")
     figure = "fsdp.custom_scaling"
-    table, LOOPS = details
+    _, LOOPS = details
     accumulation = "1"
-
-    def __init__(self, site: Site) -> None:
-        self.site = site
-        self.world = most(site, self.table)
-        super().__init__(site)
 
     def parts(self) -> Iterator[Part]:
         """By ranks, as the scripts build it; our loops beside it; two ways to tell rate and memory."""
         site = self.site
         lines: list[Line] = []
         for n in counts(site, self.table):
-            name = f"Single Node, Single {site.rank}" if n == 1 else f"Single Node, {site.ranks(n)}"
+            name = self.one.format(site.rank) if n == 1 else f"Single Node, {site.ranks(n)}"
             lines.append(([name, n], given(site, self.table, n)))
-        yield self.scaling(f"Custom model by number of {site.ranks_are}", lines, *(self.ours() if site.gpu else ()))
+        yield self.scaling(f"{self.what} by number of {site.ranks_are}", lines, *(self.ours() if site.gpu else ()))
         first, last = self.first(), given(site, self.table, self.world)
         odd = self.marks([first, last])
         if self.world > 1:
@@ -833,38 +809,30 @@ class CustomMultiGpu(OfCustom):
 class CustomMultiNode(OfCustom):
     """The custom model on one rank of each of several nodes."""
 
-    name = "fsdp_multi_node_fine_tuning_with_fsdp_custom_model"
     heading = "Multi-Node Fine-Tuning with FSDP (Custom Model)"
     details = ("fsdp.custom_multi_node",)
-    table = "fsdp.custom_multi_node"
-
-    def parts(self) -> Iterator[Part]:
-        """By nodes."""
-        return self.by_nodes("Custom model by number of nodes", f"Single Node, Single {self.site.rank}")
 
 
 class LinkTest(Problem):
     """All-reduce before training."""
 
-    name = "fsdp_nccl_bandwidth_test_before_training"
     heading = "NCCL Bandwidth Test (before training)"
     details = ("fsdp.preflight",)
-    TABLE = "fsdp.preflight"
 
     def parts(self) -> Iterator[Part]:
         """By processes and nodes; on a CPU of one size. On most processes of one node."""
         site, gpu = self.site, self.site.gpu
-        worlds = site.swept(self.TABLE, "world_size", "248", "234", on_nodes="1")
-        tested = site.rows(self.TABLE, status="ok", backend="nccl" if gpu else "gloo")
+        worlds = site.swept(self.table, "world_size", "248", "234", on_nodes="1")
+        tested = site.rows(self.table, status="ok", backend="nccl" if gpu else "gloo")
         pairs = {(int(world), 1) for world in worlds} | {(2, 2)} | ({(4, 4), (8, 8)} if gpu else set())
         pairs |= {(int(row["world_size"]), int(row["on_nodes"])) for row in tested}
-        size = site.swept(self.TABLE, "size_mib", (), ["16"], backend="gloo")
+        size = site.swept(self.table, "size_mib", (), ["16"], backend="gloo")
         levels = {"backend": "nccl"} if gpu else {"backend": "gloo", "size_mib": size[-1]}
         found = {
-            pair: site.row(self.TABLE, world_size=pair[0], on_nodes=pair[1], **levels)
+            pair: site.row(self.table, world_size=pair[0], on_nodes=pair[1], **levels)
             for pair in sorted(pairs, key=lambda pair: pair[::-1])
         }
-        own = next(filter(ok, site.rows(self.TABLE, **levels)), None)
+        own = next(filter(ok, site.rows(self.table, **levels)), None)
         size = levels.get("size_mib") or entry(own, "size_mib", "4096")
         calls = f"{entry(own, 'calls')} calls, " if entry(own, "calls") else ""
         nodes = ON_ONE_HOST if any(several_nodes(site, n) for (_, n), row in found.items() if ok(row)) else ""
@@ -894,7 +862,6 @@ class LinkTest(Problem):
 class WeakScaling(Problem):
     """More layers on more ranks."""
 
-    name = "fsdp_weak_scaling_experiment_with_fsdp_custom_model"
     heading = "Weak Scaling Experiment with FSDP (Custom Model)"
     details = ("fsdp.weak_setup", "fsdp.weak_scaling")
     figure = "fsdp.weak_scaling"
@@ -999,7 +966,6 @@ class WeakScaling(Problem):
 class Defects(Problem):
     """What the workshop's scripts do otherwise than its text."""
 
-    name = "fsdp_what_the_scripts_do_otherwise_than_the_text"
     heading = "What the scripts do otherwise than the text"
 
     def parts(self) -> Iterator[Part]:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from perfscribe.report.cells import NO_SUCH_THING, Cell, as_cell, word
 from perfscribe.report.problem import Answer, Entries, Finding, Part, Problem, Table, Title, Why
-from perfscribe.report.site import NOTHING, RAN, Row, Site, ends, entry, figure, ok, printed, so_many
+from perfscribe.report.site import NOTHING, RAN, Row, Site, ends, entry, figure, from_to, ok, printed, so_many
 from perfscribe.show.rounding import MIB_AS_MB, NO_FIGURE, Figure
 
 TITLE = "Polaris homework"
@@ -48,7 +48,6 @@ class SingleGpu(Problem):
 
     name, heading = "polaris_1", "1. Single GPU"
     details = ("polaris.single_gpu",)
-    TABLE = "polaris.single_gpu"
     BATCHES = (
         ("per sample, as the homework", "per_sample"),
         ("per batch", "per_batch"),
@@ -59,7 +58,7 @@ class SingleGpu(Problem):
         """By way to draw batches; epochs and loader, which a CPU times with another model."""
         site, gpu, row = self.site, self.site.gpu, self.row()
         size = f" of {figure(row, 'parameters', 1e-6)} M parameters" if gpu and ok(row) else ""
-        any_row = row or site.row(self.TABLE)
+        any_row = row or site.row(self.table)
         yield Table(
             "Training on one device.",
             f"nn.Transformer{size} in {entry(any_row, 'dtype', 'fp32').upper()}, "
@@ -78,15 +77,13 @@ class SingleGpu(Problem):
         yield Answer(
             f"{entry(row, 'epochs')} epochs take {total} s{layers}, the first {first} and later ones {later}.",
             f"The GPU finishes {behind} ms after the last step is queued, and a step takes {step}"
-            f"{': the host sets the pace' if host else ''}."
-            if gpu
-            else "",
-            f"The loader, timed separately, takes {share} % of an epoch." if gpu else "",
+            f"{': the host sets the pace' * host}." * gpu,
+            f"The loader, timed separately, takes {share} % of an epoch." * gpu,
         )
 
     def line(self, layers: str, said: str, batches: str) -> Entries:
         """A row of the table."""
-        row = self.site.row(self.TABLE, layers=layers, batches=batches)
+        row = self.site.row(self.table, layers=layers, batches=batches)
         first = self.site.gpu and batches == "per_sample"
         return [
             said if self.site.gpu else f"{said}, {layers} layer{'s' * (layers != '1')}",
@@ -97,11 +94,11 @@ class SingleGpu(Problem):
 
     def layers(self) -> list[str]:
         """Encoder layers of the preset."""
-        return ["6"] if self.site.gpu else self.site.levels(self.TABLE, "layers")
+        return ["6"] if self.site.gpu else self.site.levels(self.table, "layers")
 
     def row(self) -> Row | None:
         """The homework's loader, the most layers."""
-        return self.site.row(self.TABLE, layers=self.layers()[-1], batches="per_sample") if self.layers() else None
+        return self.site.row(self.table, layers=self.layers()[-1], batches="per_sample") if self.layers() else None
 
 
 class RankMethods(Problem):
@@ -109,52 +106,54 @@ class RankMethods(Problem):
 
     name, heading = "polaris_2", "2. Rank Counting Methods"
     details = ("polaris.rank_methods", "polaris.rank_bindings")
-    TABLE = "polaris.rank_methods"
     PUBLISHED = {MPI4PY: (OF_000, "mpi4py_split_type"), MODULO: (OF_001, "mpi4py_modulo")}  # noqa: RUF012
+
+    def __init__(self, site: Site) -> None:
+        self.site = site
+        own = ("PALS", "Open MPI", "torchrun") if site.gpu else ("Open MPI", "torchrun", "Slurm")
+        self.methods = (MPI4PY, MODULO, *own)  # as the rows are labelled
+        self.launches = {method: launched for method in self.methods if (launched := self.launch(method))}
+        self.ranks = max(map(len, self.launches.values()), default=RANKS)  # of each launch
+        super().__init__(site)
 
     def parts(self) -> Iterator[Part]:
         """By method, the binding below; who agrees, and how long each takes."""
-        gpu, count = self.site.gpu, self.ranks()
+        gpu, count = self.site.gpu, self.ranks
         names = ("epochs", "samples", "batch")
-        epochs, samples, batch = (" and ".join(self.site.levels(self.TABLE, name)) for name in names)
+        epochs, samples, batch = (" and ".join(self.site.levels(self.table, name)) for name in names)
         size = f", {so_many(epochs, 'epoch')} of {samples} samples, batch {batch} per rank" if batch else ""
         yield Table(
             "Training by rank counting method.",
             f"DDP in FP32, {count} ranks{size}; one run each, slowest rank, host clock with synchronise, after warm-up "
             "steps; the sources' clocks start before the first.",
             ["Method", "Launcher", "Ranks", "Local ranks", "Time (s)", "Time, bound (s)", "published (s)"],
-            [self.line(method) for method in self.methods()],
+            [self.line(method) for method in self.methods],
             self.binding(),
         )
-        alone = self.site.value(SingleGpu.TABLE, "homework_clock_s", batches="per_sample")
-        faster = alone.over(figure(next(iter(self.launch(MODULO)), None), "training_s"))
+        alone = self.site.value(SingleGpu.table, "homework_clock_s", batches="per_sample")
+        faster = alone.over(figure(next(iter(self.launches.get(MODULO, [])), None), "training_s"))
         yield Answer(
             self.agree(),
             f"Training takes {self.span_of('training_s')} s.",
             f"By {MODULO} it is {faster} times as fast as on one GPU (001: 3.64)." if gpu else "",
             f"With binding it takes {self.span_of('bound_training_s')} s.",
         )
-        first = figure(next(iter(self.launches().values()), [None])[0], "training_s")
+        first = figure(next(iter(self.launches.values()), [None])[0], "training_s")
         said = f"The Polaris training takes {alone} s on one GPU and {first} on {count}, which is {alone.over(first)}"
         yield Finding(17, "polaris", f"{said} times as fast." if gpu else "")
 
-    def methods(self) -> list[str]:
-        """As the rows are labelled."""
-        own = ("PALS", "Open MPI", "torchrun") if self.site.gpu else ("Open MPI", "torchrun", "Slurm")
-        return [MPI4PY, MODULO, *own]
-
     def launch(self, method: str) -> list[Row]:
         """The ranks of the first launch by this method that is ok."""
-        rows = self.site.rows(self.TABLE, method=NAMES.get(method, method), status="ok")
+        rows = self.site.rows(self.table, method=NAMES.get(method, method), status="ok")
         found = [row for row in rows if row["used_device"].startswith(self.site.device)]
         return [row for row in found if row["launcher"] == found[0]["launcher"]]
 
     def line(self, method: str) -> Entries:
         """A row of the table."""
-        launched = self.launch(method)
-        row = launched[0] if launched else self.site.row(self.TABLE, method=NAMES.get(method, method))
+        launched = self.launches.get(method)
+        row = launched[0] if launched else self.site.row(self.table, method=NAMES.get(method, method))
         # Others were launched without a GPU: this one was not asked for.
-        if entry(row, "reason") == "no CUDA device" and self.launches():
+        if entry(row, "reason") == "no CUDA device" and self.launches:
             row = None
         time = as_cell(row, "training_s")
         source, name = self.PUBLISHED.get(method, ("", "")) if self.site.gpu else ("", "")
@@ -177,29 +176,19 @@ class RankMethods(Problem):
             lines.append(f"* Rank {row['rank']}: mask {row['granted_mask']} ({cores}), {near}")
         return "\n".join([f"Binding granted in a separate test ({bound}):", "", *lines]) if lines else ""
 
-    def launches(self) -> dict[str, list[Row]]:
-        """Ranks of every method that ran."""
-        return {method: launched for method in self.methods() if (launched := self.launch(method))}
-
-    def ranks(self) -> int:
-        """Of each launch; the homework's where there was none."""
-        return max(map(len, self.launches().values()), default=RANKS)
-
     def agree(self) -> str:
         """How many methods give each rank a place of its own, in order."""
-        places = [str(place) for place in range(self.ranks())]
-        found = self.launches()
-        given = {method: [[row[of] for row in rows] for of in ("rank", "local_rank")] for method, rows in found.items()}
-        wrong = [method for method, ranks in given.items() if ranks != [places, places]]
-        count = len(found) - len(wrong)
+        places = [str(place) for place in range(self.ranks)]
+        given = {method: [(row["rank"], row["local_rank"]) for row in rows] for method, rows in self.launches.items()}
+        wrong = [method for method, ranks in given.items() if ranks != [(place, place) for place in places]]
+        count = len(given) - len(wrong)
         give = "methods give" if count != 1 else "method gives"
         text = f"{count} {give} ranks {span(places)} and local ranks {span(places)}."
-        return f"{text} Not so: {'; '.join(wrong)}." if wrong else text * bool(found)
+        return f"{text} Not so: {'; '.join(wrong)}." if wrong else text * bool(given)
 
     def span_of(self, column: str) -> str:
         """Least and most of a column."""
-        least, most = map(format, ends(figure(launched[0], column) for launched in self.launches().values()))
-        return least if least == most else f"{least} to {most}"
+        return from_to(*ends(figure(launched[0], column) for launched in self.launches.values()))
 
 
 def span(numbers: Sequence[str]) -> str:
@@ -215,7 +204,6 @@ class TensorDimensions(Problem):
 
     name, heading = "polaris_3", "3. Tensor Dimensions"
     details = ("polaris.tensor_dims",)
-    TABLE = "polaris.tensor_dims"
     EPOCHS = "5"
     COLUMNS = ("training_s", "allocated_gib", "peak_gib")
 
@@ -223,7 +211,7 @@ class TensorDimensions(Problem):
         """By features and d_model; what raises an error, what wider models need."""
         widths = self.widths()
         mark, because = differing(self.reasons())
-        batch = self.site.batch_of(self.TABLE, "32")
+        batch = self.site.batch_of(self.table, "32")
         yield Table(
             f"Training by width{mark}.",
             f"FP32, {self.epochs()}, batch {batch}, default d_model {widths[0][1]}, one run each, host clock with "
@@ -262,13 +250,13 @@ class TensorDimensions(Problem):
         """Features and d_model: the model's default twice, then both."""
         if self.site.gpu:
             return [("512", "512"), ("1024", "512"), ("1024", "1024"), ("4096", "4096")]
-        rows = self.site.rows(self.TABLE, dtype="fp32", weights="fp32")
+        rows = self.site.rows(self.table, dtype="fp32", weights="fp32")
         found = list(dict.fromkeys((row["features"], row["d_model"]) for row in rows if row["status"] in RAN))
         return found if len(found) > 1 else [("16", "16"), ("32", "16"), ("32", "32"), ("128", "128")]
 
     def row(self, features: str, width: str) -> Row | None:
         """A training in FP32."""
-        return best(self.site, self.TABLE, features=features, d_model=width, dtype="fp32", weights="fp32")
+        return best(self.site, self.table, features=features, d_model=width, dtype="fp32", weights="fp32")
 
     def rows(self) -> list[Row]:
         """Those that are ok."""
@@ -458,7 +446,8 @@ class Formats(Problem):
         read = self.row("hdf5_gzip", "polaris.io_reads")
         chunks = figure(read, "decoded_kib").over(figure(read, "sample_kib"))
         count = int(samples.split(" ")[0] or 1)
-        waits = {name: self.waits(name, count) for name in self.FORMATS}
+        waited = {name: figure(self.row(name, "polaris.io_parts"), "loader_wait_s", 1000) for name in self.FORMATS}
+        waits = {name: wait.of(wait.value / count) for name, wait in waited.items()}  # for a sample, ms
         before = all(waits[name].value < waits["hdf5"].value for name in self.READ_WHOLE)
         yield Answer(
             f"Compressed HDF5 takes {figure(packed, 'against_memory')} times as long as memory{mark}.",
@@ -492,11 +481,6 @@ class Formats(Problem):
         """A format's row, files warm."""
         return best(self.site, table, format=name, cache="warm")
 
-    def waits(self, name: str, samples: int) -> Figure:
-        """What the loader takes for a sample, ms."""
-        wait = figure(self.row(name, "polaris.io_parts"), "loader_wait_s", 1000)
-        return wait.of(wait.value / samples)
-
 
 class DataTypes(Problem):
     """Wide models in BF16, and autocast by length and width."""
@@ -504,7 +488,7 @@ class DataTypes(Problem):
     name, heading = "polaris_6", "6. Large Tensors and Data Types"
     details = ("polaris.dtypes",)
     figure = "polaris.dtypes_by_length"
-    SCALE, DTYPES = TensorDimensions.TABLE, "polaris.dtypes"
+    SCALE, DTYPES = TensorDimensions.table, "polaris.dtypes"
 
     def parts(self) -> Iterator[Part]:
         """000's comparison of both tasks, in weights of their own dtype; then 001's table."""

@@ -130,7 +130,8 @@ class Problem:
 
     name: for links and files; heading: the course's own. letters: what is said to lack where nothing was measured.
     figure: id of its figure; figure_of_yours: of the one where the user's own code is handed in. details: tables and
-    further figures of its page of details; CHECK: the table of another page that it is of.
+    further figures of its page of details, of which the first is its table; CHECK: the table of another page that it
+    is of.
     """
 
     name = ""
@@ -139,11 +140,14 @@ class Problem:
     figure = ""
     figure_of_yours = ""
     details: Sequence[str] = ()
-    CHECK = ""
+    table = CHECK = ""
 
     def __init_subclass__(cls) -> None:
-        """The handout's heading, where a class says no other."""
+        """The handout's heading, where a class says no other; a name of the heading, where it says none."""
         cls.heading = vars(cls).get("heading", f"Problem ({cls.name})")
+        words = re.sub(r"\W+", "_", cls.heading.lower()).strip("_")
+        cls.name = vars(cls).get("name", f"{cls.__module__.rpartition('.')[2]}_{words}")
+        cls.table = next(iter(cls.details), "")
 
     def __init__(self, site: Site) -> None:
         self.site = site

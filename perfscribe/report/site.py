@@ -134,7 +134,7 @@ class Site:
     def of_so_many(self, table: str, column: str, **levels: str) -> str:
         """How many samples a table's figures are of, where cells differ in it from the fewest to the most."""
         found = sorted(map(int, self.levels(table, column, **levels)))
-        return f" of {found[0]}{f' to {found[-1]}' if found[-1] > found[0] else ''}" if found else ""
+        return f" of {from_to(found[0], found[-1])}" if found else ""
 
     def mean_of(self, table: str, column: str, **levels: str) -> str:
         """What ± is beside a mean of so many."""
@@ -182,6 +182,11 @@ def fault(row: Row) -> str:
 def so_many(count: int | str, noun: str) -> str:
     """So many of them."""
     return f"{count} {noun}{'' if str(count) == '1' else 's'}"
+
+
+def from_to(least: object, most: object) -> str:
+    """The two, or the one that both are."""
+    return " to ".join(dict.fromkeys([f"{least}", f"{most}"]))
 
 
 def noisy(gain: Figure) -> bool:
