@@ -61,10 +61,9 @@ class BenchmarkingScript(Problem):
     SCRIPT, _, WARMUP = details
     PASSES = ("forward", "backward")
 
-    def __init__(self, site: Site) -> None:
+    def _prepare(self, site: Site) -> None:
         self.sizes, self.contexts = sizes(site), contexts(site)
         self.warm_sizes = site.swept(self.WARMUP, "size", ON_GPU, self.sizes[:1])
-        super().__init__(site)
 
     def parts(self) -> Iterator[Part]:
         """(a) to (c)."""
@@ -361,11 +360,10 @@ class MemoryProfiling(Problem):
     PHASES = ("forward", "backward", "optimizer")
     COLUMNS = (("inference", "fp32"), ("full_step", "fp32"), ("inference", "bf16"), ("full_step", "bf16"))
 
-    def __init__(self, site: Site) -> None:
+    def _prepare(self, site: Site) -> None:
         self.size = site.swept(self.PEAKS, "size", ["2.7B"], ["micro"])[0]
         lengths = ("128", "256", "512"), ("48", "96", "192")
         self.at = site.swept(self.PEAKS, "seq_len", *lengths, size=self.size)
-        super().__init__(site)
 
     def parts(self) -> Iterator[Part]:
         """(b) and (c) in one table; (a), (c), (d) and (e) in words."""
@@ -471,19 +469,21 @@ class PytorchAttention(Problem):
     figure = "cs336.attention_by_length"
     MEMORY = "memory_before_backward_gib"
 
+    def _prepare(self, site: Site) -> None:
+        self.grid = attention_grid(site, self.table)
+
     def parts(self) -> Iterator[Part]:
         """Times and memory by length and width; where memory ends, what is held, how both grow."""
-        grid = attention_grid(self.site, self.table)
         yield Table(
             "(a) Attention in PyTorch, no head axis.",
             f"{self.site.median_of(self.table, 'forward_ms_n', dtype='fp32')}, ms; memory before backward in GB; "
             f"FP32, batch {self.site.batch_of(self.table, '8')}, {self.site.one_device}, host clock with "
             "synchronise.",
             ["seq_len", "d_model", "forward_ms", "backward_ms", "mem_gb", "002 (ms, ms, GiB)"],
-            [self.line(*cell) for cell in grid],
+            [self.line(*cell) for cell in self.grid],
             self.working(),
         )
-        widest = [row for row in self.ended("ok") if row["head_dim"] == grid[-1][0]]
+        widest = [row for row in self.ended("ok") if row["head_dim"] == self.grid[-1][0]]
         tiles = Why("Tiling with recomputation, as in FlashAttention, stores no N × N matrix.")
         if len(widest) < 2:
             yield Answer(self.outcome(), tiles)
@@ -522,7 +522,7 @@ class PytorchAttention(Problem):
 
     def ended(self, status: str) -> list[Row]:
         """Rows of the cells that ended so, smallest first."""
-        rows = [self.row(width, length) for width, length in attention_grid(self.site, self.table)]
+        rows = [self.row(width, length) for width, length in self.grid]
         found = [row for row in rows if row is not None and row["status"] == status]
         return sorted(found, key=lambda row: int(row["seq_len"]) ** 2 * int(row["head_dim"]))
 
@@ -565,11 +565,18 @@ class TorchCompile(Problem):
     TIMES = ("eager_forward_ms", "eager_backward_ms", "compiled_forward_ms", "compiled_backward_ms")
     STEPS = ("eager_forward_ms", "compiled_forward_ms", "eager_full_step_ms", "compiled_full_step_ms")
 
+    def _prepare(self, site: Site) -> None:
+        # Levels of (a)'s rows, which are pytorch_attention's, on a CPU of one width; and of (b)'s.
+        cells = attention_grid(site, self.ATTENTION, on_cpu=["64"])
+        self.grid = [{"head_dim": width, "seq_len": length} for width, length in cells]
+        levels = (ON_GPU, ["512"]) if site.gpu else (sizes(site, self.MODELS), contexts(site, self.MODELS))
+        self.models = [{"size": size, "seq_len": context} for size, context in product(*levels)]
+
     def parts(self) -> Iterator[Part]:
         """(a) and (b)."""
         yield from self.tables()
         # On a CPU attention is compiled at one width.
-        widths = [at for at in self.grid() if at["head_dim"] == self.grid()[-1]["head_dim"]]
+        widths = [at for at in self.grid if at["head_dim"] == self.grid[-1]["head_dim"]]
         short, long = widths[0], widths[-1]
         forward, backward = (self.gain(self.ATTENTION, one, long) for one in ("forward", "backward"))
         brief = self.gain(self.ATTENTION, "forward", short)
@@ -581,7 +588,7 @@ class TorchCompile(Problem):
             f"{short['head_dim']}.",
             Why("At short lengths the guards and calls of compiled code cost more than fused kernels save.", loses),
         )
-        there = [at for at in self.models() if self.gain(self.MODELS, "full_step", at)] or self.models()
+        there = [at for at in self.models if self.gain(self.MODELS, "full_step", at)] or self.models
         models = (there[0], there[-1])
         small, big = map(self.model_name, models)
 
@@ -617,7 +624,7 @@ class TorchCompile(Problem):
             f"{self.site.batch_of(self.ATTENTION, '8')}, no head axis, {levels['backend']}, "
             f"{self.site.one_device}, host clock with synchronise.",
             ["seq_len", "d_model", *self.TIMES],
-            [[at["seq_len"], at["head_dim"], *self.cells(self.ATTENTION, self.TIMES, at)] for at in self.grid()],
+            [[at["seq_len"], at["head_dim"], *self.cells(self.ATTENTION, self.TIMES, at)] for at in self.grid],
             "Published: 002 at 16384 × 128: 63.4, 95.5, 53.9, 80.0 ms.",
         )
         levels = self.compiled(self.MODELS)
@@ -628,7 +635,7 @@ class TorchCompile(Problem):
             f"{levels['backend']}, {self.site.one_device}, host clock with "
             "synchronise.",
             ["model_size", *self.STEPS, "002 full step (ms)"],
-            [[self.model_name(at), *self.cells(self.MODELS, self.STEPS, at), self.of_002(at)] for at in self.models()],
+            [[self.model_name(at), *self.cells(self.MODELS, self.STEPS, at), self.of_002(at)] for at in self.models],
         )
 
     def cells(self, table: str, columns: Sequence[str], at: Mapping[str, Any]) -> list[Cell]:
@@ -640,19 +647,6 @@ class TorchCompile(Problem):
         backends = self.site.levels(table, "backend", implementation="compiled", dtype="fp32")
         backend = "inductor" if "inductor" in backends or not backends else backends[0]
         return {"implementation": "compiled", "dtype": "fp32", "backend": backend}
-
-    def grid(self) -> list[dict[str, Any]]:
-        """Levels of (a)'s rows: pytorch_attention's, on a CPU of one width."""
-        return [
-            {"head_dim": width, "seq_len": n} for width, n in attention_grid(self.site, self.ATTENTION, on_cpu=["64"])
-        ]
-
-    def models(self) -> list[dict[str, Any]]:
-        """Levels of (b)'s rows."""
-        if self.site.gpu:
-            return [{"size": size, "seq_len": "512"} for size in ON_GPU]
-        levels = sizes(self.site, self.MODELS), contexts(self.site, self.MODELS)
-        return [{"size": size, "seq_len": context} for size, context in product(*levels)]
 
     def model_name(self, at: Mapping[str, str]) -> str:
         """A model as its row is labelled."""

@@ -65,15 +65,13 @@ class DistributedCommunication(Problem):
     details = ("cs336.all_reduce",)
     figure = "cs336.all_reduce_by_size"
 
-    def __init__(self, site: Site) -> None:
-        self.site = site
+    def _prepare(self, site: Site) -> None:
         # Answers speak of the last that was measured.
         self.backends = ("gloo", "nccl") if site.gpu else ("gloo",)
         sizes = ("1 MB", "10 MB", "100 MB", "1 GB"), ("1 MB", "3 MB", "10 MB")
         table, on = self.table, {"backend": "gloo", "device": "cpu"}
         self.worlds = site.swept(table, "world_size", ("2", "4", "6"), WORLDS, **on)
         self.messages = site.swept(table, "message", *sizes, **on)
-        super().__init__(site)
 
     def parts(self) -> Iterator[Part]:
         """By backend, processes and size; the largest size, what it adds, what further devices add."""
@@ -238,22 +236,22 @@ class Ddp(Problem):
     STEPS, PHASES, TRACED, OVERHEAD = (f"cs336.ddp_{one}" for one in ("benchmark", "phases", "timeline", "overhead"))
     CHECK = STEPS
 
-    def __init__(self, site: Site) -> None:
+    def _prepare(self, site: Site) -> None:
         buckets = ("1", "10", "100", "1000"), ("0.1", "1", "10")
         self.worlds = site.swept(self.STEPS, "world_size", WORLDS, WORLDS)
         self.buckets = site.swept(self.STEPS, "bucket_mb", *buckets, implementation="overlap_bucketed")
-        super().__init__(site)
+        # Implementation and bucket of each row of the table.
+        kinds = [(one, "none") for one in ("naive", "flat", "overlap_individual")]
+        self.kinds = [*kinds, *(("overlap_bucketed", bucket) for bucket in self.buckets), ("torch_ddp", "none")]
+        # The naive implementation on as many devices as it ran on, and its all-reduces in a step.
+        self.naive = [row for world in self.worlds if ok(row := self.row("naive", world))]
+        self.calls = entry(next(iter(self.naive), None), "all_reduces")
 
     def row(self, implementation: str, world: str = WORLDS[0], bucket: str = "none") -> Row | None:
         """The row of an implementation."""
         implementation = handed_in(self.site, self.STEPS, implementation)
         levels = {"implementation": implementation, "world_size": world, "bucket_mb": bucket}
         return self.site.row(self.STEPS, **training(self.site, self.STEPS), **levels)
-
-    def handed_in(self) -> list[tuple[str, str]]:
-        """Implementation and bucket of each row of the table."""
-        kinds = [(one, "none") for one in ("naive", "flat", "overlap_individual")]
-        return [*kinds, *(("overlap_bucketed", bucket) for bucket in self.buckets), ("torch_ddp", "none")]
 
     def is_yours(self, implementation: str) -> bool:
         """Whether its rows are of the user's own code."""
@@ -274,14 +272,6 @@ class Ddp(Problem):
         implementation = handed_in(self.site, table, implementation)
         levels = {**training(self.site, table), "implementation": implementation, "world_size": WORLDS[0]}
         return self.site.value(table, column, **levels)
-
-    def naive(self) -> list[Row]:
-        """The naive implementation on as many devices as it ran on."""
-        return [row for world in self.worlds if ok(row := self.row("naive", world))]
-
-    def calls(self) -> str:
-        """How many all-reduces the naive implementation makes in a step."""
-        return entry(next(iter(self.naive()), None), "all_reduces")
 
 
 class NaiveDdpBenchmarking(Ddp):
@@ -309,12 +299,12 @@ class NaiveDdpBenchmarking(Ddp):
             [
                 [self.named(one), bucket.replace("none", NOTHING)]
                 + [cell for world in self.worlds for cell in self.cells(one, world, bucket)]
-                for one, bucket in self.handed_in()
+                for one, bucket in self.kinds
             ],
             "Published: 2 H100, TF32: naive 827.3 ms (42.6 communicating); with batch 16 naive 531.7 (42.8), flat "
             "523.0, overlap 509.3, buckets 511.0, 509.0, 516.4, 512.9." * self.site.gpu,
         )
-        found = [(self.step(one, "exposed_ms", bucket), one, bucket) for one, bucket in self.handed_in()]
+        found = [(self.step(one, "exposed_ms", bucket), one, bucket) for one, bucket in self.kinds]
         there = [row for row in found if row[0]] or found
         least, one, bucket = min(there, key=lambda row: row[0].value)
         name = self.named(one) if bucket == "none" else f"buckets of {bucket} MB"
@@ -326,7 +316,7 @@ class NaiveDdpBenchmarking(Ddp):
 
     def communication(self) -> Iterator[Part]:
         """Set-up and shares of the naive implementation."""
-        naive = self.naive()
+        naive = self.naive
         found = [[figure(row, one) for one in ("step_ms", "spent_ms", "spent_percent")] for row in naive]
         if not naive or not all(map(all, found)):
             return
@@ -341,7 +331,7 @@ class NaiveDdpBenchmarking(Ddp):
         )
         yield Answer(
             f"{spelt(row['size'])}, context {row['seq_len']}, {per}, AdamW, {spelt(row['backend'])}.",
-            f"A step takes {steps}. In steps that wait after each phase the {self.calls()} all-reduces take {spent}.",
+            f"A step takes {steps}. In steps that wait after each phase the {self.calls} all-reduces take {spent}.",
         )
 
     def cells(self, implementation: str, world: str, bucket: str) -> list[Cell]:
@@ -360,7 +350,7 @@ class FlatBenchmarking(Ddp):
         """One call against many, and both steps."""
         whole, many = (self.of_two(self.PHASES, "communication_ms", one) for one in ("flat", "naive"))
         copies = self.of_two(self.PHASES, "copies_ms", "flat")
-        one_call, calls = whole.of(whole.value - copies.value, copies), self.calls()
+        one_call, calls = whole.of(whole.value - copies.value, copies), self.calls
         flat, naive, on = self.step("flat"), self.step("naive"), self.site.ranks(WORLDS[0])
         yield counted([one_call, copies, many], [flat, naive])
         yield Answer(
@@ -551,12 +541,11 @@ class ShardingAccounting(Problem):
     }
     PARTS = ("parameters_gib", "gradients_gib", "optimizer_state_gib")
 
-    def __init__(self, site: Site) -> None:
+    def _prepare(self, site: Site) -> None:
         sharded = handed_in(site, self.TIMES, "sharded (ours)")
         self.optimizers = {"unsharded": "AdamW, unsharded", "sharded": sharded}
         self.is_yours = YOURS in sharded
         self.unit, self.scale = ("GB", 1) if site.gpu else ("MB", 1000)
-        super().__init__(site)
 
     def parts(self) -> Iterator[Part]:
         """(a) peaks and their parts; (b) times; (c) messages."""

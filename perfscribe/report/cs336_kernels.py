@@ -42,8 +42,7 @@ class NsysProfile(Problem):
         "copy_percent": "copies",
     }
 
-    def __init__(self, site: Site) -> None:
-        self.site = site
+    def _prepare(self, site: Site) -> None:
         first = next(site.rows(self.FORWARD, status="ok", dtype="fp32"), None)
         self.range_by, self.kernels_by = (
             "torch's profiler" if entry(first, column).startswith("torch") else "nsys"
@@ -51,16 +50,12 @@ class NsysProfile(Problem):
         )
         self.times = " or ".join(site.levels(self.FORWARD, "forward_range_ms_n", dtype="fp32"))
         self.times += " " * bool(self.times)
-        traced = self.traced()
-        last = traced[-1] if traced else ("-", "-")
+        # Sizes and contexts with a trace in FP32, context by context.
+        found = [(row["size"], row["seq_len"]) for row in site.rows(self.FORWARD, status="ok", dtype="fp32")]
+        self.traced = sorted(found, key=lambda cell: int(cell[1]))
+        last = self.traced[-1] if found else ("-", "-")
         # The cell that answers speak of, and that whose kernels are listed; on a CPU the largest.
         self.big, self.detailed = (("2.7B", "512"), ("small", "128")) if site.gpu else (last, last)
-        super().__init__(site)
-
-    def traced(self) -> list[tuple[str, str]]:
-        """Sizes and contexts with a trace in FP32, context by context."""
-        found = [(row["size"], row["seq_len"]) for row in self.site.rows(self.FORWARD, status="ok", dtype="fp32")]
-        return sorted(found, key=lambda cell: int(cell[1]))
 
     def parts(self) -> Iterator[Part]:
         """Passes, then kernels; answers letter by letter."""
@@ -86,7 +81,7 @@ class NsysProfile(Problem):
             self.against_untraced(),
         )
         yield from self.where_time_goes()
-        filled = {cell: share for cell in self.traced() if (share := self.filled(*cell))}
+        filled = {cell: share for cell in self.traced if (share := self.filled(*cell))}
         yield Title(said := self.fill(filled))
         if self.site.gpu and ends(filled.values())[0].value < 60:
             yield Finding(1, "one device", f"{said}.")
@@ -147,7 +142,7 @@ class NsysProfile(Problem):
 
     def against_untraced(self) -> str:
         """What tracing adds to the host clock of a pass that is not traced."""
-        rows = {cell: self.row(self.FORWARD, cell) for cell in self.traced()}
+        rows = {cell: self.row(self.FORWARD, cell) for cell in self.traced}
         both = {cell: [figure(row, one) for one in ("forward_range_ms", "forward_ms")] for cell, row in rows.items()}
         both = {cell: pair for cell, pair in both.items() if all(pair)}
         ratios = {cell: one.over(two) for cell, (one, two) in both.items() if not one.within_noise(two)}
@@ -291,8 +286,7 @@ class FlashBenchmarking(Problem):
     figure = "cs336.flash_times"
     PASSES = ("forward", "backward", "both")
 
-    def __init__(self, site: Site) -> None:
-        self.site = site
+    def _prepare(self, site: Site) -> None:
         self.both = ("eager", ours(site))  # PyTorch's and ours
         self.whose = "yours" if ours(site) == YOURS else "ours"
         lengths = [str(2**power) for power in range(7, 17)]
@@ -301,7 +295,6 @@ class FlashBenchmarking(Problem):
         ran = site.swept(FLASH, "dtype", list(TOLERANCE), list(TOLERANCE), implementation="tiled")
         dtypes = [dtype for dtype in TOLERANCE if dtype in ran]
         self.problems = [(length, width, dtype) for length in self.lengths for width in widths for dtype in dtypes]
-        super().__init__(site)
 
     def parts(self) -> Iterator[Part]:
         """All lengths, widths and dtypes; from where on ours is faster; where plain PyTorch ends."""

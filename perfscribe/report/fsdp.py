@@ -48,17 +48,6 @@ ON_ONE_HOST = "; † nodes are name spaces of one machine"
 Line = tuple[Entries, Row | None]
 
 
-def counts(site: Site, table: str) -> list[int]:
-    """Numbers of ranks of a table's rows."""
-    swept = site.swept(table, "world_size", ("1", "2", "4", "8"), ("1", "2", "4"))
-    return sorted({*map(int, swept), *map(int, site.levels(table, "world_size"))})
-
-
-def several(site: Site, table: str) -> list[int]:
-    """Those above one."""
-    return [world for world in counts(site, table) if world > 1]
-
-
 def run(site: Site, table: str, world: int | str, **levels: str) -> Row | None:
     """A training on so many ranks; where there is none, what says why."""
     found = site.row(table, world_size=world, **levels)
@@ -138,14 +127,12 @@ class NineRows(Problem):
         ("GPU Utilization (%)", "NVML, mean over the training", "gpu_utilisation_percent"),
     )
 
-    def __init__(self, site: Site) -> None:
-        self.site = site
+    def _prepare(self, site: Site) -> None:
         self.runs = {labels: self.run(labels) for labels in ("answer", "source")}
         self.rows_trained = {labels: figure(run, "rows") for labels, run in self.runs.items()}
         # The scripts' labels trained fewer rows.
         apart = len({one.value for one in self.rows_trained.values() if one}) > 1
         self.mark = "‡" if site.gpu and apart else ""
-        super().__init__(site)
 
     def run(self, labels: str) -> Row | None:
         """The training of its model with these labels, one that is ok before others."""
@@ -303,15 +290,13 @@ class TimedSteps(Problem):
 
     ROWS: Sequence[Sequence[str]] = ()
 
-    def __init__(self, site: Site) -> None:
-        self.site = site
+    def _prepare(self, site: Site) -> None:
         own = next(iter(site.levels(self.table, "model")), "gpt-tiny")
         self.model = "bigscience/bloom-560m" if site.gpu else own
         self.world = max((int(one) for one in site.levels(self.table, "world_size", model=self.model)), default=2)
         dtypes = ("fp16", "bf16") if site.gpu else ("fp32", "bf16", "fp16")
         self.dtype = max(dtypes, key=lambda dtype: sum(ok(self.found(*row, dtype=dtype)) for row in self.ROWS))
         self.mark = "‡" if site.gpu and self.dtype == "bf16" else ""
-        super().__init__(site)
 
     @abstractmethod
     def found(self, *row: str, dtype: str = "") -> Row | None:
@@ -485,9 +470,14 @@ class Scaling(Problem):
     one = "Single Node, Single {}"  # label of a row of one rank
     columns: dict[str, str] = {}  # noqa: RUF012
 
-    def __init__(self, site: Site) -> None:
-        self.world = max(map(int, site.levels(self.table, "world_size")), default=1)  # most ranks that were measured
-        super().__init__(site)
+    def _prepare(self, site: Site) -> None:
+        trained = site.levels(self.table, "world_size")
+        swept = site.swept(self.table, "world_size", ("1", "2", "4", "8"), ("1", "2", "4"))
+        self.counts = sorted(map(int, {*swept, *trained}))  # numbers of ranks of the rows
+        self.world = max(map(int, trained), default=1)  # most ranks that were measured
+        self.first = run(site, self.table, 1, wrapped_by="none")
+        # What several ranks compare with.
+        self.alone = f"one {site.rank}{' without FSDP' * (entry(self.first, 'wrapped_by') == 'none')}"
 
     def scaling(self, what: str, lines: Sequence[Line], *notes: str) -> Table:
         """The table. lines: labels and the source's rows. A mark that all measured rows share is in its title."""
@@ -513,17 +503,9 @@ class Scaling(Problem):
         """A figure of a training."""
         return cell(self.site, row, column, mark)
 
-    def first(self) -> Row | None:
-        """The row of one rank."""
-        return run(self.site, self.table, 1, wrapped_by="none")
-
-    def alone(self) -> str:
-        """What several ranks compare with."""
-        return f"one {self.site.rank}{' without FSDP' * (entry(self.first(), 'wrapped_by') == 'none')}"
-
     def noise(self, row: Row | None) -> str:
         """Words for a gain over one rank that its rounds do not decide."""
-        return " (within noise)" * figure(self.first(), DEFAULT).within_noise(figure(row, DEFAULT))
+        return " (within noise)" * figure(self.first, DEFAULT).within_noise(figure(row, DEFAULT))
 
     def setup(self, rows: Sequence[Row]) -> str:
         """What stands behind the title."""
@@ -557,7 +539,7 @@ class Scaling(Problem):
         measured = [row for _, row in lines if ok(row)]
         if len(measured) > 1:
             one, last = measured[0], measured[-1]
-            gain = f"{figure(last, DEFAULT).over(figure(one, DEFAULT))}x the samples/s of {self.alone()}"
+            gain = f"{figure(last, DEFAULT).over(figure(one, DEFAULT))}x the samples/s of {self.alone}"
             yield Answer(f"{last['nodes']} nodes give {gain}{self.noise(last)}{self.marks([one, last])}.")
 
 
@@ -568,12 +550,12 @@ class OfBloom(Scaling):
 
     def setup(self, rows: Sequence[Row]) -> str:
         """What stands behind the title."""
-        row = self.first() or next(iter(rows), None)
+        row = self.first or next(iter(rows), None)
         model = entry(row, "model_name", "bloom-560m").split("/")[-1]
         memory = "; memory: mean of all in use, not torch's peak" if self.site.gpu else ""
         scales = (
-            f"{SCALES}, against {self.alone()}"
-            if ok(self.first())
+            f"{SCALES}, against {self.alone}"
+            if ok(self.first)
             else "scale factors: against the first measured of the same wrapping"
         )
         return f"{model}{weights(row)}, {trained(row, rows)}; {scales}; {LOSS}{memory}"
@@ -603,26 +585,26 @@ class MultiGpu(OfBloom):
         rows = {how: row for how in (self.WAYS if site.gpu else ("",)) if ok(row := self.of(self.world, how))}
         if self.world == 1 or not rows:
             return
-        odd, one = self.marks([self.first(), *rows.values()]), figure(self.first(), DEFAULT)
+        odd, one = self.marks([self.first, *rows.values()]), figure(self.first, DEFAULT)
         (how, gain, noise), *others = (
             (how, figure(row, DEFAULT).over(one), self.noise(row)) for how, row in rows.items()
         )
         on = self.site.ranks(self.world)
         way = f"{how.capitalize()}, " if how else ""
-        on_fewer = {n: self.of(n, how) for n in several(self.site, self.table) if n < self.world}
+        on_fewer = {n: self.of(n, how) for n in self.counts if 1 < n < self.world}
         rest = "".join(f", {name} {other}x{unsure}" for name, other, unsure in others if name != "tuned")
         yield Answer(
-            f"{way}{on} give {gain}x the samples/s of {self.alone()}{noise}{rest}"
-            f"{fewer(self.site, self.first(), on_fewer)}{self.tuned()}{odd}.",
+            f"{way}{on} give {gain}x the samples/s of {self.alone}{noise}{rest}"
+            f"{fewer(self.site, self.first, on_fewer)}{self.tuned()}{odd}.",
             f"{way}{self.memory(how)}{odd}.",
         )
         if site.gpu:
             yield Answer(self.by_steps(how), self.waits(how))
         more = "".join(f", {name} {other}{unsure}" for name, other, unsure in others[:1])
-        yield Title(f"{way}{on} give {gain} times the samples/s of {self.alone()}{noise}{more}{odd}")
+        yield Title(f"{way}{on} give {gain} times the samples/s of {self.alone}{noise}{more}{odd}")
         custom = CustomMultiGpu(self.site)
         kept = figure(custom.loop("tuned"), "efficiency") if custom.world > 1 else NO_FIGURE
-        train = f"{way}{on} train BLOOM {gain}x as fast as {self.alone().replace(' GPU', '')}{noise}{odd}"
+        train = f"{way}{on} train BLOOM {gain}x as fast as {self.alone.replace(' GPU', '')}{noise}{odd}"
         yield Finding(5, "fsdp", f"{train}; the custom model, tuned in BF16, keeps {kept} % of linear‡.")
 
     def tuned(self) -> str:
@@ -632,13 +614,13 @@ class MultiGpu(OfBloom):
 
     def memory(self, how: str) -> str:
         """How it changes per GPU from one to most."""
-        one, many = (figure(row, "avg_mem_total_gb") for row in (self.first(), self.of(self.world, how)))
+        one, many = (figure(row, "avg_mem_total_gb") for row in (self.first, self.of(self.world, how)))
         return f"memory in use {'falls' if many.value < one.value else 'grows'} from {one} to {many} GB"
 
     def by_steps(self, how: str) -> str:
         """The gain of steps alone, and how much of a training is none."""
         last = self.of(self.world, how)
-        one, many = (figure(row, STEPPING) for row in (self.first(), last))
+        one, many = (figure(row, STEPPING) for row in (self.first, last))
         rate = figure(last, DEFAULT)
         outside = rate.of(100 * (1 - rate.value / many.value), many)
         runtime = f"{outside} % of the runtime on {self.site.ranks(self.world)} is outside the steps"
@@ -656,8 +638,8 @@ class MultiGpu(OfBloom):
 
     def lines(self) -> list[Line]:
         """Labels and the source's rows."""
-        site, above_one = self.site, several(self.site, self.table)
-        lines: list[Line] = [([self.one.format(site.rank), 1], self.first())]
+        site, above_one = self.site, [n for n in self.counts if n > 1]
+        lines: list[Line] = [([self.one.format(site.rank), 1], self.first)]
         if not site.gpu:
             return lines + [([site.ranks(n), n], self.of(n, "")) for n in above_one]
         for name, how in (("Single Node, {} GPUs", "as given"), ("{} GPUs, blocks wrapped", "wrapped per block")):
@@ -719,7 +701,7 @@ class OfCustom(Scaling):
 
     def setup(self, rows: Sequence[Row]) -> str:
         """What stands behind the title."""
-        row = self.first() or next(iter(rows), None)
+        row = self.first or next(iter(rows), None)
         clocks = CLOCKS.format(
             "Trainer's" if entry(row, "loop", "trainer") == "trainer" else "Trainer's formula for the"
         )
@@ -753,11 +735,11 @@ class CustomMultiGpu(OfCustom):
         """By ranks, as the scripts build it; our loops beside it; two ways to tell rate and memory."""
         site = self.site
         lines: list[Line] = []
-        for n in counts(site, self.table):
+        for n in self.counts:
             name = self.one.format(site.rank) if n == 1 else f"Single Node, {site.ranks(n)}"
             lines.append(([name, n], given(site, self.table, n)))
         yield self.scaling(f"{self.what} by number of {site.ranks_are}", lines, *(self.ours() if site.gpu else ()))
-        first, last = self.first(), given(site, self.table, self.world)
+        first, last = self.first, given(site, self.table, self.world)
         odd = self.marks([first, last])
         if self.world > 1:
             yield from self.scaled(first, last, odd)
@@ -775,9 +757,9 @@ class CustomMultiGpu(OfCustom):
         site, gpu, on = self.site, self.site.gpu, self.site.ranks(self.world)
         gain = figure(last, DEFAULT).over(figure(first, DEFAULT))
         tuned, one = (figure(self.loop("tuned", n), STEPPING) for n in (self.world, 1))
-        loop = fewer(site, first, {n: given(site, self.table, n) for n in several(site, self.table) if n < self.world})
+        loop = fewer(site, first, {n: given(site, self.table, n) for n in self.counts if 1 < n < self.world})
         loop += f"{odd}; our tuned loop, by steps alone, gives {tuned.over(one)}x its rate on one‡" if gpu else ""
-        yield Answer(f"{on} give {gain}x the samples/s of {self.alone()}{self.noise(last)}{loop}.")
+        yield Answer(f"{on} give {gain}x the samples/s of {self.alone}{self.noise(last)}{loop}.")
         if gpu:
             as_given = f", {figure(self.loop('trainer'), 'efficiency')} % as given" * (not self.mark(last))
             kept = figure(self.loop("tuned"), "efficiency")
@@ -792,7 +774,7 @@ class CustomMultiGpu(OfCustom):
 
     def ours(self) -> tuple[str, str]:
         """The lines of our loops."""
-        rate, model = STEPPING, self.first()
+        rate, model = STEPPING, self.first
         by_trainer = {world: figure(self.loop("trainer", world), rate) for world in (1, self.world)}
         steps = ", ".join(f"{one} on {self.site.ranks(world)}" for world, one in by_trainer.items())
         tuned = self.site.largest(self.LOOPS, rate, "world_size", loop="tuned")
@@ -869,8 +851,7 @@ class WeakScaling(Problem):
     COLUMNS = (RATE, "avg_mem_alloc_gb", "gpu_util_percent", "train_loss", "train_runtime_s")
     LEVELS = (("2", "3", "8"), ("4", "6", "4"), ("8", "12", "2"), ("16", "24", "1"))
 
-    def __init__(self, site: Site) -> None:
-        self.site = site
+    def _prepare(self, site: Site) -> None:
         self.plans = {row["world_size"]: row for row in site.rows(self.SETUP, variant="source")}
         own = [(world, row["num_layers"], row["batch_size"]) for world, row in self.plans.items()]
         # Ranks, layers, batch.
@@ -887,7 +868,6 @@ class WeakScaling(Problem):
         # The model is not the one that the scripts build.
         built = [row["total_params"] == entry(self.plans.get(row["world_size"]), "ran_parameters") for row in trainings]
         self.mark = "‡" * (site.gpu and not all(built))
-        super().__init__(site)
 
     def parts(self) -> Iterator[Part]:
         """What was asked and what ran; efficiency, by its own formula and by the workshop's."""

@@ -56,7 +56,10 @@ class SingleGpu(Problem):
 
     def parts(self) -> Iterator[Part]:
         """By way to draw batches; epochs and loader, which a CPU times with another model."""
-        site, gpu, row = self.site, self.site.gpu, self.row()
+        site, gpu = self.site, self.site.gpu
+        layers = ["6"] if gpu else site.levels(self.table, "layers")
+        # The homework's loader, the most layers.
+        row = site.row(self.table, layers=layers[-1], batches="per_sample") if layers else None
         size = f" of {figure(row, 'parameters', 1e-6)} M parameters" if gpu and ok(row) else ""
         any_row = row or site.row(self.table)
         yield Table(
@@ -67,15 +70,15 @@ class SingleGpu(Problem):
             "time by the homework's clock, which stops when the last step is queued; later epochs: "
             "median ± half IQR; peak of allocated memory.",
             ["Batches", "Time (s)", "First epoch (s)", "Later epochs (s)", "Peak memory (GB)", "001 (s)"],
-            [self.line(n, *way) for n in self.layers() for way in self.BATCHES[: None if gpu else 2]],
+            [self.line(n, *way) for n in layers for way in self.BATCHES[: None if gpu else 2]],
         )
         behind, step = figure(row, "behind_ms"), figure(row, "epoch_s", 1000).over(figure(row, "steps_per_epoch"))
         host = behind.value < step.value / 10
         share = site.value("polaris.io_parts", "loader_share_percent", format="memory", cache="warm")
         total, first, later = (figure(row, one) for one in ("homework_clock_s", "first_epoch_s", "epoch_s"))
-        layers = "" if gpu else f" with {entry(row, 'layers')} layers"
+        on_cpu = "" if gpu else f" with {entry(row, 'layers')} layers"
         yield Answer(
-            f"{entry(row, 'epochs')} epochs take {total} s{layers}, the first {first} and later ones {later}.",
+            f"{entry(row, 'epochs')} epochs take {total} s{on_cpu}, the first {first} and later ones {later}.",
             f"The GPU finishes {behind} ms after the last step is queued, and a step takes {step}"
             f"{': the host sets the pace' * host}." * gpu,
             f"The loader, timed separately, takes {share} % of an epoch." * gpu,
@@ -92,14 +95,6 @@ class SingleGpu(Problem):
             printed("single_gpu", "training_s", OF_001) if first else NOTHING,
         ]
 
-    def layers(self) -> list[str]:
-        """Encoder layers of the preset."""
-        return ["6"] if self.site.gpu else self.site.levels(self.table, "layers")
-
-    def row(self) -> Row | None:
-        """The homework's loader, the most layers."""
-        return self.site.row(self.table, layers=self.layers()[-1], batches="per_sample") if self.layers() else None
-
 
 class RankMethods(Problem):
     """Ways to find rank and local rank, and binding."""
@@ -108,13 +103,11 @@ class RankMethods(Problem):
     details = ("polaris.rank_methods", "polaris.rank_bindings")
     PUBLISHED = {MPI4PY: (OF_000, "mpi4py_split_type"), MODULO: (OF_001, "mpi4py_modulo")}  # noqa: RUF012
 
-    def __init__(self, site: Site) -> None:
-        self.site = site
+    def _prepare(self, site: Site) -> None:
         own = ("PALS", "Open MPI", "torchrun") if site.gpu else ("Open MPI", "torchrun", "Slurm")
         self.methods = (MPI4PY, MODULO, *own)  # as the rows are labelled
         self.launches = {method: launched for method in self.methods if (launched := self.launch(method))}
         self.ranks = max(map(len, self.launches.values()), default=RANKS)  # of each launch
-        super().__init__(site)
 
     def parts(self) -> Iterator[Part]:
         """By method, the binding below; who agrees, and how long each takes."""
@@ -207,9 +200,18 @@ class TensorDimensions(Problem):
     EPOCHS = "5"
     COLUMNS = ("training_s", "allocated_gib", "peak_gib")
 
+    def _prepare(self, site: Site) -> None:
+        # Features and d_model: the model's default twice, then both.
+        self.widths = [("512", "512"), ("1024", "512"), ("1024", "1024"), ("4096", "4096")]
+        if not site.gpu:
+            rows = site.rows(self.table, dtype="fp32", weights="fp32")
+            found = list(dict.fromkeys((row["features"], row["d_model"]) for row in rows if row["status"] in RAN))
+            self.widths = found if len(found) > 1 else [("16", "16"), ("32", "16"), ("32", "32"), ("128", "128")]
+        self.rows = [row for one in self.widths if ok(row := self.row(*one))]
+
     def parts(self) -> Iterator[Part]:
         """By features and d_model; what raises an error, what wider models need."""
-        widths = self.widths()
+        widths = self.widths
         mark, because = differing(self.reasons())
         batch = self.site.batch_of(self.table, "32")
         yield Table(
@@ -234,7 +236,7 @@ class TensorDimensions(Problem):
 
     def line(self, place: int) -> Entries:
         """A row of the table; that the second one fails is its result."""
-        features, width = self.widths()[place]
+        features, width = self.widths[place]
         row = self.row(features, width)
         cells = [as_cell(row, column) for column in self.COLUMNS]
         if place == 1:
@@ -246,35 +248,23 @@ class TensorDimensions(Problem):
             self.published(place),
         ]
 
-    def widths(self) -> list[tuple[str, str]]:
-        """Features and d_model: the model's default twice, then both."""
-        if self.site.gpu:
-            return [("512", "512"), ("1024", "512"), ("1024", "1024"), ("4096", "4096")]
-        rows = self.site.rows(self.table, dtype="fp32", weights="fp32")
-        found = list(dict.fromkeys((row["features"], row["d_model"]) for row in rows if row["status"] in RAN))
-        return found if len(found) > 1 else [("16", "16"), ("32", "16"), ("32", "32"), ("128", "128")]
-
     def row(self, features: str, width: str) -> Row | None:
         """A training in FP32."""
         return best(self.site, self.table, features=features, d_model=width, dtype="fp32", weights="fp32")
 
-    def rows(self) -> list[Row]:
-        """Those that are ok."""
-        return [row for one in self.widths() if ok(row := self.row(*one))]
-
     def epochs(self) -> str:
         """Of the preset's rows."""
-        found = [self.EPOCHS] if self.site.gpu else [row["epochs"] for row in self.rows()] or [self.EPOCHS]
+        found = [self.EPOCHS] if self.site.gpu else [row["epochs"] for row in self.rows] or [self.EPOCHS]
         return f"{found[0]} epochs" + (f" ({found[-1]} with d_model set)" if found[0] != found[-1] else "")
 
     def reasons(self) -> list[str]:
         """How the rows differ from the homework's; levels of preset cpu do not count."""
-        if not self.rows() or not self.site.gpu:
+        if not self.rows or not self.site.gpu:
             return []
-        fewer = [row for row in self.rows() if row["epochs"] != self.EPOCHS]
+        fewer = [row for row in self.rows if row["epochs"] != self.EPOCHS]
         widths = " and ".join(row["d_model"] for row in fewer)
         epochs = f"{fewer[0]['epochs']} epochs in place of {self.EPOCHS} at d_model {widths}" if fewer else ""
-        return [few_ranks(self.rows()[0]), epochs]
+        return [few_ranks(self.rows[0]), epochs]
 
     def published(self, place: int) -> str:
         """001's figures of the model's default width."""
@@ -302,10 +292,10 @@ class CrossNode(Problem):
         ("Avg Latency", "Mean latency (ms)", " ms"),
     )
 
-    def __init__(self, site: Site) -> None:
+    def _prepare(self, site: Site) -> None:
         self.backend, self.library = ("nccl", "NCCL") if site.gpu else ("gloo", "Gloo")
         self.cluster = any(site.rows("polaris.communication_nodes", status="ok", backend=self.backend))
-        super().__init__(site)
+        self.link = entry(self.rank(0), "link")  # what the bytes go through on one machine
 
     def parts(self) -> Iterator[Part]:
         """000's metrics; transfer and waiting apart. The figure shows one machine."""
@@ -363,23 +353,19 @@ class CrossNode(Problem):
         levels = {"backend": self.backend, "tool": "torch_profiler", "implementation": "torch_ddp"}
         return self.site.row("polaris.communication_ranks", placement="intra", rank=rank, **levels)
 
-    def link(self) -> str:
-        """What the bytes go through there."""
-        return entry(self.rank(0), "link")
-
     def marks(self) -> tuple[str, str]:
         """What stands behind figures across nodes, and what behind a title or sentence whose figures all have it."""
         if self.cluster:
             return "", "†" * self.site.emulated
-        return ("", "†") if self.link().startswith("TCP") else ("†", "")
+        return ("", "†") if self.link.startswith("TCP") else ("†", "")
 
     def links(self) -> str:
         """The set-up's end: what stands for the nodes."""
         if self.cluster:
             return "; † TCP for both, nodes are name spaces of one machine" if self.site.emulated else "; two nodes"
-        if self.link().startswith("TCP"):
+        if self.link.startswith("TCP"):
             return "; † one machine, TCP over loopback for both, so a ratio near 1 is expected"
-        within = "NVLink" if "(NV" in self.link() else self.link()
+        within = "NVLink" if "(NV" in self.link else self.link
         return f"; † two nodes are one machine with TCP over loopback, within is {within}"
 
     def published(self) -> str:

@@ -23,6 +23,7 @@ class Table:
     def __init__(self, title: str, setup: str, header: Sequence[str], rows: Iterable[Entries], *notes: str) -> None:
         self.title, self.setup, self.header, self.notes = title, setup, header, notes
         self.rows = [[_cell(one) for one in row] for row in rows]
+        self.cells = [cell for row in self.rows for cell in row]
 
     def markdown(self) -> str:
         """Title line, table, notes."""
@@ -33,11 +34,6 @@ class Table:
             lines += [_line([cell.text for cell in row]) for row in self.rows[start : start + block]]
         notes = "  \n".join(note for note in self.notes if said(note))
         return "\n".join(lines) + (f"\n\n{notes}" if notes else "")
-
-    @property
-    def cells(self) -> list[Cell]:
-        """All cells, row by row."""
-        return [cell for row in self.rows for cell in row]
 
     @property
     def mark(self) -> str:
@@ -151,6 +147,7 @@ class Problem:
 
     def __init__(self, site: Site) -> None:
         self.site = site
+        self._prepare(site)
         parts = list(self.parts())
         self.made = [part for part in parts if isinstance(part, Table)]
         self.answered = [part for part in parts if isinstance(part, Answer)]
@@ -159,6 +156,10 @@ class Problem:
         self.shown_title = said(*(part for part in parts if isinstance(part, Title)))
         # What its status says where it has no table.
         self.by = next((part for part in parts if isinstance(part, Status)), "")
+        self.measured = bool(self.by) or any(cell.filled for table in self.made for cell in table.cells)
+
+    def _prepare(self, site: Site) -> None:
+        """What several of its parts need of the site."""
 
     def parts(self) -> Iterator[Part]:
         """Tables and answers in the course's order; title of the figure; status where there is no table."""
@@ -173,11 +174,6 @@ class Problem:
         marked = sum(table.marked for table in self.made)
         marks = "".join(sorted({table.mark for table in self.made} - {""}))
         return f"{filled} of {able}" + (f", {marked}{marks}" if marked else "")
-
-    @property
-    def measured(self) -> bool:
-        """Whether any figure is there."""
-        return any(cell.filled for table in self.made for cell in table.cells) or bool(self.by)
 
     def markdown(self, figures: Collection[str], has_details: bool = False, notes: str = "") -> str:
         """Heading, tables, figure, answers, what a person wrote. figures: ids of those that the site has."""

@@ -43,25 +43,10 @@ class Site:
     device: str
     _read: dict[str, list[Row]] = field(default_factory=dict)
 
-    @property
-    def gpu(self) -> bool:
-        """Whether its device is a GPU."""
-        return self.device == "cuda"
-
-    @property
-    def one_device(self) -> str:
-        """What a single process has."""
-        return "one GPU" if self.gpu else "CPU"
-
-    @property
-    def rank(self) -> str:
-        """What a rank runs on."""
-        return "GPU" if self.gpu else "process"
-
-    @property
-    def ranks_are(self) -> str:
-        """What ranks run on."""
-        return "GPUs" if self.gpu else "processes"
+    def __post_init__(self) -> None:
+        self.gpu = self.device == "cuda"
+        self.one_device = "one GPU" if self.gpu else "CPU"  # what a single process has
+        self.rank, self.ranks_are = ("GPU", "GPUs") if self.gpu else ("process", "processes")  # what ranks run on
 
     def ranks(self, count: int | str) -> str:
         """So many GPUs, or processes of a CPU."""
