@@ -573,8 +573,27 @@ class TorchCompile(Problem):
         self.models = [{"size": size, "seq_len": context} for size, context in product(*levels)]
 
     def parts(self) -> Iterator[Part]:
-        """(a) and (b)."""
-        yield from self.tables()
+        """(a) the cells of pytorch_attention; (b) all sizes, on a CPU the smallest by context."""
+        levels = self.compiled(self.ATTENTION)
+        yield Table(
+            "(a) Compiled against plain attention, ms.",
+            f"{self.site.median_of(self.ATTENTION, 'compiled_forward_ms_n', **levels)}; FP32, batch "
+            f"{self.site.batch_of(self.ATTENTION, '8')}, no head axis, {levels['backend']}, "
+            f"{self.site.one_device}, host clock with synchronise.",
+            ["seq_len", "d_model", *self.TIMES],
+            [[at["seq_len"], at["head_dim"], *self.cells(self.ATTENTION, self.TIMES, at)] for at in self.grid],
+            "Published: 002 at 16384 × 128: 63.4, 95.5, 53.9, 80.0 ms.",
+        )
+        levels = self.compiled(self.MODELS)
+        yield Table(
+            "(b) Compiled models, ms.",
+            f"{self.site.median_of(self.MODELS, 'compiled_forward_ms_n', **levels)}; FP32, batch "
+            f"{self.site.batch_of(self.MODELS, '4')}, {'context 512, ' if self.site.gpu else ''}"
+            f"{levels['backend']}, {self.site.one_device}, host clock with "
+            "synchronise.",
+            ["model_size", *self.STEPS, "002 full step (ms)"],
+            [[self.model_name(at), *self.cells(self.MODELS, self.STEPS, at), self.of_002(at)] for at in self.models],
+        )
         # On a CPU attention is compiled at one width.
         widths = [at for at in self.grid if at["head_dim"] == self.grid[-1]["head_dim"]]
         short, long = widths[0], widths[-1]
@@ -614,29 +633,6 @@ class TorchCompile(Problem):
         yield Title(f"Compiling {said}")
         tells = not (noisy(step) and noisy(step_big))
         yield Finding(11, "one device", f"torch.compile ({backend}) {said}." if tells else "")
-
-    def tables(self) -> Iterator[Part]:
-        """(a) the cells of pytorch_attention; (b) all sizes, on a CPU the smallest by context."""
-        levels = self.compiled(self.ATTENTION)
-        yield Table(
-            "(a) Compiled against plain attention, ms.",
-            f"{self.site.median_of(self.ATTENTION, 'compiled_forward_ms_n', **levels)}; FP32, batch "
-            f"{self.site.batch_of(self.ATTENTION, '8')}, no head axis, {levels['backend']}, "
-            f"{self.site.one_device}, host clock with synchronise.",
-            ["seq_len", "d_model", *self.TIMES],
-            [[at["seq_len"], at["head_dim"], *self.cells(self.ATTENTION, self.TIMES, at)] for at in self.grid],
-            "Published: 002 at 16384 × 128: 63.4, 95.5, 53.9, 80.0 ms.",
-        )
-        levels = self.compiled(self.MODELS)
-        yield Table(
-            "(b) Compiled models, ms.",
-            f"{self.site.median_of(self.MODELS, 'compiled_forward_ms_n', **levels)}; FP32, batch "
-            f"{self.site.batch_of(self.MODELS, '4')}, {'context 512, ' if self.site.gpu else ''}"
-            f"{levels['backend']}, {self.site.one_device}, host clock with "
-            "synchronise.",
-            ["model_size", *self.STEPS, "002 full step (ms)"],
-            [[self.model_name(at), *self.cells(self.MODELS, self.STEPS, at), self.of_002(at)] for at in self.models],
-        )
 
     def cells(self, table: str, columns: Sequence[str], at: Mapping[str, Any]) -> list[Cell]:
         """Times of a row."""

@@ -553,6 +553,8 @@ class ShardingAccounting(Problem):
         on = self.site.ranks(WORLDS[0])
         theirs = self.optimizers["sharded"] if self.site.has_subject else "sharded"
         found = {(one, moment): self.parts_of(one, moment) for one in self.optimizers for moment in self.MOMENTS}
+        held, held_less = (self.of(self.MEMORY, "before_step_gib", one) for one in self.optimizers)
+        gradients = self.of(self.KINDS, "gradients_gib", "unsharded", moment="directly before the step")
         if rows:
             yield Table(
                 f"(a) Peak of allocated memory and its parts, {unit}.",
@@ -567,7 +569,8 @@ class ShardingAccounting(Problem):
                     ]
                     for (one, moment), of in found.items()
                 ],
-                self.directly_before(),
+                f"Held directly before the step: unsharded {held}, sharded {held_less} {unit}, of which gradients "
+                f"{gradients}.",
                 self.steps(),
                 "Published, MiB, TF32: unsharded 7805, 34105, 31565; sharded 7805, 26313, 23724." * self.site.gpu,
             )
@@ -618,13 +621,6 @@ class ShardingAccounting(Problem):
         peak = self.of(self.MEMORY, column, optimizer)
         parts = [self.of(self.KINDS, part, optimizer, moment=at) for part in self.PARTS]
         return [peak, *parts, Figure(peak.value - sum(part.value for part in parts))]
-
-    def directly_before(self) -> str:
-        """What is held when the step begins."""
-        plain, sharded = (self.of(self.MEMORY, "before_step_gib", one) for one in self.optimizers)
-        gradients = self.of(self.KINDS, "gradients_gib", "unsharded", moment="directly before the step")
-        held = f"unsharded {plain}, sharded {sharded} {self.unit}, of which gradients {gradients}"
-        return f"Held directly before the step: {held}."
 
     def time(self, column: str, optimizer: str, world: str = WORLDS[0]) -> Figure:
         """Time of a step or a part of it, ms."""

@@ -72,7 +72,17 @@ class NsysProfile(Problem):
             ],
             [self.line(*at) for at in product(sizes(self.site, self.FORWARD), contexts(self.site, self.FORWARD))],
         )
-        yield self.kernels()
+        (size, context), tool = self.detailed, self.kernels_by
+        most = {one: self.most(one, count) for one, count in (("forward", 5), ("backward", 2))}
+        yield Table(
+            f"(b), (c) {'Kernels' if tool == 'nsys' else 'Operators'} with most time in forward and backward, {size}.",
+            f"By {tool}, mean of {self.times}passes; FP32, batch {self.site.batch_of(self.figure, '4')}, context "
+            f"{context}.",
+            ["NVTX Range", "Kern Inst", "Total Time", "Avg", "Med", "Min", "Max", "StdDev", "Kernel Name"],
+            [self.kernel(one, row) for one, rows in most.items() for row in rows],
+            "Published: 002 (size and context not stated): top kernel 47.2 %, elementwise over 15 %, matmuls 66.3 "
+            "then 54.5 %, softmax 316 against 146 μs per matmul.",
+        )
         at = ", ".join(self.big)
         yield Lettered(
             "a",
@@ -179,20 +189,6 @@ class NsysProfile(Problem):
             *(as_cell(row, PRODUCTS) for row in shares),
             *(shown(scores.of(scores.value + final.value), attention), as_cell(attention, "softmax_us")),
         ]
-
-    def kernels(self) -> Table:
-        """Kernels with most time, of the smallest size."""
-        (size, context), by = self.detailed, self.kernels_by
-        most = {one: self.most(one, count) for one, count in (("forward", 5), ("backward", 2))}
-        return Table(
-            f"(b), (c) {'Kernels' if by == 'nsys' else 'Operators'} with most time in forward and backward, {size}.",
-            f"By {by}, mean of {self.times}passes; FP32, batch {self.site.batch_of(self.figure, '4')}, context "
-            f"{context}.",
-            ["NVTX Range", "Kern Inst", "Total Time", "Avg", "Med", "Min", "Max", "StdDev", "Kernel Name"],
-            [self.kernel(one, row) for one, rows in most.items() for row in rows],
-            "Published: 002 (size and context not stated): top kernel 47.2 %, elementwise over 15 %, matmuls 66.3 "
-            "then 54.5 %, softmax 316 against 146 μs per matmul.",
-        )
 
     def kernel(self, of_range: str, row: Row | None) -> Entries:
         """A row of it."""

@@ -57,8 +57,7 @@ def pages(
                 parts.append(_table(tables, one))
             if one != shown:  # a table and a figure may have the same name
                 parts.append(_figure(one, figures))
-        if shown in figures:
-            parts.append(_figure(shown, figures))
+        parts.append(_figure(shown, figures))
         if any(parts):
             made[name] = "\n\n".join([f"# {title}", *filter(None, parts)]) + "\n"
     return made

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -30,13 +29,10 @@ def findings(problems: Iterable[Problem]) -> list[tuple[str, str]]:
         ((one, problem.name) for problem in problems for one in problem.findings), key=lambda one: one[0].rank
     )
     found = [(one.text, one.part, name) for one, name in known if said(one.text)]
-    counts: Counter[str] = Counter()
-    chosen: list[tuple[str, str, str]] = []
-    more: list[tuple[str, str, str]] = []
-    for one in found:
-        counts[one[1]] += 1
-        (chosen if counts[one[1]] <= MOST_OF[one[1]] else more).append(one)
-    chosen = [one for one in found if one in chosen + more[: max(0, FEWEST_FINDINGS - len(chosen))]]
+    of = {part: [one for one in found if one[1] == part] for part in MOST_OF}
+    chosen = [one for one in found if one in of[one[1]][: MOST_OF[one[1]]]]
+    more = [one for one in found if one not in chosen][: max(0, FEWEST_FINDINGS - len(chosen))]
+    chosen = [one for one in found if one in chosen + more]
     firsts = {part: problem for _, part, problem in reversed(chosen)}
     while len(chosen) > MOST_FINDINGS:
         chosen.remove([one for one in chosen if firsts[one[1]] != one[2]][-1])

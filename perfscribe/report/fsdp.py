@@ -114,7 +114,7 @@ def pace(rate: Figure, plain: Figure) -> str:
 class NineRows(Problem):
     """A training on one device with the nine rows of the workshop's result tables."""
 
-    tables = what = model = ""
+    tables = what = model = on_gpu = ""
     RUNS, SCRIPTS_MODEL = "fsdp.single_runs", "SimpleGPTModel"
     # Where the workshop finds each, and the column of the trainings, or the epoch of the evaluation.
     METRICS = (
@@ -144,6 +144,8 @@ class NineRows(Problem):
     def nine(self, *published: str) -> Table:
         """Its table."""
         found = next(filter(ok, self.runs.values()), self.runs["answer"])
+        model = entry(self.runs["answer"], "model_name", self.model).split("/")[-1]
+        model = (self.site.gpu and self.on_gpu) or model + weights(self.runs["answer"]) * model.startswith("bloom")
         epochs = self.site.levels(f"{self.tables}_losses", "epoch")
         passes = max((ceil(float(epoch)) for epoch in epochs), default=0)
         passed = f"{passes} epoch{'s' * (passes != 1)}, " if passes else ""
@@ -152,7 +154,7 @@ class NineRows(Problem):
         other = f"; ‡ {rows['source']} rows by the scripts' labels, no checkpoints" if self.mark else ""
         return Table(
             f"{self.what}{self.mark}.",
-            f"{self.model_name()}, {entry(found, 'dtype', 'fp16').upper()}, {count}{passed}{self.site.one_device}, "
+            f"{model}, {entry(found, 'dtype', 'fp16').upper()}, {count}{passed}{self.site.one_device}, "
             f"{rounds(found)}; Your Value: labels that train the answer; train loss: mean over all steps; memory: "
             f"peak{other}.",
             ["Metric", "Log Location & Extraction", "Your Value", "scripts' labels"],
@@ -173,12 +175,6 @@ class NineRows(Problem):
         if column[0].isdecimal():
             found = self.site.value(f"{self.tables}_losses", "eval_loss", labels=labels, epoch=column)
         return shown(replace(found, exact=column == "steps_per_epoch"), run)
-
-    def model_name(self) -> str:
-        """As the set-up names the model."""
-        run = self.runs["answer"]
-        name = entry(run, "model_name", self.model).split("/")[-1]
-        return name + weights(run) * name.startswith("bloom")
 
     def epochs(self, labels: str = "answer") -> list[Row]:
         """Losses after each epoch, where there are several."""
@@ -259,7 +255,7 @@ class CustomSingleNode(NineRows):
     details = ("fsdp.custom_single_node_losses", "fsdp.custom_single_node_answers")
     figure = "fsdp.custom_single_node_losses"
     tables, what = "fsdp.custom_single_node", "Custom model on one device"
-    model = NineRows.SCRIPTS_MODEL
+    model, on_gpu = NineRows.SCRIPTS_MODEL, "1 layer, d 1024, vocabulary 250,680, 534.6 M parameters"
 
     def parts(self) -> Iterator[Part]:
         """Losses, rates and memory; what the labels of the scripts train."""
@@ -278,11 +274,6 @@ class CustomSingleNode(NineRows):
             ),
         )
         yield Title(losses)
-
-    def model_name(self) -> str:
-        """As the set-up names the model."""
-        of_gpus = "1 layer, d 1024, vocabulary 250,680, 534.6 M parameters"
-        return of_gpus if self.site.gpu else super().model_name()
 
 
 class TimedSteps(Problem):
@@ -593,10 +584,13 @@ class MultiGpu(OfBloom):
         way = f"{how.capitalize()}, " if how else ""
         on_fewer = {n: self.of(n, how) for n in self.counts if 1 < n < self.world}
         rest = "".join(f", {name} {other}x{unsure}" for name, other, unsure in others if name != "tuned")
+        tuned = figure(self.of(self.world, "tuned"), STEPPING).over(figure(self.of(1, "tuned"), STEPPING))
+        before, after = (figure(row, "avg_mem_total_gb") for row in (self.first, rows[how]))
+        falls = "falls" if after.value < before.value else "grows"
         yield Answer(
             f"{way}{on} give {gain}x the samples/s of {self.alone}{noise}{rest}"
-            f"{fewer(self.site, self.first, on_fewer)}{self.tuned()}{odd}.",
-            f"{way}{self.memory(how)}{odd}.",
+            f"{fewer(self.site, self.first, on_fewer)}{f'; tuned, {tuned}x one tuned GPU' if tuned else ''}{odd}.",
+            f"{way}memory in use {falls} from {before} to {after} GB{odd}.",
         )
         if site.gpu:
             yield Answer(self.by_steps(how), self.waits(how))
@@ -606,16 +600,6 @@ class MultiGpu(OfBloom):
         kept = figure(custom.loop("tuned"), "efficiency") if custom.world > 1 else NO_FIGURE
         train = f"{way}{on} train BLOOM {gain}x as fast as {self.alone.replace(' GPU', '')}{noise}{odd}"
         yield Finding(5, "fsdp", f"{train}; the custom model, tuned in BF16, keeps {kept} % of linear‡.")
-
-    def tuned(self) -> str:
-        """What most ranks give over one, both tuned."""
-        one, many = (figure(self.of(world, "tuned"), STEPPING) for world in (1, self.world))
-        return f"; tuned, {many.over(one)}x one tuned GPU" if one and many else ""
-
-    def memory(self, how: str) -> str:
-        """How it changes per GPU from one to most."""
-        one, many = (figure(row, "avg_mem_total_gb") for row in (self.first, self.of(self.world, how)))
-        return f"memory in use {'falls' if many.value < one.value else 'grows'} from {one} to {many} GB"
 
     def by_steps(self, how: str) -> str:
         """The gain of steps alone, and how much of a training is none."""

@@ -193,16 +193,15 @@ def _unmeasured(problem: Problem, pages: Collection[str]) -> str:
 
 def _lacking(table: Table) -> dict[str, list[str]]:
     """Names of what lacks a figure, by reason: columns, where one alone or some of them whole lack it, else rows."""
+    able = {(row, at): cell for row, cells in enumerate(table.rows) for at, cell in enumerate(cells) if cell.able}
     found: dict[str, list[tuple[int, int]]] = {}
-    for row, cells in enumerate(table.rows):
-        for column, cell in enumerate(cells):
-            if cell.able and not cell.filled:
-                found.setdefault(_reason(cell.why), []).append((row, column))
+    for place, cell in able.items():
+        if not cell.filled:
+            found.setdefault(_reason(cell.why), []).append(place)
     names = {}
     for reason, places in found.items():
         rows, columns = ({place[axis] for place in places} for axis in (0, 1))
-        able = {(row, at) for row, cells in enumerate(table.rows) for at, cell in enumerate(cells) if cell.able}
-        whole = {place for place in able if place[1] in columns} == {*places} != able
+        whole = {place for place in able if place[1] in columns} == {*places} != able.keys()
         if len(columns) == 1 < len(rows) or (whole and len(rows) > 1):
             names[reason] = [table.header[at] for at in sorted(columns)]
         elif len(places) == 1 and sum(cell.able for cell in table.rows[min(rows)]) > 1:

@@ -296,10 +296,14 @@ class CrossNode(Problem):
         self.backend, self.library = ("nccl", "NCCL") if site.gpu else ("gloo", "Gloo")
         self.cluster = any(site.rows("polaris.communication_nodes", status="ok", backend=self.backend))
         self.link = entry(self.rank(0), "link")  # what the bytes go through on one machine
+        # What stands behind figures across nodes, and what behind a title or sentence whose figures all have it.
+        self.marks = ("", "†") if self.link.startswith("TCP") else ("†", "")
+        if self.cluster:
+            self.marks = ("", "†" * site.emulated)
 
     def parts(self) -> Iterator[Part]:
         """000's metrics; transfer and waiting apart. The figure shows one machine."""
-        at, end = self.marks()
+        at, end = self.marks
         rows: list[Entries] = []
         for said, metric, unit in self.METRICS:
             row = self.row(metric)
@@ -353,12 +357,6 @@ class CrossNode(Problem):
         levels = {"backend": self.backend, "tool": "torch_profiler", "implementation": "torch_ddp"}
         return self.site.row("polaris.communication_ranks", placement="intra", rank=rank, **levels)
 
-    def marks(self) -> tuple[str, str]:
-        """What stands behind figures across nodes, and what behind a title or sentence whose figures all have it."""
-        if self.cluster:
-            return "", "†" * self.site.emulated
-        return ("", "†") if self.link.startswith("TCP") else ("†", "")
-
     def links(self) -> str:
         """The set-up's end: what stands for the nodes."""
         if self.cluster:
@@ -406,7 +404,6 @@ class Formats(Problem):
         "npz": "NumPy .npz uncompressed",
         "npy": "NumPy .npy files",
     }
-    READ_WHOLE = ("pt", "npz_compressed", "npz", "npy")
 
     def parts(self) -> Iterator[Part]:
         """By format; ratios to memory, what a sample inflates, what gzip saves."""
@@ -434,7 +431,7 @@ class Formats(Problem):
         count = int(samples.split(" ")[0] or 1)
         waited = {name: figure(self.row(name, "polaris.io_parts"), "loader_wait_s", 1000) for name in self.FORMATS}
         waits = {name: wait.of(wait.value / count) for name, wait in waited.items()}  # for a sample, ms
-        before = all(waits[name].value < waits["hdf5"].value for name in self.READ_WHOLE)
+        before = all(waits[name].value < waits["hdf5"].value for name in ("pt", "npz_compressed", "npz", "npy"))
         yield Answer(
             f"Compressed HDF5 takes {figure(packed, 'against_memory')} times as long as memory{mark}.",
             f"Each sample decompresses whole chunks, {chunks} times its own bytes." if chunks.value >= 2 else "",
