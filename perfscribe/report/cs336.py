@@ -87,8 +87,7 @@ class BenchmarkingScript(Problem):
         yield Table(
             "(c) Forward pass after few warm-up steps, ms.",
             f"{self.site.mean_of(self.WARMUP, 'full_step_ms_n')}, and the forward of the very first step; context "
-            f"{context}, batch {self.site.batch_of(self.WARMUP, '4')}, {device}, host clock, "
-            "FP32.",
+            f"{context}, batch {self.site.batch_of(self.WARMUP, '4')}, {device}, host clock, FP32.",
             ["model_size", *(f"warmup {steps}" for steps in warmups), "first step, warmup 0"],
             [
                 [
@@ -253,8 +252,8 @@ class BenchmarkingMixedPrecision(Problem):
         yield Table(
             "(c) Forward and backward with and without BF16, ms.",
             f"{site.mean_of(self.PASSES, 'pass_ms_n')}; context {context}, batch {batch}, {site.one_device}, host "
-            "clock with synchronise; "
-            "FP32 is true FP32, BF16 by autocast; avg_time_ms is forward+backward timed in separate passes.",
+            "clock with synchronise; FP32 is true FP32, BF16 by autocast; avg_time_ms is forward+backward timed in "
+            "separate passes.",
             ["model_size", "precision", "pass_type", "avg_time_ms", "forward_ms", "backward_ms", "002 (ms)"],
             [self.times(size, precision) for size in sizes(site) for precision in ("fp32", "bf16")],
         )
@@ -476,9 +475,8 @@ class PytorchAttention(Problem):
         """Times and memory by length and width; where memory ends, what is held, how both grow."""
         yield Table(
             "(a) Attention in PyTorch, no head axis.",
-            f"{self.site.median_of(self.table, 'forward_ms_n', dtype='fp32')}, ms; memory before backward in GB; "
-            f"FP32, batch {self.site.batch_of(self.table, '8')}, {self.site.one_device}, host clock with "
-            "synchronise.",
+            f"{self.site.median_of(self.table, 'forward_ms_n', dtype='fp32')}, ms; memory before backward in GB; FP32, "
+            f"batch {self.site.batch_of(self.table, '8')}, {self.site.one_device}, host clock with synchronise.",
             ["seq_len", "d_model", "forward_ms", "backward_ms", "mem_gb", "002 (ms, ms, GiB)"],
             [self.line(*cell) for cell in self.grid],
             self.working(),
@@ -589,8 +587,7 @@ class TorchCompile(Problem):
             "(b) Compiled models, ms.",
             f"{self.site.median_of(self.MODELS, 'compiled_forward_ms_n', **levels)}; FP32, batch "
             f"{self.site.batch_of(self.MODELS, '4')}, {'context 512, ' if self.site.gpu else ''}"
-            f"{levels['backend']}, {self.site.one_device}, host clock with "
-            "synchronise.",
+            f"{levels['backend']}, {self.site.one_device}, host clock with synchronise.",
             ["model_size", *self.STEPS, "002 full step (ms)"],
             [[self.model_name(at), *self.cells(self.MODELS, self.STEPS, at), self.of_002(at)] for at in self.models],
         )

@@ -301,13 +301,12 @@ class FlashBenchmarking(Problem):
         counts = sorted({int(one) for whose in self.both for one in site.levels(FLASH, timed, implementation=whose)})
         number = " to ".join(map(str, dict.fromkeys([*counts[:1], *counts[-1:]])))
         clock = f"Median of {number}{', CUDA events' if gpu else ', host clock'}"
+        language = "Triton" if gpu else "PyTorch" if self.whose == YOURS else "PyTorch tiles"
         products = "; in fp32 ours multiplies by three TF32 matmuls, vanilla in FP32"
         yield Table(
             f"(a) Attention latency{' with launches' if gpu else ''}, ms.",
             f"{clock}{self.widest()}; batch {site.batch_of(FLASH, '1')}, one head, causal, {site.one_device}; "
-            "vanilla is plain PyTorch, flash "
-            f"{self.whose} in {'Triton' if gpu else 'PyTorch' if self.whose == YOURS else 'PyTorch tiles'}"
-            f"{products if gpu and self.whose != YOURS else ''}.",
+            f"vanilla is plain PyTorch, flash {self.whose} in {language}{products * (gpu and self.whose != YOURS)}.",
             [
                 *("seq_len", "d_model", "precision"),
                 *(f"{name}_{one}_ms" for one in ("fwd", "bwd", "fwd_bwd") for name in ("vanilla", "flash")),

@@ -148,15 +148,14 @@ class NineRows(Problem):
         model = (self.site.gpu and self.on_gpu) or model + weights(self.runs["answer"]) * model.startswith("bloom")
         epochs = self.site.levels(f"{self.tables}_losses", "epoch")
         passes = max((ceil(float(epoch)) for epoch in epochs), default=0)
-        passed = f"{passes} epoch{'s' * (passes != 1)}, " if passes else ""
+        passed = f"{so_many(passes, 'epoch')}, " if passes else ""
         rows = {labels: f"{one.value:.0f}" for labels, one in self.rows_trained.items() if one}
         count = f"{rows['answer']} rows, " if "answer" in rows else ""
         other = f"; ‡ {rows['source']} rows by the scripts' labels, no checkpoints" if self.mark else ""
         return Table(
             f"{self.what}{self.mark}.",
-            f"{model}, {entry(found, 'dtype', 'fp16').upper()}, {count}{passed}{self.site.one_device}, "
-            f"{rounds(found)}; Your Value: labels that train the answer; train loss: mean over all steps; memory: "
-            f"peak{other}.",
+            f"{model}, {entry(found, 'dtype', 'fp16').upper()}, {count}{passed}{self.site.one_device}, {rounds(found)}"
+            f"; Your Value: labels that train the answer; train loss: mean over all steps; memory: peak{other}.",
             ["Metric", "Log Location & Extraction", "Your Value", "scripts' labels"],
             [
                 [metric, where, *(self.value(column, labels) for labels in self.runs)]

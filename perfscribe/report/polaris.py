@@ -64,11 +64,10 @@ class SingleGpu(Problem):
         any_row = row or site.row(self.table)
         yield Table(
             "Training on one device.",
-            f"nn.Transformer{size} in {entry(any_row, 'dtype', 'fp32').upper()}, "
-            f"{entry(any_row, 'samples', SAMPLES)} samples, {entry(any_row, 'epochs', '10')} epochs"
-            f", batch {entry(any_row, 'batch', '32')}, {site.one_device}, one run each; "
-            "time by the homework's clock, which stops when the last step is queued; later epochs: "
-            "median ± half IQR; peak of allocated memory.",
+            f"nn.Transformer{size} in {entry(any_row, 'dtype', 'fp32').upper()}, {entry(any_row, 'samples', SAMPLES)} "
+            f"samples, {entry(any_row, 'epochs', '10')} epochs, batch {entry(any_row, 'batch', '32')}, "
+            f"{site.one_device}, one run each; time by the homework's clock, which stops when the last step is queued; "
+            "later epochs: median ± half IQR; peak of allocated memory.",
             ["Batches", "Time (s)", "First epoch (s)", "Later epochs (s)", "Peak memory (GB)", "001 (s)"],
             [self.line(n, *way) for n in layers for way in self.BATCHES[: None if gpu else 2]],
         )
@@ -214,9 +213,11 @@ class TensorDimensions(Problem):
         widths = self.widths
         mark, because = differing(self.reasons())
         batch = self.site.batch_of(self.table, "32")
+        found = [self.EPOCHS] if self.site.gpu else [row["epochs"] for row in self.rows] or [self.EPOCHS]
+        epochs = f"{found[0]} epochs" + (f" ({found[-1]} with d_model set)" if found[0] != found[-1] else "")
         yield Table(
             f"Training by width{mark}.",
-            f"FP32, {self.epochs()}, batch {batch}, default d_model {widths[0][1]}, one run each, host clock with "
+            f"FP32, {epochs}, batch {batch}, default d_model {widths[0][1]}, one run each, host clock with "
             f"synchronise; allocated: after training, peak: of allocated memory{because}.",
             ["src", "d_model", "Time (s)", "Allocated memory (GB)", "Peak memory (GB)", "001"],
             [self.line(place) for place in range(len(widths))],
@@ -251,11 +252,6 @@ class TensorDimensions(Problem):
     def row(self, features: str, width: str) -> Row | None:
         """A training in FP32."""
         return best(self.site, self.table, features=features, d_model=width, dtype="fp32", weights="fp32")
-
-    def epochs(self) -> str:
-        """Of the preset's rows."""
-        found = [self.EPOCHS] if self.site.gpu else [row["epochs"] for row in self.rows] or [self.EPOCHS]
-        return f"{found[0]} epochs" + (f" ({found[-1]} with d_model set)" if found[0] != found[-1] else "")
 
     def reasons(self) -> list[str]:
         """How the rows differ from the homework's; levels of preset cpu do not count."""
@@ -319,6 +315,11 @@ class CrossNode(Problem):
             for metric in (self.TRANSFER, self.WAITING, self.TOTAL, "Calls")
         )
         count = replace(calls[0], exact=True) if calls[0].value == calls[1].value else NO_FIGURE
+        # 001's training of one rank is beside ours.
+        levels = {"backend": "nccl", "profiled": "yes, the process's first profile"}
+        one = self.site.row("polaris.communication_trainings", **levels)
+        own, epochs = figure(one, "epoch_s"), so_many(entry(one, "epochs"), "epoch")
+        here = f"; here {own}, with one profile in {epochs}" if own and self.site.gpu else ""
         yield Table(
             f"Communication of DDP across nodes and within{end}.",
             f"{model}, 2 ranks, {self.library}: rank 0 over the active profiled steps, median ± half IQR of "
@@ -328,7 +329,8 @@ class CrossNode(Problem):
             rows,
             f"Transfer / waiting for the other rank: {transfer[0]!s} / {waiting[0]!s} ms across{at}, "
             f"{transfer[1]!s} / {waiting[1]!s} ms within{end}; {count} calls each.",
-            self.published(),
+            "Published: 000: 677.21 and 6.97 ms (97×), 93.60 and 14.40 %, 30.78 and 0.44 ms, 22.0 and 15.8 calls. "
+            f"001: one rank, profiled, 10 epochs in 20.68 s, 2.07 per epoch{here}.",
         )
         row = self.row(self.TRANSFER)
         same = entry(row, "impact_verdict") == "cannot tell"
@@ -365,17 +367,6 @@ class CrossNode(Problem):
             return "; † one machine, TCP over loopback for both, so a ratio near 1 is expected"
         within = "NVLink" if "(NV" in self.link else self.link
         return f"; † two nodes are one machine with TCP over loopback, within is {within}"
-
-    def published(self) -> str:
-        """000's figures, and 001's training of one rank beside ours."""
-        first = {"backend": "nccl", "profiled": "yes, the process's first profile"}
-        row = self.site.row("polaris.communication_trainings", **first)
-        own, epochs = figure(row, "epoch_s"), entry(row, "epochs")
-        here = f"; here {own}, with one profile in {so_many(epochs, 'epoch')}" if own and self.site.gpu else ""
-        return (
-            "Published: 000: 677.21 and 6.97 ms (97×), 93.60 and 14.40 %, 30.78 and 0.44 ms, 22.0 and 15.8 calls. "
-            f"001: one rank, profiled, 10 epochs in 20.68 s, 2.07 per epoch{here}."
-        )
 
 
 def varies(*figures: Figure) -> bool:
