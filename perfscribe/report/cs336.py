@@ -29,11 +29,6 @@ def contexts(site: Site, table: str = SCRIPT) -> Sequence[str]:
     return site.swept(table, "seq_len", ("128", "256", "512", "1024"), ("32", "64", "128"), dtype="fp32")
 
 
-def largest(site: Site) -> tuple[str, str]:
-    """The size and context that answers speak of."""
-    return ("2.7B", "512") if site.gpu else (sizes(site)[-1], contexts(site)[-1])
-
-
 def on_device(site: Site) -> str:
     """Where a problem ran, at the head of a set-up."""
     return "One GPU" if site.gpu else "CPU"
@@ -82,7 +77,8 @@ class BenchmarkingScript(Problem):
             "Published: 002, large: forward 169.07, backward 347.68 ms (by difference), std about 1.7; context not "
             "stated.",
         )
-        context = next(iter(self.site.levels(self.WARMUP, "seq_len")), largest(self.site)[1])
+        at = "512" if self.site.gpu else self.contexts[-1]  # the context that answers speak of
+        context = next(iter(self.site.levels(self.WARMUP, "seq_len")), at)
         warmups = self.site.swept(self.WARMUP, "warmup_steps", *[("0", "1", "2", "5")] * 2)
         yield Table(
             "(c) Forward pass after few warm-up steps, ms.",
@@ -100,7 +96,6 @@ class BenchmarkingScript(Problem):
         )
         script = "[measure.py](../../perfscribe/experiments/end_to_end/measure.py)"
         yield Lettered("a", Why(f"`./run report --config 'chapters=[cs336]'` runs {script}."))
-        at = largest(self.site)[1]
         there = [size for size in self.sizes if all(self.time(size, one, at) for one in self.PASSES)] or self.sizes
         ends = list(dict.fromkeys([there[0], there[-1]]))
         forward, backward = (" to ".join(f"{self.time(size, one, at)}" for size in ends) for one in self.PASSES)
@@ -241,7 +236,7 @@ class BenchmarkingMixedPrecision(Problem):
     def parts(self) -> Iterator[Part]:
         """(a) and (c), then (b) and (c)."""
         site = self.site
-        context = next(iter(site.levels(self.PASSES, "seq_len")), largest(site)[1])
+        context = next(iter(site.levels(self.PASSES, "seq_len")), "512" if site.gpu else contexts(site)[-1])
         batch = site.batch_of(self.PASSES, "4")
         yield Table(
             "(a) Dtypes under autocast.",
@@ -279,8 +274,7 @@ class BenchmarkingMixedPrecision(Problem):
             f"TF32 alone gives {tf32}x at {big}.",
         )
         more = f" and {gain}x at {big}{self.doubt(big)}" if small != big else ""
-        both = self.BOTH.capitalize()
-        yield Title(f"{both} in BF16 is {least}x as fast as in FP32 at {small}{self.doubt(small)}{more}")
+        yield Title(f"Forward+backward in BF16 is {least}x as fast as in FP32 at {small}{self.doubt(small)}{more}")
         faster = f"At {big} BF16 runs forward and backward {gain} times as fast as FP32, TF32 alone {tf32} times"
         then = f"; {small} {'does not gain' if self.doubt(small) else f'{least} times'}" if small != big else ""
         yield Finding(4, "one device", f"{faster}{then}.")
@@ -486,7 +480,7 @@ class PytorchAttention(Problem):
         if len(widest) < 2:
             yield Answer(self.outcome(), tiles)
             return
-        before, last = widest[-2:]
+        start, before, last = widest[-3:][0], *widest[-2:]
         length, batch = int(last["seq_len"]), int(entry(last, "batch", "8"))
         held, less = (figure(row, self.MEMORY).plain() for row in (last, before))
         yield Answer(
@@ -496,7 +490,6 @@ class PytorchAttention(Problem):
             f"From {before['seq_len']} to {length} tokens memory grows {held.over(less)} times.",
             tiles,
         )
-        start = widest[-3:][0]
         ratio = float(last["forward_ms"]) / float(start["forward_ms"])
         times = Figure(ratio ** (1 / log2(length / int(start["seq_len"]))))
         grows = f"each doubling multiplies forward's time by {times} on average"
