@@ -108,11 +108,10 @@ class DistributedCommunication(Problem):
         calls = [(one, self.time("gloo", one, most)) for one in self.messages]
         first = next((one for one, of in calls if (of.spread or 0.0) <= of.value / 4), last)
         ratios = [self.time("gloo", one, most).over(self.time("nccl", one, most)) for one in (last, first)]
+        grown = gloo.over(self.time("gloo", first, most))
+        said = f"Gloo takes {grown} times as long for {sizes[-1]} as for {first.replace(' ', '')}"
         if is_nccl:
             said = f"NCCL is {ratios[0]} times as fast as Gloo at {sizes[-1]}, {ratios[1]} at {first.replace(' ', '')}"
-        else:
-            grown = gloo.over(self.time("gloo", first, most))
-            said = f"Gloo takes {grown} times as long for {sizes[-1]} as for {first.replace(' ', '')}"
         if first != last:
             yield Title(f"{said} ({most} processes)")
         row = self.row(name, most, last)

@@ -543,11 +543,9 @@ class OfBloom(Scaling):
         row = self.first or next(iter(rows), None)
         model = entry(row, "model_name", "bloom-560m").split("/")[-1]
         memory = "; memory: mean of all in use, not torch's peak" if self.site.gpu else ""
-        scales = (
-            f"{SCALES}, against {self.alone}"
-            if ok(self.first)
-            else "scale factors: against the first measured of the same wrapping"
-        )
+        scales = "scale factors: against the first measured of the same wrapping"
+        if ok(self.first):
+            scales = f"{SCALES}, against {self.alone}"
         return f"{model}{weights(row)}, {trained(row, rows)}; {scales}; {LOSS}{memory}"
 
     def unlike(self, row: Row) -> list[str]:
@@ -576,9 +574,8 @@ class MultiGpu(OfBloom):
         if self.world == 1 or not rows:
             return
         odd, one = self.marks([self.first, *rows.values()]), figure(self.first, DEFAULT)
-        (how, gain, noise), *others = (
-            (how, figure(row, DEFAULT).over(one), self.noise(row)) for how, row in rows.items()
-        )
+        gains = [(how, figure(row, DEFAULT).over(one), self.noise(row)) for how, row in rows.items()]
+        (how, gain, noise), *others = gains
         on = self.site.ranks(self.world)
         way = f"{how.capitalize()}, " if how else ""
         on_fewer = {n: self.of(n, how) for n in self.counts if 1 < n < self.world}
@@ -685,12 +682,10 @@ class OfCustom(Scaling):
     def setup(self, rows: Sequence[Row]) -> str:
         """What stands behind the title."""
         row = self.first or next(iter(rows), None)
-        clocks = CLOCKS.format(
-            "Trainer's" if entry(row, "loop", "trainer") == "trainer" else "Trainer's formula for the"
-        )
+        whose = "Trainer's" + " formula for the" * (entry(row, "loop", "trainer") != "trainer")
         epochs = f", {so_many(row['num_epochs'], 'epoch')}" if row else ""
         sizes = f"{row['num_layers']} layers, d {row['hidden_size']}, " if row else ""
-        return f"{sizes}{trained(row, rows)}{epochs}; {clocks}; {losses(row)}"
+        return f"{sizes}{trained(row, rows)}{epochs}; {CLOCKS.format(whose)}; {losses(row)}"
 
     def unlike(self, row: Row) -> list[str]:
         """In parameters, accumulation and units."""
@@ -717,10 +712,8 @@ class CustomMultiGpu(OfCustom):
     def parts(self) -> Iterator[Part]:
         """By ranks, as the scripts build it; our loops beside it; two ways to tell rate and memory."""
         site = self.site
-        lines: list[Line] = []
-        for n in self.counts:
-            name = self.one.format(site.rank) if n == 1 else f"Single Node, {site.ranks(n)}"
-            lines.append(([name, n], given(site, self.table, n)))
+        names = {n: f"Single Node, {site.ranks(n)}" if n > 1 else self.one.format(site.rank) for n in self.counts}
+        lines: list[Line] = [([name, n], given(site, self.table, n)) for n, name in names.items()]
         yield self.scaling(f"{self.what} by number of {site.ranks_are}", lines, *(self.ours() if site.gpu else ()))
         first, last = self.first, given(site, self.table, self.world)
         odd = self.marks([first, last])

@@ -88,7 +88,7 @@ class SingleGpu(Problem):
         row = self.site.row(self.table, layers=layers, batches=batches)
         first = self.site.gpu and batches == "per_sample"
         return [
-            said if self.site.gpu else f"{said}, {layers} layer{'s' * (layers != '1')}",
+            said if self.site.gpu else f"{said}, {so_many(layers, 'layer')}",
             *(as_cell(row, column) for column in ("homework_clock_s", "first_epoch_s", "epoch_s")),
             as_cell(row, "peak_gib"),
             printed("single_gpu", "training_s", OF_001) if first else NOTHING,
