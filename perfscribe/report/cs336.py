@@ -396,7 +396,8 @@ class MemoryProfiling(Problem):
         yield Lettered("d", self.residual())
         yield Lettered("e", self.allocations())
         phase = "the optimizer" if top == "optimizer" else top
-        yield Title(f"{self.size} at {self.at[-1]}: forward peaks at {alone} GB, a full step at {step} GB in {phase}")
+        peaks = f"forward peaks at {alone} GB, a full step at {step} GB in {phase}"
+        yield Title(f"{self.size} at {self.at[-1]}: {peaks}" * bool(top))
         if self.site.gpu:
             short, long = (self.gb("full_step", "peak", context=n) for n in self.at[::2])
             peaks = f"A full step of {self.size} peaks at {short} GB at {self.at[0]} tokens and {long} at {self.at[-1]}"

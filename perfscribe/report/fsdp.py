@@ -949,10 +949,10 @@ class Defects(Problem):
     def of_weak_scaling(self) -> dict[str, str]:
         """Defects 1 to 5: its formula, and what it holds constant."""
         weak = WeakScaling(self.site)
-        first = next(iter(weak.plans.values()), None)
+        planned = list(filter(ok, weak.plans.values()))
+        first, last = next(iter(planned), None), [None, *planned[1:]][-1]
         times = figure(first, "ran_steps").over(figure(first, "steps_per_epoch"))
         few = self.site.ranks(entry(first, "world_size"))
-        last = [None, *weak.plans.values()][-1] if len(weak.plans) > 1 else None
         on = f"on {entry(last, 'world_size')} as on {few}"
         # On a CPU the vocabulary is not the workshop's: the work is that of the answer.
         asked = "asked_tflop" if self.site.gpu else "tflop_per_gpu"
