@@ -320,16 +320,13 @@ class NaiveDdpBenchmarking(Ddp):
         if not naive or not all(map(all, found)):
             return
         row, worlds = naive[0], [self.site.ranks(naive[0]["world_size"]), *(each["world_size"] for each in naive[1:])]
-        rows, *more = (f"{int(row['batch']) // int(each['world_size'])}" for each in naive)
-        per = f"{rows} rows per {self.site.rank} on {worlds[0]}"
-        per += "".join(f" and {rows} on {world}" for rows, world in zip(more, worlds[1:], strict=True))
         steps = ", ".join(f"{step}{' ms' * (not n)} on {worlds[n]}" for n, (step, *_) in enumerate(found))
         spent = " and ".join(
             f"{spent} ms ({percent} % of such a step)" if not n else f"{spent} ({percent} %)"
             for n, (_, spent, percent) in enumerate(found)
         )
         yield Answer(
-            f"{spelt(row['size'])}, context {row['seq_len']}, {per}, AdamW, {spelt(row['backend'])}.",
+            f"{setup(row)}, AdamW.",
             f"A step takes {steps}. In steps that wait after each phase the {self.calls} all-reduces take {spent}.",
         )
 
@@ -604,9 +601,10 @@ class ShardingAccounting(Problem):
             return
         peaks = [[moment[0] for moment in of] for of in ((init, before, after), (init_less, before_less, after_less))]
         most, most_less = (ends(of)[1] for of in peaks)
-        change = sharded.of(100 * (sharded.value / plain.value - 1), plain)
-        by = "within noise" if plain.within_noise(sharded) else f"by {change} %"
-        yield Title(f"Sharding on {on} takes the peak from {most} to {most_less} {unit} and changes the step {by}")
+        step = (
+            "changes the step within noise" if plain.within_noise(sharded) else f"the step from {plain} to {sharded} ms"
+        )
+        yield Title(f"Sharding on {on} takes the peak from {most} to {most_less} {unit} and {step}")
 
     def of(self, table: str, column: str, optimizer: str, world: str = WORLDS[0], **levels: str) -> Figure:
         """A figure of an optimizer; memory in the table's unit."""
