@@ -290,7 +290,8 @@ class CrossNode(Problem):
 
     def _prepare(self, site: Site) -> None:
         self.backend, self.library = ("nccl", "NCCL") if site.gpu else ("gloo", "Gloo")
-        self.cluster = any(site.rows("polaris.communication_nodes", status="ok", backend=self.backend))
+        nodes = {"backend": self.backend, "between": "two nodes of a cluster"}
+        self.cluster = any(site.rows("polaris.communication_nodes", status="ok", **nodes))
         self.link = entry(self.rank(0), "link")  # what the bytes go through on one machine
         # What stands behind figures across nodes, and what behind a title or sentence whose figures all have it.
         self.marks = ("", "†") if self.link.startswith("TCP") else ("†", "")
@@ -351,8 +352,10 @@ class CrossNode(Problem):
 
     def row(self, metric: str) -> Row | None:
         """A metric, of a cluster's nodes where they were measured."""
-        levels = {"backend": self.backend, "implementation": "torch_ddp", "metric": metric, "tool": "torch_profiler"}
-        return self.site.row(f"polaris.communication{'_nodes' * self.cluster}", **levels)
+        levels = {"backend": self.backend, "implementation": "torch_ddp", "metric": metric}
+        if self.cluster:
+            return self.site.row("polaris.communication_nodes", between="two nodes of a cluster", **levels)
+        return self.site.row(self.table, tool="torch_profiler", **levels)
 
     def rank(self, rank: int) -> Row | None:
         """A rank's figures within one machine."""

@@ -6,4 +6,4 @@ from perfscribe.config.keys import experiment
 
 LEVELS = experiment("The same between two real nodes of a cluster; skipped elsewhere", **shared.PROFILED)
 
-SHOWN = Shown(tables=("polaris.communication_nodes",))
+SHOWN = Shown(reads=("communication",), tables=("polaris.communication_nodes",))
