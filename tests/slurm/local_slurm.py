@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import itertools
 import os
 import re
 import secrets
@@ -29,7 +28,6 @@ PATH = f"{os.environ.get('PATH', '')}:/usr/local/sbin:/usr/sbin:/sbin"
 FOREIGN = re.compile(r"(SLURM|SBATCH|SRUN|SALLOC|SQUEUE|SINFO|SACCT|PMIX?)_")
 START_S, STOP_S = 180.0, 5.0
 UNDER_WAY = ("PENDING", "CONFIGURING", "RUNNING", "COMPLETING")
-_COUNT = itertools.count()
 # Inside a node: its own host name, /sys/class/net, /dev/shm, host names and Slurm configuration. $1: the node.
 ENTER = """
 set -e
@@ -59,14 +57,15 @@ def require() -> None:
     missing = [program for program in PROGRAMS if shutil.which(program, path=PATH) is None]
     if missing:
         raise NotHere(f"there is no {', '.join(missing)}; docs/cluster.md names the packages")
-    probe = f"ps{os.getpid()}p{next(_COUNT)}"
+    probe = f"ps{secrets.token_hex(3)}"
     if _run("ip", "netns", "add", probe, check=False).returncode:
         raise NotHere("the kernel gives no network name spaces")
     _run("ip", "netns", "del", probe)
 
 
-def _run(*command: str | Path, check: bool = True, timeout_s: float = 300) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
+def _run(*command: str | Path, check: bool = True) -> subprocess.CompletedProcess[str]:
+    """The command, ended. RuntimeError: it failed; the text has what it said."""
+    done = subprocess.run(
         [str(word) for word in command],
         env={**os.environ, "PATH": PATH},
         stdin=subprocess.DEVNULL,
@@ -74,9 +73,11 @@ def _run(*command: str | Path, check: bool = True, timeout_s: float = 300) -> su
         stderr=subprocess.STDOUT,
         text=True,
         errors="replace",
-        check=check,
-        timeout=timeout_s,
+        timeout=300,
     )
+    if check and done.returncode:
+        raise RuntimeError(f"{' '.join(map(str, command))}: {done.stdout.strip()}")
+    return done
 
 
 def _die_with(parent: int) -> Callable[[], None]:
@@ -108,7 +109,7 @@ class LocalSlurm:
     def __init__(self, cpus: int = 4, more_conf: str = "") -> None:
         self.nodes = ["node1", "node2"]
         self.cpus, self.more_conf = cpus, more_conf
-        self.name = f"ps{os.getpid()}{chr(ord('a') + next(_COUNT) % 26)}"
+        self.name = f"ps{secrets.token_hex(3)}"  # device names have 15 letters at most
         self.met: set[str] = set()  # states of jobs that jobs() has told
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self._claim = socket.socket(socket.AF_UNIX)
