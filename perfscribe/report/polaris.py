@@ -13,28 +13,9 @@ from perfscribe.show.rounding import MIB_AS_MB, NO_FIGURE, Figure
 TITLE = "Polaris homework"
 OF_000, OF_001 = "polaris-homework-000", "polaris-homework-001"
 RANKS, SAMPLES = 4, "2048"  # that the homework asks for
+ONE_RANK = f"one rank in place of {RANKS}"  # of tasks 3, 5 and 6: their tables have no others
 MPI4PY, MODULO = "mpi4py, COMM_TYPE_SHARED", "mpi4py, RANK % device_count"
 NAMES = {MODULO: "mpi4py, rank mod devices"}  # in the table of measurements
-
-
-def ranks(row: Row | None) -> int:
-    """Ranks of a training; tables without that column are of one rank."""
-    return int(entry(row, "world_size") or 1)
-
-
-def best(site: Site, table: str, **levels: str) -> Row | None:
-    """The row with these levels that is nearest to the homework: ok, and of most ranks."""
-    return max(site.rows(table, **levels), key=lambda row: (ok(row), ranks(row)), default=None)
-
-
-def said_ranks(row: Row | None) -> str:
-    """Ranks in words."""
-    return "one rank" if ranks(row) == 1 else f"{ranks(row)} ranks"
-
-
-def few_ranks(row: Row) -> str:
-    """What a set-up says of fewer ranks than the homework's; nothing where there are as many."""
-    return "" if ranks(row) >= RANKS else f"{said_ranks(row)} in place of {RANKS}"
 
 
 def differing(reasons: Sequence[str]) -> tuple[str, str]:
@@ -251,7 +232,7 @@ class TensorDimensions(Problem):
 
     def row(self, features: str, width: str) -> Row | None:
         """A training in FP32."""
-        return best(self.site, self.table, features=features, d_model=width, dtype="fp32", weights="fp32")
+        return self.site.row(self.table, features=features, d_model=width, dtype="fp32", weights="fp32")
 
     def reasons(self) -> list[str]:
         """How the rows differ from the homework's; levels of preset cpu do not count."""
@@ -260,7 +241,7 @@ class TensorDimensions(Problem):
         fewer = [row for row in self.rows if row["epochs"] != self.EPOCHS]
         widths = " and ".join(row["d_model"] for row in fewer)
         epochs = f"{fewer[0]['epochs']} epochs in place of {self.EPOCHS} at d_model {widths}" if fewer else ""
-        return [few_ranks(self.rows[0]), epochs]
+        return [ONE_RANK, epochs]
 
     def published(self, place: int) -> str:
         """001's figures of the model's default width."""
@@ -403,17 +384,16 @@ class Formats(Problem):
         """By format; ratios to memory, what a sample inflates, what gzip saves."""
         memory, packed = self.row("memory"), self.row("hdf5_gzip")
         small, plain = (figure(row, "size_mib") for row in (packed, self.row("hdf5")))
-        mark = "‡" if self.site.gpu and memory is not None and ranks(memory) < RANKS else ""
+        mark = "‡" if self.site.gpu and memory is not None else ""
         any_row = memory or self.site.row("polaris.io_formats")
         batch = entry(any_row, "batch", "32")
         samples, _, epochs = entry(any_row, "training_samples", "512 of 2048 × 5").rpartition(" × ")
-        where = self.site.one_device if ranks(memory) == 1 else said_ranks(memory)
         spread = "; ratio ± half of its interquartile range over a run's epochs" if epochs != "1" else ""
         marked = "‡ one rank with a quarter of the samples, without DDP and profiler; 001 ran 4 ranks under both"
         yield Table(
             "Training from memory and from files.",
-            f"{so_many(epochs, 'epoch')} of {samples} samples, batch {batch}, {where}, files warm "
-            f"in the page cache, one run each, host clock around the epochs{spread}{f'; {marked}' if mark else ''}.",
+            f"{so_many(epochs, 'epoch')} of {samples} samples, batch {batch}, {self.site.one_device}, files warm in "
+            f"the page cache, one run each, host clock around the epochs{spread}{f'; {marked}' if mark else ''}.",
             ["Format", "Time (s)", "Size (MB)", "vs in-memory", "001 (s)"],
             [self.line(name, mark) for name in self.FORMATS],
         )
@@ -456,7 +436,7 @@ class Formats(Problem):
 
     def row(self, name: str, table: str = "polaris.io_formats") -> Row | None:
         """A format's row, files warm."""
-        return best(self.site, table, format=name, cache="warm")
+        return self.site.row(table, format=name, cache="warm")
 
 
 class DataTypes(Problem):
@@ -478,7 +458,7 @@ class DataTypes(Problem):
             (narrow, wide), (few, many) = (widths[0], widths[-1]), (samples[0], samples[-1])
 
         def row(width: str, dtype: str, samples: str) -> Row | None:
-            return best(site, self.SCALE, features=width, d_model=width, dtype=dtype, weights=dtype, samples=samples)
+            return site.row(self.SCALE, features=width, d_model=width, dtype=dtype, weights=dtype, samples=samples)
 
         tasks = ((narrow, "fp32", few), (wide, "bf16", many))
         rows = [row(*task) for task in tasks]
@@ -487,7 +467,7 @@ class DataTypes(Problem):
         base, wider, narrow_half, half = (figure(one, "peak_gib") for one in settings)
         yield Table(
             "Comparison Table.",
-            f"{said_ranks(rows[0]).capitalize()}, batch {site.batch_of(self.SCALE, '32')}, weights of the same dtype; "
+            f"One rank, batch {site.batch_of(self.SCALE, '32')}, weights of the same dtype; "
             "peak of allocated memory, throughput of the slowest and the fastest of "
             f"{entry(rows[0], 'epochs', '2')} epochs, one run each.",
             ["Metric", "Task 3 (Baseline)", "Task 6 (Scale-Up)"],
@@ -576,7 +556,7 @@ class DataTypes(Problem):
 
     def row(self, width: str, length: str, dtype: str = "bf16") -> Row | None:
         """A training."""
-        return best(self.site, self.DTYPES, d_model=width, target_length=length, dtype=dtype)
+        return self.site.row(self.DTYPES, d_model=width, target_length=length, dtype=dtype)
 
     def line(self, said: str, width: str, length: str, dtype: str) -> Entries:
         """A row of 001's table."""
@@ -601,7 +581,7 @@ class DataTypes(Problem):
         few, fewer = (row["samples"] for row in found)
         wider = f" (wider models: {fewer})" if fewer != few else ""
         samples = f"{few} samples{wider} in place of {SAMPLES}" if {few, fewer} != {SAMPLES} else ""
-        return [few_ranks(found[0]), samples]
+        return [ONE_RANK, samples]
 
 
 def throughput(row: Row | None) -> Cell:
