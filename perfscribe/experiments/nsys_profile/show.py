@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pandas as pd
@@ -65,70 +66,48 @@ def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
     by_pass = [replace(cell, factors={**cell.factors, "pass": name}) for cell in cells for name in FAMILIES_SHOWN]
     by_kernel = t.expanded(cells, ["range", "kernel"], _by_kernel)
     return [
-        t.make(TABLES[0], "Forward by its range and by the host clock", cells, _forward(), [FORWARD_NOTE]),
-        t.make(TABLES[1], "Kernels with most time", cells, _top_kernels(), [KERNELS_NOTE]),
-        t.make(TABLES[2], "Softmax and the attention products", cells, _attention(), [ATTENTION_NOTE]),
-        t.make(TABLES[3], "Kernel time by family", by_pass, _families(), [FAMILY_NOTE]),
+        t.make(TABLES[0], "Forward by its range and by the host clock", cells, FORWARD, [FORWARD_NOTE]),
+        t.make(TABLES[1], "Kernels with most time", cells, TOP_KERNELS, [KERNELS_NOTE]),
+        t.make(TABLES[2], "Softmax and the attention products", cells, ATTENTION, [ATTENTION_NOTE]),
+        t.make(TABLES[3], "Kernel time by family", by_pass, BY_FAMILY, [FAMILY_NOTE]),
         t.make(TABLES[4], "Ranges and their kernels", by_kernel, KERNELS, [NVTX_NOTE]),
     ]
-
-
-def _traced(record: Record) -> int:
-    """Passes that figures of a record are sums over."""
-    return int(record.factors["traced_steps"])
-
-
-def _a_pass(launches: int, record: Record) -> float:
-    """Launches of a pass, to a tenth: the mean of several need not be whole, and a count has no other rounding."""
-    return round(launches / _traced(record), 1)
 
 
 # --- what a record says of kernels ----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class KernelTime:
-    """A kernel in one range, all traced passes together."""
+def _kernels(record: Record, *labels: str) -> list[tuple[str, int, int]]:
+    """The kernels of these ranges, each once: name, launches and ns of all traced passes together.
 
-    name: str
-    launches: int
-    total_ns: int
-
-    @property
-    def family(self) -> str:
-        """Its family; rare kernels that were added up have none."""
-        return OTHER if self.name == REST else family(self.name)
-
-
-def _of_range(record: Record, label: str) -> list[KernelTime]:
-    """The kernels of one range, the largest first; KeyError where the record has none of the range."""
-    names = record.series["kernel_names"]
-    parallel = (record.series[f"{label}_{name}"] for name in ("kernel", "launches", "total_ns"))
-    return [KernelTime(names[place], launches, ns) for place, launches, ns in zip(*parallel, strict=True)]
-
-
-def _together(record: Record, labels: Sequence[str]) -> list[KernelTime]:
-    """The kernels of several ranges, each kernel once, the largest first."""
+    Of one range they stand as in the record, the largest first. KeyError where the record has none of a range.
+    """
     launches: Counter[str] = Counter()
     total_ns: Counter[str] = Counter()
-    for kernel in (kernel for label in labels for kernel in _of_range(record, label)):
-        launches[kernel.name] += kernel.launches
-        total_ns[kernel.name] += kernel.total_ns
-    return [KernelTime(name, launches[name], ns) for name, ns in total_ns.most_common()]
+    for label in labels:
+        parallel = (record.series[f"{label}_{name}"] for name in ("kernel", "launches", "total_ns"))
+        for place, count, ns in zip(*parallel, strict=True):
+            launches[record.series["kernel_names"][place]] += count
+            total_ns[record.series["kernel_names"][place]] += ns
+    return [(name, launches[name], ns) for name, ns in total_ns.items()]
 
 
-def _family_ns(record: Record, labels: Sequence[str]) -> Counter[str]:
+def _family(kernel: str) -> str:
+    """A kernel's family; rare kernels that were added up have none."""
+    return OTHER if kernel == REST else family(kernel)
+
+
+def _family_ns(record: Record, *labels: str) -> Counter[str]:
     """Device time by family in these ranges, all traced passes together."""
     times: Counter[str] = Counter()
-    for kernel in _together(record, labels):
-        times[kernel.family] += kernel.total_ns
+    for name, _, ns in _kernels(record, *labels):
+        times[_family(name)] += ns
     return times
 
 
-def _family_percent(record: Record, name: str, of_pass: str) -> float | str:
-    """Share of a family in the device time of a pass; none kept: any that it has are rare ones, added up in other."""
-    times = _family_ns(record, PASSES[of_pass])
-    return 100 * times[name] / times.total() if times[name] or not times[OTHER] else "none kept"
+def _a_pass(launches: int, record: Record) -> float:
+    """Launches of a pass, to a tenth: the mean of several need not be whole, and a count has no other rounding."""
+    return round(launches / int(record.factors["traced_steps"]), 1)
 
 
 # --- forward by its range and by the host clock ---------------------------------------------------------------------
@@ -166,29 +145,34 @@ def _edges_ms(record: Record) -> float | str:
     return _of_median_pass(record, "range") - _of_median_pass(record, "span")
 
 
-def _forward() -> list[t.Column]:
-    def range_over_traced(record: Record) -> float:
-        return t.summary(record, "forward_range_ms").median / t.summary(record, "forward_traced_ms").median
+def _range_ms(record: Record) -> float:
+    return t.summary(record, "forward_range_ms").median
 
-    def launches(record: Record) -> float:
-        return _a_pass(sum(kernel.launches for kernel in _of_range(record, "forward")), record)
 
-    return [
-        *FACTORS,
-        # not rounded by its spread, as the parts of the same pass are not, or they might exceed the whole
-        t.derived("forward_range_ms", "Forward by its range (ms)", lambda r: t.summary(r, "forward_range_ms").median),
-        t.iqr("forward_range_ms", "IQR (ms)"),
-        t.published("nsys_profile", "brandon-snider", "forward_nsys_ms", "brandon-snider (ms)"),
-        *t.timed("forward_ms", "Host clock, not traced (ms)", "n"),
-        t.derived("range_over_traced", "Range / host clock, traced", range_over_traced),
-        t.derived("forward_busy_ms", "Device busy (ms)", lambda r: _of_median_pass(r, "busy")),
-        t.derived("forward_idle_ms", "Idle between kernels (ms)", _idle_ms),
-        t.derived("launch_bound_percent", "of it waiting for a launch (%)", _launch_bound_percent),
-        t.derived("forward_edges_ms", "Before the first and after the last kernel (ms)", _edges_ms),
-        t.derived("forward_launches", "Launches a pass", launches, exact=True),
-        t.count("forward_range_ms", "n traced"),
-        *t.exact(range_tool="Ranges by", kernel_tool="Kernels by"),
-    ]
+def _launches(record: Record) -> float:
+    return _a_pass(sum(count for _, count, _ in _kernels(record, "forward")), record)
+
+
+FORWARD = [
+    *FACTORS,
+    # not rounded by its spread, as the parts of the same pass are not, or they might exceed the whole
+    t.derived("forward_range_ms", "Forward by its range (ms)", _range_ms),
+    t.iqr("forward_range_ms", "IQR (ms)"),
+    t.published("nsys_profile", "brandon-snider", "forward_nsys_ms", "brandon-snider (ms)"),
+    *t.timed("forward_ms", "Host clock, not traced (ms)", "n"),
+    t.derived(
+        "range_over_traced",
+        "Range / host clock, traced",
+        lambda r: _range_ms(r) / t.summary(r, "forward_traced_ms").median,
+    ),
+    t.derived("forward_busy_ms", "Device busy (ms)", lambda r: _of_median_pass(r, "busy")),
+    t.derived("forward_idle_ms", "Idle between kernels (ms)", _idle_ms),
+    t.derived("launch_bound_percent", "of it waiting for a launch (%)", _launch_bound_percent),
+    t.derived("forward_edges_ms", "Before the first and after the last kernel (ms)", _edges_ms),
+    t.derived("forward_launches", "Launches a pass", _launches, exact=True),
+    t.count("forward_range_ms", "n traced"),
+    *t.exact(range_tool="Ranges by", kernel_tool="Kernels by"),
+]
 
 
 # --- kernels and families -------------------------------------------------------------------------------------------
@@ -197,64 +181,66 @@ def _forward() -> list[t.Column]:
 def _top(name: str, column: str, title: str) -> list[t.Column]:
     """The kernel with most time in a pass."""
 
-    def first(record: Record) -> KernelTime:
-        return next(kernel for kernel in _together(record, PASSES[name]) if kernel.name != REST)
+    def first(record: Record) -> tuple[str, int, int]:
+        named = (one for one in _kernels(record, *PASSES[name]) if one[0] != REST)
+        return max(named, key=lambda one: one[2])
 
     def percent(record: Record) -> float:
-        return 100 * first(record).total_ns / _family_ns(record, PASSES[name]).total()
+        return 100 * first(record)[2] / _family_ns(record, *PASSES[name]).total()
 
     return [
-        t.derived(f"{column}_kernel", f"{title}: kernel", lambda r: first(r).name, exact=True),
+        t.derived(f"{column}_kernel", f"{title}: kernel", lambda r: first(r)[0], exact=True),
         t.derived(f"{column}_percent", "Share (%)", percent),
-        t.derived(f"{column}_launches", "Launches a pass", lambda r: _a_pass(first(r).launches, r), exact=True),
+        t.derived(f"{column}_launches", "Launches a pass", lambda r: _a_pass(first(r)[1], r), exact=True),
     ]
 
 
-def _top_kernels() -> list[t.Column]:
-    source, title = "brandon-snider", "brandon-snider, launches"
-    return [
-        *FACTORS,
-        *_top("forward", "forward", "Forward"),
-        t.published(
-            "nsys_profile", source, "top_kernel_count", title, levels=lambda r: {**r.factors, "pass": "forward"}
-        ),
-        *_top("forward and backward", "both", "Both"),
-    ]
+TOP_KERNELS = [
+    *FACTORS,
+    *_top("forward", "forward", "Forward"),
+    t.published(
+        "nsys_profile",
+        "brandon-snider",
+        "top_kernel_count",
+        "brandon-snider, launches",
+        levels=lambda r: {**r.factors, "pass": "forward"},
+    ),
+    *_top("forward and backward", "both", "Both"),
+]
 
 
-def _families() -> list[t.Column]:
-    def share(name: str) -> Callable[[Record], float | str]:
-        return lambda r: _family_percent(r, name, r.factors["pass"])
+def _of_family(name: str) -> t.Column:
+    """Its share in the device time of a pass; none kept: any that it has are rare ones, added up in other."""
 
-    return [
-        *FACTORS,
-        t.factor("pass", "Pass"),
-        *(t.derived(f"{name}_percent", f"{name} (%)", share(name)) for name in FAMILIES),
-    ]
+    def percent(record: Record) -> float | str:
+        times = _family_ns(record, *PASSES[record.factors["pass"]])
+        return 100 * times[name] / times.total() if times[name] or not times[OTHER] else "none kept"
+
+    return t.derived(f"{name}_percent", f"{name} (%)", percent)
+
+
+BY_FAMILY = [*FACTORS, t.factor("pass", "Pass"), *map(_of_family, FAMILIES)]
 
 
 def _by_kernel(record: Record) -> Iterator[tuple[str, str, dict[str, Any]]]:
     """Each range and kernel of a cell."""
-    for label in (*PHASES, *PARTS) if record.factors["detailed"] else RANGES_SHOWN:
-        yield from _kernels_of(record, label)
-
-
-def _kernels_of(record: Record, label: str) -> Iterator[tuple[str, str, dict[str, Any]]]:
-    found = _of_range(record, label)
-    total, passes = sum(kernel.total_ns for kernel in found), _traced(record)
-    for place, kernel in enumerate(found if record.factors["detailed"] else found[:KERNELS_SHOWN]):
-        rare = record.series.get(f"{label}_rest_kernels", [1])[0]
-        values = {
-            "family": kernel.family,
-            "launches": _a_pass(kernel.launches, record),
-            "percent": round(100 * kernel.total_ns / total, 3),
-            "total_us": round(kernel.total_ns / passes / NS_PER_US, 3),
-            "mean_us": round(kernel.total_ns / kernel.launches / NS_PER_US, 3),
-        }
-        for figure in ("median", "min", "max", "std"):
-            kept = record.series.get(f"{label}_{figure}_ns")
-            values[f"{figure}_us"] = kept[place] / NS_PER_US if kept else "not kept"
-        yield label, f"{rare} {REST}" if kernel.name == REST else kernel.name, values
+    detailed, series = record.factors["detailed"], record.series
+    for label in (*PHASES, *PARTS) if detailed else RANGES_SHOWN:
+        found = _kernels(record, label)
+        range_ns = sum(ns for *_, ns in found)
+        for place, (name, launches, ns) in enumerate(found if detailed else found[:KERNELS_SHOWN]):
+            values = {
+                "family": _family(name),
+                "launches": _a_pass(launches, record),
+                "percent": round(100 * ns / range_ns, 3),
+                "total_us": round(ns / record.factors["traced_steps"] / NS_PER_US, 3),
+                "mean_us": round(ns / launches / NS_PER_US, 3),
+            }
+            for figure in ("median", "min", "max", "std"):
+                kept = series.get(f"{label}_{figure}_ns")
+                values[f"{figure}_us"] = kept[place] / NS_PER_US if kept else "not kept"
+            rare = series.get(f"{label}_rest_kernels", [1])[0]
+            yield label, f"{rare} {REST}" if name == REST else name, values
 
 
 KERNELS = [
@@ -268,7 +254,8 @@ KERNELS = [
 
 # --- one layer's attention ------------------------------------------------------------------------------------------
 
-ATTENTION = {
+
+PARTS_SHOWN = {
     "scores_matmul_us": "Scores, product (µs)",
     "softmax_us": "Softmax (µs)",
     "final_matmul_us": "Final product (µs)",
@@ -277,30 +264,27 @@ ATTENTION = {
 }
 
 
-def _of_attention(record: Record) -> dict[str, float | str]:
-    """The figures of ATTENTION; KeyError where the record has no trace of attention's ranges."""
+def _of_attention(name: str, record: Record) -> float | str:
+    """One of these figures; KeyError where the record has no trace of attention's ranges."""
     size, batch, seq_len = (record.factors[name] for name in ("size", "batch", "seq_len"))
     shape = SIZES[size]
-    ns = {label: _family_ns(record, [label]) for label in PARTS}
-    calls = shape.layers * _traced(record)
+    ns = {label: _family_ns(record, label) for label in PARTS}
+    calls = shape.layers * record.factors["traced_steps"]
     scores_us, final_us = (ns[label][GEMM] / calls / NS_PER_US for label in ("scores", "final_matmul"))
     softmax_us = ns["softmax"].total() / calls / NS_PER_US
     matmul_flop = flops.forward_matmul_flop(shape, batch, seq_len)["attention scores"] / shape.layers
     softmax_flop = float(SOFTMAX_FLOP_PER_ELEMENT * batch * shape.heads * seq_len**2)
-    return {
+    found: dict[str, float | str] = {
         "scores_matmul_us": scores_us,
         "softmax_us": softmax_us,
         "final_matmul_us": final_us,
         "time_ratio": softmax_us / (scores_us + final_us) if scores_us + final_us > 0 else NO_PRODUCT,
         "flop_ratio": softmax_flop / (2 * matmul_flop),
     }
+    return found[name]
 
 
-def _attention() -> list[t.Column]:
-    def figure(name: str) -> Callable[[Record], float | str]:
-        return lambda record: _of_attention(record)[name]
-
-    return [*FACTORS, *(t.derived(name, title, figure(name)) for name, title in ATTENTION.items())]
+ATTENTION = [*FACTORS, *(t.derived(name, title, partial(_of_attention, name)) for name, title in PARTS_SHOWN.items())]
 
 
 # --- where forward's time goes --------------------------------------------------------------------------------------
