@@ -22,11 +22,7 @@ NAME = "all_reduce"
 NO_NCCL = "none: gloo"
 MOST_TICKS = 5
 SOURCES = (references.OF_002, "brandon-snider", "yyin-dev", "damek", "kesavanramakrishnan")
-NCCL = {
-    "algorithm": "Algorithm",
-    "protocol": "Protocol",
-    "links": "GPU links",
-}
+NCCL = {"algorithm": "Algorithm", "protocol": "Protocol", "links": "GPU links"}
 RULES = (
     "Time: slowest rank per call, median over calls; rates as in nccl-tests (PERFORMANCE.md). "
     "NCCL's algorithm and protocol are those that its log names."
@@ -42,8 +38,8 @@ def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
     nccl = _nccl(every)
     known = references.load(NAME)
     published = [_published_ms(source, known) for source in SOURCES]
-    timed = [*_place()[1:], *_times(), *nccl, *published, ceilings.slowest_link(records)]
-    timed_over_sizes = [*_place(), *_times(), *nccl]
+    timed = [*PLACE[1:], *TIMES, *nccl, *published, ceilings.slowest_link(records)]
+    timed_over_sizes = [*PLACE, *TIMES, *nccl]
     return [
         t.make(TABLES[0], "All-reduce of fp32, by backend, processes and size", grid, timed, [RULES]),
         t.make(TABLES[1], "Collectives from small to large messages", _swept(every), timed_over_sizes, [RULES]),
@@ -85,41 +81,39 @@ def _way(record: Record) -> str:
     return f"NCCL's choice ({record.values.get('connections', t.NOT_RECORDED)})" if record.ok else "NCCL's choice"
 
 
-def _place() -> list[t.Column]:
-    def asked_bytes(record: Record) -> int:
-        """What is sent is cut to what divides evenly among ranks."""
-        return size_bytes(record.factors["size_mb"], record.factors["megabyte"])
-
-    return [
-        *t.factors(operation="Operation", backend="Backend", device="Device"),
-        t.factor("transport", "Transport", _way),
-        t.factor("world_size", "Processes"),
-        t.factor("message", "Message", message),
-        t.factor("size_bytes", "Message (B)", asked_bytes),
-    ]
+def _asked_bytes(record: Record) -> int:
+    """What is sent is cut to what divides evenly among ranks."""
+    return size_bytes(record.factors["size_mb"], record.factors["megabyte"])
 
 
-def _times() -> list[t.Column]:
-    """The time of a call, its rate, and the host's clock, which alone compares backends."""
+def _on_host(record: Record) -> Summary:
+    """By the host's clock, which alone compares backends."""
+    return t.summary(record, "host_ms" if "host_ms" in record.samples else "time_ms")
 
-    def on_host(record: Record) -> Summary:
-        return t.summary(record, "host_ms" if "host_ms" in record.samples else "time_ms")
 
-    def spread(record: Record) -> float | str:
-        return t.ONE_SAMPLE if on_host(record).n == 1 else on_host(record).iqr
-
-    return [
-        *t.timed("time_ms", "Time (ms)", "Calls"),
-        t.timer("time_ms"),
-        t.rate("busbw_gb_per_s", "busbw (GB/s)", busbw, "time_ms"),
-        t.Column("host_ms", "Host clock (ms)", lambda r: on_host(r).median, spread="host_ms_iqr", spread_get=spread),
-    ]
+def _host_iqr(record: Record) -> float | str:
+    return t.ONE_SAMPLE if _on_host(record).n == 1 else _on_host(record).iqr
 
 
 def busbw(record: Record) -> float:
     """What each link carries, in GB/s."""
     sent = int(record.values["message_bytes"]), t.summary(record, "time_ms").median
     return busbw_gb_per_s(record.factors["operation"], record.factors["world_size"], *sent)
+
+
+PLACE = [
+    *t.factors(operation="Operation", backend="Backend", device="Device"),
+    t.factor("transport", "Transport", _way),
+    t.factor("world_size", "Processes"),
+    t.factor("message", "Message", message),
+    t.factor("size_bytes", "Message (B)", _asked_bytes),
+]
+TIMES = [
+    *t.timed("time_ms", "Time (ms)", "Calls"),
+    t.timer("time_ms"),
+    t.rate("busbw_gb_per_s", "busbw (GB/s)", busbw, "time_ms"),
+    t.Column("host_ms", "Host clock (ms)", lambda r: _on_host(r).median, spread="host_ms_iqr", spread_get=_host_iqr),
+]
 
 
 def _nccl(records: Iterable[Record]) -> list[t.Column]:

@@ -35,28 +35,7 @@ PUBLISHED = {"forward_ms": "Forward, {} (ms)", "backward_ms": "Backward, {} (ms)
 def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
     """The homework's grid beside published figures; the memory of one cell, item by item."""
     cells = records["attention"]
-    return [t.make(TABLES[0], "Attention in PyTorch, no head axis", cells, _columns(), [NOTE]), _accounting(cells)]
-
-
-def _columns() -> list[t.Column]:
-    return [
-        *t.factors(seq_len="Sequence length", head_dim="d_model", batch="Batch", dtype="Dtype", device="Device"),
-        *t.timed("forward_ms", "Forward (ms)"),
-        *t.timed("backward_ms", "Backward (ms)"),
-        t.count("forward_ms"),
-        *t.only(lambda record: "forward_device_ms" in record.samples, "no CUDA device", *ON_DEVICE),
-        t.gib("memory_before_backward", "Before backward"),
-        t.gib("peak_allocated", "Peak allocated"),
-        t.gib("peak_reserved", "Peak reserved", without=NO_ALLOCATOR),
-        t.derived("predicted_before_backward_gib", "Before backward, predicted (GiB)", _predicted("before_backward")),
-        t.derived("predicted_peak_gib", "Peak, predicted (GiB)", _predicted("peak")),
-        t.timer("forward_ms"),
-        *(
-            t.published("attention", source, metric, title.format(name))
-            for metric, title in PUBLISHED.items()
-            for source, name in SOURCES.items()
-        ),
-    ]
+    return [t.make(TABLES[0], "Attention in PyTorch, no head axis", cells, COLUMNS, [NOTE]), _accounting(cells)]
 
 
 def predicted_items(factors: Mapping[str, Any]) -> dict[str, Items]:
@@ -74,6 +53,26 @@ def predicted_items(factors: Mapping[str, Any]) -> dict[str, Items]:
 
 def _predicted(moment: str) -> Callable[[Record], float]:
     return lambda record: sum(predicted_items(record.factors)[moment].values()) / t.GIB
+
+
+COLUMNS = [
+    *t.factors(seq_len="Sequence length", head_dim="d_model", batch="Batch", dtype="Dtype", device="Device"),
+    *t.timed("forward_ms", "Forward (ms)"),
+    *t.timed("backward_ms", "Backward (ms)"),
+    t.count("forward_ms"),
+    *t.only(lambda record: "forward_device_ms" in record.samples, "no CUDA device", *ON_DEVICE),
+    t.gib("memory_before_backward", "Before backward"),
+    t.gib("peak_allocated", "Peak allocated"),
+    t.gib("peak_reserved", "Peak reserved", without=NO_ALLOCATOR),
+    t.derived("predicted_before_backward_gib", "Before backward, predicted (GiB)", _predicted("before_backward")),
+    t.derived("predicted_peak_gib", "Peak, predicted (GiB)", _predicted("peak")),
+    t.timer("forward_ms"),
+    *(
+        t.published("attention", source, metric, title.format(name))
+        for metric, title in PUBLISHED.items()
+        for source, name in SOURCES.items()
+    ),
+]
 
 
 def _accounting(cells: list[Record]) -> t.Table:

@@ -38,7 +38,7 @@ def table(table_id: str, records: Mapping[str, list[Record]]) -> t.Table:
     found += _eager(records.get("attention", []))
     found += _flash([one for one in records.get("flash_benchmarking", []) if one.factors["workload"] == "grid"])
     rows = [_with_ceilings(one, known) for one in found]
-    return t.make(table_id, "Rates against the roofline", rows, _columns(), [NOTE])
+    return t.make(table_id, "Rates against the roofline", rows, COLUMNS, [NOTE])
 
 
 # What stands there; values: flop, bytes
@@ -132,22 +132,6 @@ def _with_ceilings(row: Record, known: Ceilings) -> Record:
 # Columns
 
 
-def _columns() -> list[t.Column]:
-    def known(**titles: str) -> list[t.Column]:
-        return [t.value(name, title, without=NOT_KNOWN) for name, title in titles.items()]
-
-    return [
-        *t.factors(**FACTORS),
-        *t.timed("time_ms", "Time (ms)", "n"),
-        *t.values(tflop="FLOP (TFLOP)", gb="Bytes, least (GB)", intensity="FLOP/byte"),
-        t.rate("tflop_per_s", "Rate (TFLOP/s)", _tflop_per_s, "time_ms"),
-        *known(peak_tflop_per_s="Peak (TFLOP/s)", memory_gb_per_s="Memory (GB/s)"),
-        *known(bound_tflop_per_s="Bound (TFLOP/s)", bound_by="Bound by"),
-        t.rate("share_percent", "Share of the bound (%)", _share_percent, "time_ms"),
-        t.timer("time_ms"),
-    ]
-
-
 def _tflop_per_s(record: Record) -> float:
     return float(record.values["flop"]) / t.summary(record, "time_ms").median * 1e3 / TERA
 
@@ -155,3 +139,17 @@ def _tflop_per_s(record: Record) -> float:
 def _share_percent(record: Record) -> float | str:
     bound = record.values.get("bound_tflop_per_s")
     return NOT_KNOWN if bound is None else 100 * _tflop_per_s(record) / bound
+
+
+COLUMNS = [
+    *t.factors(**FACTORS),
+    *t.timed("time_ms", "Time (ms)", "n"),
+    *t.values(tflop="FLOP (TFLOP)", gb="Bytes, least (GB)", intensity="FLOP/byte"),
+    t.rate("tflop_per_s", "Rate (TFLOP/s)", _tflop_per_s, "time_ms"),
+    t.value("peak_tflop_per_s", "Peak (TFLOP/s)", without=NOT_KNOWN),
+    t.value("memory_gb_per_s", "Memory (GB/s)", without=NOT_KNOWN),
+    t.value("bound_tflop_per_s", "Bound (TFLOP/s)", without=NOT_KNOWN),
+    t.value("bound_by", "Bound by", without=NOT_KNOWN),
+    t.rate("share_percent", "Share of the bound (%)", _share_percent, "time_ms"),
+    t.timer("time_ms"),
+]

@@ -32,34 +32,9 @@ def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
     products = [one for one in records["calibration"] if one.factors["workload"] == PRODUCT]
     others = [one for one in records["calibration"] if one.factors["workload"] != PRODUCT]
     return [
-        t.make(TABLES[0], "Products by dtype and size", products, _products(), [PRODUCTS_NOTE]),
-        t.make(TABLES[1], "Bandwidths", others, _bandwidths(), [BANDWIDTHS_NOTE]),
+        t.make(TABLES[0], "Products by dtype and size", products, PRODUCTS, [PRODUCTS_NOTE]),
+        t.make(TABLES[1], "Bandwidths", others, BANDWIDTHS, [BANDWIDTHS_NOTE]),
         roofline.table(TABLES[2], records),
-    ]
-
-
-def _products() -> list[t.Column]:
-    return [
-        *t.factors(matrix_size="Rows and columns", dtype="Dtype", device="Device"),
-        *t.timed("product_ms", "Time (ms)", "n"),
-        t.rate("rate", "Rate (TFLOP/s)", _rate, "product_ms"),
-        *_against_sheet("TFLOP/s"),
-        t.value("relative_error", "Error against float64"),
-        t.timer("product_ms"),
-    ]
-
-
-def _bandwidths() -> list[t.Column]:
-    return [
-        t.factor("work", "Work", _work),
-        t.factor("device", "Device", _device),
-        t.factor("size_mib", "Size (MiB)"),
-        *t.timed("time_ms", "Time (ms)", "n"),
-        t.timer("time_ms"),
-        t.derived("rate", "Rate (GB/s)", _rate, spread="rate_iqr"),
-        t.derived("rate_iqr", "IQR (GB/s)", _rate_iqr),
-        *_against_sheet("GB/s"),
-        t.derived("by_way_of", "Path", _way, exact=True),
     ]
 
 
@@ -132,3 +107,24 @@ def _printed(record: Record) -> tuple[float, str] | None:
         return None if peak is None else (peak.flop_per_s / TERA, peak.source)
     found = peak_bandwidth(record.gpu, MEMORY if kind == MEMORY else PCIE)
     return None if found is None else (found.bytes_per_s / GB, found.source)
+
+
+PRODUCTS = [
+    *t.factors(matrix_size="Rows and columns", dtype="Dtype", device="Device"),
+    *t.timed("product_ms", "Time (ms)", "n"),
+    t.rate("rate", "Rate (TFLOP/s)", _rate, "product_ms"),
+    *_against_sheet("TFLOP/s"),
+    t.value("relative_error", "Error against float64"),
+    t.timer("product_ms"),
+]
+BANDWIDTHS = [
+    t.factor("work", "Work", _work),
+    t.factor("device", "Device", _device),
+    t.factor("size_mib", "Size (MiB)"),
+    *t.timed("time_ms", "Time (ms)", "n"),
+    t.timer("time_ms"),
+    t.derived("rate", "Rate (GB/s)", _rate, spread="rate_iqr"),
+    t.derived("rate_iqr", "IQR (GB/s)", _rate_iqr),
+    *_against_sheet("GB/s"),
+    t.derived("by_way_of", "Path", _way, exact=True),
+]

@@ -72,11 +72,11 @@ def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
     modelled = [row for cell in cells for row in overhead(cell)]
     traced = [row for row in rows if row.factors["traced"] and _variant(row) in v.traced(_variants(row))]
     return [
-        t.make(TABLES[0], "Ranks against a single process", rows, _checked(), [CHECK_NOTE]),
-        t.make(TABLES[1], "Step and communication", rows, _benchmark(), [STEP_NOTE]),
-        t.make(TABLES[2], "Phases of a step", phased, _phases(), [PHASES_NOTE]),
-        t.make(TABLES[3], "Traced steps", traced, _timeline(), [TIMELINE_NOTE]),
-        t.make(TABLES[4], "The model of the overhead", modelled, _overhead(), [OVERHEAD_NOTE]),
+        t.make(TABLES[0], "Ranks against a single process", rows, CHECKED, [CHECK_NOTE]),
+        t.make(TABLES[1], "Step and communication", rows, BENCHMARK, [STEP_NOTE]),
+        t.make(TABLES[2], "Phases of a step", phased, PHASES, [PHASES_NOTE]),
+        t.make(TABLES[3], "Traced steps", traced, TIMELINE, [TIMELINE_NOTE]),
+        t.make(TABLES[4], "The model of the overhead", modelled, OVERHEAD, [OVERHEAD_NOTE]),
         t.make(TABLES[5], "Spans of the traced steps", [one for row in traced for one in spans(row)], SPANS),
     ]
 
@@ -209,80 +209,65 @@ def _modelled(row: Record, fit: OverheadFit | str) -> dict[str, Any]:
 # --- columns ----------------------------------------------------------------------------------------------------
 
 
-def _checked() -> list[t.Column]:
-    return [
-        *EVERY,
-        t.value("error", "Largest relative error"),
-        t.derived("allowed", "Allowed", lambda r: v.TOLERANCE[r.factors["dtype"]], exact=True),
-    ]
+CHECKED = [
+    *EVERY,
+    t.value("error", "Largest relative error"),
+    t.derived("allowed", "Allowed", lambda r: v.TOLERANCE[r.factors["dtype"]], exact=True),
+]
+# A step and its communication, as the homework asks for them.
+BENCHMARK = [
+    *EVERY,
+    *t.timed("step_ms", "Step (ms)"),
+    t.rounded("spent_ms", "Communicating after backward (ms)", "spent_spread"),
+    t.rounded("spent_percent", "Share of the step that waits (%)", "spent_percent_spread"),
+    t.rounded("exposed_ms", "Exposed (ms)", "exposed_spread"),
+    *t.unshown(*LIMITS),
+    t.value("all_reduces", "All-reduces", exact=True, without="PyTorch's own"),
+    t.value("turns", "Turns", exact=True),
+    t.count("step_ms"),
+    t.timer("step_ms"),
+    *(t.published("ddp", *one) for one in PUBLISHED),
+]
 
 
-def _benchmark() -> list[t.Column]:
-    """A step and its communication, as the homework asks for them."""
-    return [
-        *EVERY,
-        *t.timed("step_ms", "Step (ms)"),
-        t.rounded("spent_ms", "Communicating after backward (ms)", "spent_spread"),
-        t.rounded("spent_percent", "Share of the step that waits (%)", "spent_percent_spread"),
-        t.rounded("exposed_ms", "Exposed (ms)", "exposed_spread"),
-        *t.unshown(*LIMITS),
-        t.value("all_reduces", "All-reduces", exact=True, without="PyTorch's own"),
-        t.value("turns", "Turns", exact=True),
-        t.count("step_ms"),
-        t.timer("step_ms"),
-        *(t.published("ddp", *one) for one in PUBLISHED),
-    ]
+def _copies(row: Record) -> float | str:
+    return t.summary(row, "copies_ms").median if "copies_ms" in row.samples else "none"
 
 
-def _phases() -> list[t.Column]:
-    """Where a step goes, of implementations whose phases are timed."""
-
-    def copies(row: Record) -> float | str:
-        return t.summary(row, "copies_ms").median if "copies_ms" in row.samples else "none"
-
-    return [
-        *CELL,
-        IMPLEMENTATION,
-        t.median("forward_ms", "Forward (ms)"),
-        t.median("backward_ms", "Backward (ms)"),
-        t.median("communication_ms", "After backward, communication (ms)"),
-        t.median("optimizer_ms", "Optimizer (ms)"),
-        t.derived("copies_ms", "Copies of it (ms)", copies),
-        t.median("marked_step_ms", "Step, waiting for each phase (ms)"),
-        t.count("communication_ms"),
-    ]
+def _hidden(row: Record) -> float:
+    return 100 * float(row.values["traced_both_ms"]) / float(row.values["traced_communication_ms"])
 
 
-def _timeline() -> list[t.Column]:
-    """A traced step in figures."""
-
-    def hidden(record: Record) -> float:
-        return 100 * float(record.values["traced_both_ms"]) / float(record.values["traced_communication_ms"])
-
-    return [
-        *EVERY,
-        *t.values(traced_step_ms="Traced step (ms)", traced_compute_ms="Computing (ms)"),
-        *t.values(traced_communication_ms="Communicating (ms)", traced_both_ms="Both at once (ms)"),
-        t.derived("hidden_percent", "Communication beside compute (%)", hidden),
-        t.value("trace_tool", "Traced by", exact=True),
-    ]
-
-
-def _overhead() -> list[t.Column]:
-    """The model's points and what it says; compared with exposed communication, and rounded as that is."""
-
-    return [
-        *EVERY,
-        t.value("bucket_count", "n_b", exact=True),
-        t.rounded("exposed_ms", "Exposed (ms)", "exposed_spread"),
-        *t.unshown(*LIMITS),
-        t.value("model_ms", "Model (ms)"),
-        replace(t.value("residual_ms", "Measured less model (ms)"), spread="exposed_ms_spread"),
-        t.value("gradient_bytes", "s (MB)", 1e-6, "gradient_mb"),
-        *t.values(bandwidth="w (GB/s)", call_us="o (µs)", best_bucket_mb="Best bucket, predicted (MB)"),
-    ]
-
-
+# Where a step goes, of implementations whose phases are timed.
+PHASES = [
+    *CELL,
+    IMPLEMENTATION,
+    t.median("forward_ms", "Forward (ms)"),
+    t.median("backward_ms", "Backward (ms)"),
+    t.median("communication_ms", "After backward, communication (ms)"),
+    t.median("optimizer_ms", "Optimizer (ms)"),
+    t.derived("copies_ms", "Copies of it (ms)", _copies),
+    t.median("marked_step_ms", "Step, waiting for each phase (ms)"),
+    t.count("communication_ms"),
+]
+TIMELINE = [
+    *EVERY,
+    *t.values(traced_step_ms="Traced step (ms)", traced_compute_ms="Computing (ms)"),
+    *t.values(traced_communication_ms="Communicating (ms)", traced_both_ms="Both at once (ms)"),
+    t.derived("hidden_percent", "Communication beside compute (%)", _hidden),
+    t.value("trace_tool", "Traced by", exact=True),
+]
+# The model's points and what it says; compared with exposed communication, and rounded as that is.
+OVERHEAD = [
+    *EVERY,
+    t.value("bucket_count", "n_b", exact=True),
+    t.rounded("exposed_ms", "Exposed (ms)", "exposed_spread"),
+    *t.unshown(*LIMITS),
+    t.value("model_ms", "Model (ms)"),
+    replace(t.value("residual_ms", "Measured less model (ms)"), spread="exposed_ms_spread"),
+    t.value("gradient_bytes", "s (MB)", 1e-6, "gradient_mb"),
+    *t.values(bandwidth="w (GB/s)", call_us="o (µs)", best_bucket_mb="Best bucket, predicted (MB)"),
+]
 SPANS = [
     *EVERY,
     *t.factors(lane="Lane", span="Span"),

@@ -53,15 +53,13 @@ def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
     passes = _single_passes(record for record in cells if record.factors["seq_len"] == context)
     at = f", context {context}" if context else ""
     return [
-        t.make(TABLES[0], "Forward, backward and AdamW step", cells, _time_columns(), [TIMER_NOTE]),
-        t.make(TABLES[1], "Tokens a second and model FLOP utilisation", cells, _rate_columns(), [RATE_NOTE]),
+        t.make(TABLES[0], "Forward, backward and AdamW step", cells, TIMES, [TIMER_NOTE]),
+        t.make(TABLES[1], "Tokens a second and model FLOP utilisation", cells, RATES, [RATE_NOTE]),
         t.make(TABLES[2], f"Passes by precision, beside write-ups{at}", passes, _pass_columns(passes), [PASSES_NOTE]),
     ]
 
 
 SETTING = t.factors(seq_len="Context", batch="Batch")
-
-
 FACTORS = [t.factor("size", "Size"), *SETTING, *t.factors(dtype="Dtype", device="Device")]
 
 
@@ -73,36 +71,23 @@ def _spread_columns(sample: str, title: str) -> list[t.Column]:
     ]
 
 
-def _time_columns() -> list[t.Column]:
-    return [
-        *FACTORS,
-        *_spread_columns("forward_ms", "Forward"),
-        *_spread_columns("backward_ms", "Backward"),
-        *_spread_columns("optimizer_ms", "Optimizer"),
-        t.median("forward_no_grad_ms", "Forward under no_grad (ms)"),
-        *t.timed("full_step_ms", "Full step (ms)"),
-        t.count("forward_ms"),
-        *t.settings("warmup_steps"),
-        t.published("end_to_end", "brandon-snider", "forward_ms", "Forward, brandon-snider (ms)"),
-        t.published("end_to_end", "brandon-snider", "backward_ms", "Backward, brandon-snider (ms)"),
-        t.published("end_to_end", "damek", "forward_no_grad_ms", "Forward under no_grad, damek (ms)"),
-        t.published("end_to_end", "damek", "forward_backward_ms", "Forward and backward, damek (ms)"),
-    ]
+TIMES = [
+    *FACTORS,
+    *_spread_columns("forward_ms", "Forward"),
+    *_spread_columns("backward_ms", "Backward"),
+    *_spread_columns("optimizer_ms", "Optimizer"),
+    t.median("forward_no_grad_ms", "Forward under no_grad (ms)"),
+    *t.timed("full_step_ms", "Full step (ms)"),
+    t.count("forward_ms"),
+    *t.settings("warmup_steps"),
+    t.published("end_to_end", "brandon-snider", "forward_ms", "Forward, brandon-snider (ms)"),
+    t.published("end_to_end", "brandon-snider", "backward_ms", "Backward, brandon-snider (ms)"),
+    t.published("end_to_end", "damek", "forward_no_grad_ms", "Forward under no_grad, damek (ms)"),
+    t.published("end_to_end", "damek", "forward_backward_ms", "Forward and backward, damek (ms)"),
+]
 
 
 # --- rates ----------------------------------------------------------------------------------------------------------
-
-
-def _rate_columns() -> list[t.Column]:
-    return [
-        *FACTORS,
-        *t.timed("full_step_ms", "Full step (ms)"),
-        t.rate("tokens_per_s", "Tokens/s", lambda r: _tokens(r) / _step_s(r), "full_step_ms"),
-        t.derived("step_tflop", "FLOP of a step (TFLOP)", lambda r: _step_flop(r) / TERA),
-        t.rate("tflop_per_s", "TFLOP/s", _tflop_per_s, "full_step_ms"),
-        t.rate("mfu_percent", "MFU (%)", lambda r: mfu_percent(r, _step_flop(r), _step_s(r)), "full_step_ms"),
-        t.count("full_step_ms"),
-    ]
 
 
 def _step_s(record: Record) -> float:
@@ -119,8 +104,15 @@ def _step_flop(record: Record) -> float:
     return float(flops.palm_flop_per_token(SIZES[size], seq_len) * _tokens(record))
 
 
-def _tflop_per_s(record: Record) -> float:
-    return _step_flop(record) / TERA / _step_s(record)
+RATES = [
+    *FACTORS,
+    *t.timed("full_step_ms", "Full step (ms)"),
+    t.rate("tokens_per_s", "Tokens/s", lambda r: _tokens(r) / _step_s(r), "full_step_ms"),
+    t.derived("step_tflop", "FLOP of a step (TFLOP)", lambda r: _step_flop(r) / TERA),
+    t.rate("tflop_per_s", "TFLOP/s", lambda r: _step_flop(r) / TERA / _step_s(r), "full_step_ms"),
+    t.rate("mfu_percent", "MFU (%)", lambda r: mfu_percent(r, _step_flop(r), _step_s(r)), "full_step_ms"),
+    t.count("full_step_ms"),
+]
 
 
 # --- precisions -----------------------------------------------------------------------------------------------------

@@ -49,8 +49,8 @@ def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
         for workload in ("grid", "leaderboard")
     )
     return [
-        t.make(TABLES[0], "The leaderboard's problem", leaderboard(board), _leaderboard(), [BOARD_NOTE]),
-        t.make(TABLES[1], "Every cell of attention", grid, _cells(), [CELLS_NOTE]),
+        t.make(TABLES[0], "The leaderboard's problem", leaderboard(board), BOARD, [BOARD_NOTE]),
+        t.make(TABLES[1], "Every cell of attention", grid, CELLS, [CELLS_NOTE]),
     ]
 
 
@@ -93,22 +93,6 @@ def leaderboard(cells: Iterable[Record]) -> list[Record]:
     return found
 
 
-def _leaderboard() -> list[t.Column]:
-    shape = {"batch": "Batch", "heads": "Heads", "seq_len": "Sequence length", "head_dim": "d", "dtype": "Dtype"}
-
-    return [
-        t.factor("entry", "Entry"),
-        *t.factors(**shape, causal="Causal"),
-        t.median("both_ms", "Forward and backward (ms)"),
-        *t.only(_is_measured, "none", t.iqr("both_ms"), replace(t.count("both_ms"), name="n")),
-        t.derived("closure_ms", "By the handout's closure, mean (ms)", _closure),
-        _rate("both", "Rate (TFLOP/s)", "tflop_per_s"),
-        t.value("hardware", "Hardware", exact=True, without="this site"),
-        t.value("standing", "Standing", exact=True, without="measured here"),
-        t.timer("both_ms"),
-    ]
-
-
 def _is_measured(record: Record) -> bool:
     return record.origin != "published"
 
@@ -125,34 +109,45 @@ def _closure(record: Record) -> Any:
     return t.NOT_RECORDED if asked else "not timed so"
 
 
+BOARD = [
+    t.factor("entry", "Entry"),
+    *t.factors(batch="Batch", heads="Heads", seq_len="Sequence length", head_dim="d", dtype="Dtype", causal="Causal"),
+    t.median("both_ms", "Forward and backward (ms)"),
+    *t.only(_is_measured, "none", t.iqr("both_ms"), replace(t.count("both_ms"), name="n")),
+    t.derived("closure_ms", "By the handout's closure, mean (ms)", _closure),
+    _rate("both", "Rate (TFLOP/s)", "tflop_per_s"),
+    t.value("hardware", "Hardware", exact=True, without="this site"),
+    t.value("standing", "Standing", exact=True, without="measured here"),
+    t.timer("both_ms"),
+]
+
 # Every cell
 
-
-def _cells() -> list[t.Column]:
-    """All that a cell gave."""
-    launched = [t.median(f"{one}_launched_ms", f"{word} with launches (ms)") for one, word in PASSES.items()]
-    launched.append(replace(t.count("both_launched_ms"), kind="unshown"))
-    return [
-        *PROBLEM,
-        t.factor("implementation", "Implementation"),
-        *(column for one, word in PASSES.items() for column in t.timed(f"{one}_ms", f"{word} (ms)")),
-        t.count("both_ms"),
-        *t.only(lambda r: r.has(device="cuda"), "in the host clock", *launched),
-        *(_rate(one, f"{word} (TFLOP/s)") for one, word in PASSES.items()),
-        *t.only(
-            lambda r: bool(backends.named(r.factors["implementation"]).sdpa),
-            "not SDPA",
-            t.value("sdpa_backend", "Backend that SDPA took", exact=True),
-        ),
-        t.value("largest_relative_error", "Largest error against float64"),
-        t.timer("both_ms"),
-        replace(t.value("no_graph", "Why not by graph replay", exact=True, without="none"), kind="unshown"),
-        *(
-            t.published(EXPERIMENT, source, metric, f"{word}, {name} (ms)")
-            for metric, word in zip(("forward_ms", "backward_ms", ENTRY_METRIC), PASSES.values(), strict=True)
-            for source, name in SOURCES.items()
-        ),
-    ]
+LAUNCHED = [
+    *(t.median(f"{one}_launched_ms", f"{word} with launches (ms)") for one, word in PASSES.items()),
+    replace(t.count("both_launched_ms"), kind="unshown"),
+]
+CELLS = [
+    *PROBLEM,
+    t.factor("implementation", "Implementation"),
+    *(column for one, word in PASSES.items() for column in t.timed(f"{one}_ms", f"{word} (ms)")),
+    t.count("both_ms"),
+    *t.only(lambda r: r.has(device="cuda"), "in the host clock", *LAUNCHED),
+    *(_rate(one, f"{word} (TFLOP/s)") for one, word in PASSES.items()),
+    *t.only(
+        lambda r: bool(backends.named(r.factors["implementation"]).sdpa),
+        "not SDPA",
+        t.value("sdpa_backend", "Backend that SDPA took", exact=True),
+    ),
+    t.value("largest_relative_error", "Largest error against float64"),
+    t.timer("both_ms"),
+    replace(t.value("no_graph", "Why not by graph replay", exact=True, without="none"), kind="unshown"),
+    *(
+        t.published(EXPERIMENT, source, metric, f"{word}, {name} (ms)")
+        for metric, word in zip(("forward_ms", "backward_ms", ENTRY_METRIC), PASSES.values(), strict=True)
+        for source, name in SOURCES.items()
+    ),
+]
 
 
 # The figure

@@ -49,8 +49,8 @@ def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
     homework = [r for group in groups for r in [r for r in group if r.has(cache="warm")] or group]
     return [
         t.make(TABLES[0], "Training from seven formats", homework, _formats(homework), [FORMATS_NOTE]),
-        t.make(TABLES[1], "Constructor, loader wait, copy and compute apart", cells, _parts(), [PARTS_NOTE]),
-        t.make(TABLES[2], "Reading single random samples", cells, _reads(), [READS_NOTE]),
+        t.make(TABLES[1], "Constructor, loader wait, copy and compute apart", cells, PARTS, [PARTS_NOTE]),
+        t.make(TABLES[2], "Reading single random samples", cells, READS, [READS_NOTE]),
     ]
 
 
@@ -108,36 +108,30 @@ def _resident(shares: Callable[[Record], Sequence[float | None]]) -> t.Column:
     return t.derived("resident_before_percent", "In page cache before (%)", percent)
 
 
-def _parts() -> list[t.Column]:
-    """Of the table that takes the training time apart."""
-
-    def loader_share(record: Record) -> float | str:
-        parts = [sum(map(sum, record.samples[f"{part}_s"])) for part in ("loader_wait", "copy", "compute")]
-        return 100 * parts[0] / sum(parts) if sum(parts) else "too short to tell"
-
-    return [
-        *_factors("training_samples"),
-        _resident(lambda r: [r.values.get("resident_share_before")]),
-        t.median("constructor_s", "Constructor (s)"),
-        *t.timed("loader_wait_s", "Loader wait, an epoch (s)"),
-        *t.timed("copy_s", "Copy, an epoch (s)"),
-        *t.timed("compute_s", "Compute, an epoch (s)"),
-        t.count("loader_wait_s"),
-        t.derived("loader_share_percent", "Loader wait of the epoch (%)", loader_share),
-    ]
+def _loader_share(record: Record) -> float | str:
+    parts = [sum(map(sum, record.samples[f"{part}_s"])) for part in ("loader_wait", "copy", "compute")]
+    return 100 * parts[0] / sum(parts) if sum(parts) else "too short to tell"
 
 
-def _reads() -> list[t.Column]:
-    """Of the table of single samples."""
-    return [
-        *_factors("read_samples"),
-        _resident(lambda r: r.series["resident_share_before_read"]),
-        *t.timed("open_ms", "Open (ms)", "n"),
-        *t.timed("read_ms", "Read (ms)"),
-        t.count("read_ms"),
-        t.derived("sample_kib", "A sample (KiB)", lambda r: float(r.values["raw_bytes"] / r.factors["samples"]) / KIB),
-        t.value("decoded_bytes_per_sample", "Decoded for it (KiB)", 1 / KIB, "decoded_kib"),
-    ]
+PARTS = [
+    *_factors("training_samples"),
+    _resident(lambda r: [r.values.get("resident_share_before")]),
+    t.median("constructor_s", "Constructor (s)"),
+    *t.timed("loader_wait_s", "Loader wait, an epoch (s)"),
+    *t.timed("copy_s", "Copy, an epoch (s)"),
+    *t.timed("compute_s", "Compute, an epoch (s)"),
+    t.count("loader_wait_s"),
+    t.derived("loader_share_percent", "Loader wait of the epoch (%)", _loader_share),
+]
+READS = [
+    *_factors("read_samples"),
+    _resident(lambda r: r.series["resident_share_before_read"]),
+    *t.timed("open_ms", "Open (ms)", "n"),
+    *t.timed("read_ms", "Read (ms)"),
+    t.count("read_ms"),
+    t.derived("sample_kib", "A sample (KiB)", lambda r: float(r.values["raw_bytes"] / r.factors["samples"]) / KIB),
+    t.value("decoded_bytes_per_sample", "Decoded for it (KiB)", 1 / KIB, "decoded_kib"),
+]
 
 
 def figures(tables: Mapping[str, t.Table]) -> list[f.Figure]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cache
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -25,7 +25,6 @@ from perfscribe.show import tables as t
 
 TABLES, FIGURES = SHOWN.tables, SHOWN.figures
 FACTORS = t.factors(size="Size", seq_len="Context", mode="Mode", dtype="Dtype", batch="Batch", device="Device")
-WITHOUT_MODE = [one for one in FACTORS if one.name != "mode"]
 PHASES = ("forward", "backward", "optimizer")
 SHOWN_GROUPS = 3
 GROUP_FIELDS = ("size_bytes", "count", "phase", "kind", "frame", "below")
@@ -59,10 +58,10 @@ def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
     forward = [record for record in cells if record.has(mode="forward")]
     largest = t.expanded(_longest(cells), ["rank"], _largest)
     return [
-        t.make(TABLES[0], "Peak memory by phase", cells, _peak_columns(), [PEAK_NOTE]),
-        t.make(TABLES[1], "A tensor of the residual stream", forward, _residual_columns(), [RESIDUAL_NOTE]),
+        t.make(TABLES[0], "Peak memory by phase", cells, PEAKS, [PEAK_NOTE]),
+        t.make(TABLES[1], "A tensor of the residual stream", forward, RESIDUAL, [RESIDUAL_NOTE]),
         t.make(TABLES[2], "Largest allocations", largest, LARGEST, [LARGEST_NOTE]),
-        t.make(TABLES[3], "Recorded histories", cells, _timeline_columns()),
+        t.make(TABLES[3], "Recorded histories", cells, TIMELINE),
     ]
 
 
@@ -89,58 +88,52 @@ def _predicted(load: Workload, mode: str) -> dict[str, Items]:
     return memory.step_phase_peaks(load, "foreach" if load.device == "cuda" else "for-loop")
 
 
-def _predicted_bytes(record: Record) -> int:
+def _predicted_gib(record: Record) -> float:
     """Of the whole pass."""
-    return max(memory.total_bytes(phase) for phase in predicted(record).values())
+    return max(memory.total_bytes(phase) for phase in predicted(record).values()) / t.GIB
 
 
-def _peak_columns() -> list[t.Column]:
-    """Peak by phase; of the whole beside its prediction and published ones."""
+def _published(source: str, record: Record) -> Any:
     known = references.load("memory_profiling")
+    metrics = METRICS[record.factors["mode"]]
+    found = (references.shown(known, source, metric, record.factors) for metric in metrics)
+    return next((one for one in found if one != "none"), "none")
 
-    def of_source(source: str) -> Callable[[Record], Any]:
-        def get(record: Record) -> Any:
-            for metric in METRICS[record.factors["mode"]]:
-                if found := references.of_source(known, source, metric, record.factors):
-                    return found.shown
-            return "none"
 
-        return get
-
-    return [
-        *FACTORS,
-        *(t.gib(f"{one}_peak", one.capitalize(), one, NO_PHASE) for one in PHASES),
-        t.gib("peak", "Peak"),
-        t.gib("reserved", "Reserved", without="no caching allocator"),
-        t.derived("predicted_gib", "Predicted (GiB)", lambda record: _predicted_bytes(record) / t.GIB),
-        *(
-            t.quoted(f"peak_{source}", f"{references.short(source)} ({unit})", of_source(source))
-            for source, unit in SOURCES.items()
-        ),
-    ]
+# Peak by phase; of the whole beside its prediction and published ones.
+PEAKS = [
+    *FACTORS,
+    *(t.gib(f"{one}_peak", one.capitalize(), one, NO_PHASE) for one in PHASES),
+    t.gib("peak", "Peak"),
+    t.gib("reserved", "Reserved", without="no caching allocator"),
+    t.derived("predicted_gib", "Predicted (GiB)", _predicted_gib),
+    *(
+        t.quoted(f"peak_{source}", f"{references.short(source)} ({unit})", partial(_published, source))
+        for source, unit in SOURCES.items()
+    ),
+]
 
 
 # --- blocks ---------------------------------------------------------------------------------------------------------
 
 
-def _residual_columns() -> list[t.Column]:
-    """The size of one tensor of the residual stream, derived and recorded."""
+def _derivation(record: Record) -> str:
+    factors = record.factors
+    return f"{factors['batch']} · {factors['seq_len']} · {SIZES[factors['size']].d_model} · 4 B"
 
-    def derivation(record: Record) -> str:
-        factors = record.factors
-        return f"{factors['batch']} · {factors['seq_len']} · {SIZES[factors['size']].d_model} · 4 B"
 
-    def expected(record: Record) -> float:
-        factors = record.factors
-        return memory.residual_stream_bytes(SIZES[factors["size"]], factors["batch"], factors["seq_len"]) / t.MIB
+def _residual_mib(record: Record) -> float:
+    factors = record.factors
+    return memory.residual_stream_bytes(SIZES[factors["size"]], factors["batch"], factors["seq_len"]) / t.MIB
 
-    return [
-        *WITHOUT_MODE,
-        t.derived("derivation", "Derivation", derivation),
-        t.derived("expected_mib", "Derived (MiB)", expected),
-        t.value("residual_bytes", "Recorded (MiB)", 1 / t.MIB, "recorded_mib", without="no such allocation"),
-        t.published("memory_profiling", "cs336-writeup-002", "residual_stream_mib", "Published (MiB)"),
-    ]
+
+RESIDUAL = [
+    *(one for one in FACTORS if one.name != "mode"),
+    t.derived("derivation", "Derivation", _derivation),
+    t.derived("expected_mib", "Derived (MiB)", _residual_mib),
+    t.value("residual_bytes", "Recorded (MiB)", 1 / t.MIB, "recorded_mib", without="no such allocation"),
+    t.published("memory_profiling", "cs336-writeup-002", "residual_stream_mib", "Published (MiB)"),
+]
 
 
 def _longest(cells: Sequence[Record]) -> list[Record]:
@@ -169,15 +162,6 @@ LARGEST = [
 # --- timelines ------------------------------------------------------------------------------------------------------
 
 
-def _timeline_columns() -> list[t.Column]:
-    """How much was recorded, and, unshown, the course itself."""
-    return [
-        *FACTORS,
-        t.value("changes", "Allocations and frees", exact=True),
-        t.Column("timeline", "Course, as JSON", _course, kind="unshown", exact=True),
-    ]
-
-
 def _course(record: Record) -> str:
     moments = record.series["change"]
     courses = {kind: record.series[f"course_{number}"] for number, kind in enumerate(kinds.KINDS)}
@@ -189,6 +173,12 @@ def _course(record: Record) -> str:
     }
     return json.dumps(content, separators=(",", ":"))
 
+
+TIMELINE = [
+    *FACTORS,
+    t.value("changes", "Allocations and frees", exact=True),
+    t.Column("timeline", "Course, as JSON", _course, kind="unshown", exact=True),
+]
 
 # From the bottom: what stays first.
 COLOURS = {

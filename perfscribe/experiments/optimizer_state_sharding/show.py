@@ -67,10 +67,10 @@ def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
     moments = [replace(row, factors={**row.factors, "moment": moment}) for row in each for moment in MOMENT_NAMES]
     sharded = [row for row in moments if row.factors["implementation"] != m.UNSHARDED]
     return [
-        t.make(TABLES[0], "Memory with and without sharding", each, _memory(), [MEMORY_NOTE]),
-        t.make(TABLES[1], "What the memory consists of", moments, _kinds(), [KIND_NOTE]),
-        t.make(TABLES[2], "Memory saved", sharded, _saved(), [SAVED_NOTE]),
-        t.make(TABLES[3], "Times with and without sharding", each, _times(), [TIME_NOTE]),
+        t.make(TABLES[0], "Memory with and without sharding", each, MEMORY, [MEMORY_NOTE]),
+        t.make(TABLES[1], "What the memory consists of", moments, KINDS, [KIND_NOTE]),
+        t.make(TABLES[2], "Memory saved", sharded, SAVED, [SAVED_NOTE]),
+        t.make(TABLES[3], "Times with and without sharding", each, TIMES, [TIME_NOTE]),
         t.make(TABLES[4], "Beside ZeRO stage 1", by_scheme(cells), SCHEMES, [SCHEME_NOTE]),
     ]
 
@@ -130,86 +130,63 @@ def _factors(*more: t.Column) -> list[t.Column]:
 
 
 AVERAGING, MOMENT = t.factor("wrapper", "Averaging"), t.named("moment", "When", MOMENT_NAMES)
-
-
 _published = partial(t.published, "optimizer_state_sharding", SOURCE)
 
 
-def _memory() -> list[t.Column]:
-    """Memory at each moment."""
-
-    def held(moment: str) -> t.Column:
-        return t.derived(f"{moment}_gib", MOMENT_TITLES[moment], lambda record: held_bytes(record, moment) / t.GIB)
-
-    return [
-        *_factors(AVERAGING),
-        *map(held, m.MOMENTS),
-        t.gib("outside", "Beyond the allocator", without="no GPU"),
-        *(_published(metric, title) for metric, title in PUBLISHED_MEMORY.items()),
-    ]
+def _held(moment: str) -> t.Column:
+    return t.derived(f"{moment}_gib", MOMENT_TITLES[moment], lambda record: held_bytes(record, moment) / t.GIB)
 
 
-def _now_bytes(record: Record) -> int:
-    return held_bytes(record, record.factors["moment"])
+def _now_gib(record: Record) -> float:
+    return held_bytes(record, record.factors["moment"]) / t.GIB
 
 
-def _kinds() -> list[t.Column]:
-    """Memory by kind."""
+def _of_kind(kind: str) -> t.Column:
+    def get(record: Record) -> float:
+        return float(record.series[f"{record.factors['moment']}_bytes"][m.KINDS.index(kind)]) / t.GIB
 
-    def of_kind(kind: str) -> t.Column:
-        def get(record: Record) -> float:
-            return float(record.series[f"{record.factors['moment']}_bytes"][m.KINDS.index(kind)]) / t.GIB
-
-        return t.derived(drawings.kind_column(kind), f"{kind[0].upper()}{kind[1:]} (GiB)", get)
-
-    return [
-        *_factors(),
-        MOMENT,
-        *map(of_kind, m.KINDS),
-        t.derived("sum_gib", "Sum (GiB)", lambda r: _now_bytes(r) / t.GIB),
-    ]
+    return t.derived(drawings.kind_column(kind), f"{kind[0].upper()}{kind[1:]} (GiB)", get)
 
 
-def _saved() -> list[t.Column]:
-    """What sharding saves, and what it should."""
-
-    def saved(record: Record) -> int:
-        unsharded: int = sum(record.series[f"{m.UNSHARDED}_{record.factors['moment']}_bytes"])
-        return unsharded - _now_bytes(record)
-
-    def predicted(record: Record) -> int:
-        names = (m.UNSHARDED, record.factors["implementation"])
-        plain, ours = (predicted_bytes(record, record.factors["moment"], name) for name in names)
-        return plain - ours
-
-    return [
-        *_factors(),
-        MOMENT,
-        t.derived("saved_gib", "Saved (GiB)", lambda r: saved(r) / t.GIB),
-        t.derived("predicted_gib", "Predicted (GiB)", lambda r: predicted(r) / t.GIB),
-    ]
+def _saved_gib(record: Record) -> float:
+    unsharded: int = sum(record.series[f"{m.UNSHARDED}_{record.factors['moment']}_bytes"])
+    return unsharded / t.GIB - _now_gib(record)
 
 
-def _times() -> list[t.Column]:
-    """Step and optimizer times; the parts of ours."""
-    parts = {"update_ms": "Update (ms)", "exchange_ms": "Exchange (ms)"}
-    medians = [t.median(name, title) for name, title in parts.items()]
-    off_by = t.derived("off_by", "Off by", lambda record: f"{record.values['difference']:.2g}", exact=True)
-    return [
-        *_factors(AVERAGING),
-        *t.timed("step_ms", "Step (ms)", "n"),
-        *t.timed("optimizer_ms", "Optimizer (ms)", "n"),
-        *t.only(_is_ours, "not apart", *medians),
-        *t.only(_is_ours, "not compared", off_by),
-        t.timer("step_ms"),
-        _published("step_ms", f"Step, {SOURCE} (ms)"),
-    ]
+def _predicted_gib(record: Record) -> float:
+    """What sharding should save."""
+    names = (m.UNSHARDED, record.factors["implementation"])
+    plain, ours = (predicted_bytes(record, record.factors["moment"], name) for name in names)
+    return (plain - ours) / t.GIB
 
 
 def _is_ours(record: Record) -> bool:
     return bool(record.factors["implementation"] == m.SHARDED)
 
 
+OFF_BY = t.derived("off_by", "Off by", lambda record: f"{record.values['difference']:.2g}", exact=True)
+MEMORY = [
+    *_factors(AVERAGING),
+    *map(_held, m.MOMENTS),
+    t.gib("outside", "Beyond the allocator", without="no GPU"),
+    *(_published(metric, title) for metric, title in PUBLISHED_MEMORY.items()),
+]
+KINDS = [*_factors(), MOMENT, *map(_of_kind, m.KINDS), t.derived("sum_gib", "Sum (GiB)", _now_gib)]
+SAVED = [
+    *_factors(),
+    MOMENT,
+    t.derived("saved_gib", "Saved (GiB)", _saved_gib),
+    t.derived("predicted_gib", "Predicted (GiB)", _predicted_gib),
+]
+TIMES = [
+    *_factors(AVERAGING),
+    *t.timed("step_ms", "Step (ms)", "n"),
+    *t.timed("optimizer_ms", "Optimizer (ms)", "n"),
+    *t.only(_is_ours, "not apart", t.median("update_ms", "Update (ms)"), t.median("exchange_ms", "Exchange (ms)")),
+    *t.only(_is_ours, "not compared", OFF_BY),
+    t.timer("step_ms"),
+    _published("step_ms", f"Step, {SOURCE} (ms)"),
+]
 SCHEMES = [
     *t.factors(size="Size", world_size="Processes", scheme="Scheme"),
     t.gib("state", "Optimizer state, fullest rank"),

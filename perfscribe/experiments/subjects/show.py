@@ -45,13 +45,13 @@ def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
     sharded = [_optimizer(cell) for cell in optimizers]
     kinds = [replace(one, factors={**one.factors, "moment": moment}) for one in sharded for moment in MOMENT_NAMES]
     made = (
-        ("Subjects", _summary([*grid, *board, *steps, *sharded]), _summarised(), NOTE),
-        ("Attention of the subjects", grid, _attention(flash._cells(), "both_ms"), BESIDE_NOTE),
-        ("The leaderboard's problem by the subjects", board, _attention(flash._leaderboard(), "both_ms"), BESIDE_NOTE),
+        ("Subjects", _summary([*grid, *board, *steps, *sharded]), SUMMARY, NOTE),
+        ("Attention of the subjects", grid, _attention(flash.CELLS, "both_ms"), BESIDE_NOTE),
+        ("The leaderboard's problem by the subjects", board, _attention(flash.BOARD, "both_ms"), BESIDE_NOTE),
         ("DDP of the subjects", steps, _ddp(), BESIDE_NOTE),
-        ("Spans of your traced step and of naive's", _spans(wrappers), _traced(), ddp.TIMELINE_NOTE),
+        ("Spans of your traced step and of naive's", _spans(wrappers), TRACED, ddp.TIMELINE_NOTE),
         ("Sharded optimizers of the subjects", sharded, _sharding(), BESIDE_NOTE),
-        ("Memory of sharded optimizers by kind", kinds, _swapped(sharding._kinds(), OPTIMIZER), BESIDE_NOTE),
+        ("Memory of sharded optimizers by kind", kinds, _swapped(sharding.KINDS, OPTIMIZER), BESIDE_NOTE),
     )
     return [
         t.make(table, title, rows, columns, [note])
@@ -140,12 +140,11 @@ def _of_kernel(kernel: str, subject: str, of: Sequence[Record]) -> Record:
 # --- columns ----------------------------------------------------------------------------------------------------
 
 
-def _summarised() -> list[t.Column]:
-    return [
-        *t.factors(kernel="Kernel", subject="Subject", correct="Correct", cells="Rows ok"),
-        t.value("over_ours", "Time over ours (×)"),
-        t.factor("said", "Remark"),
-    ]
+SUMMARY = [
+    *t.factors(kernel="Kernel", subject="Subject", correct="Correct", cells="Rows ok"),
+    t.value("over_ours", "Time over ours (×)"),
+    t.factor("said", "Remark"),
+]
 
 
 def _compared(sample: str) -> list[t.Column]:
@@ -169,19 +168,15 @@ def _attention(columns: Iterable[t.Column], sample: str) -> list[t.Column]:
 
 
 def _ddp() -> list[t.Column]:
-    columns = [*ddp._benchmark(), *ddp._checked(), *ddp._timeline()]
+    columns = [*ddp.BENCHMARK, *ddp.CHECKED, *ddp.TIMELINE]
     return _swapped([one for one in columns if one.kind != "published"], *_compared("step_ms"))
 
 
-def _traced() -> list[t.Column]:
-    return _swapped([*ddp._timeline(), *ddp.SPANS])
-
-
+TRACED = _swapped([*ddp.TIMELINE, *ddp.SPANS])
 OPTIMIZER = t.factor("implementation", "Optimizer", lambda record: f"sharded ({record.factors['subject']})")
 
 
 def _sharding() -> list[t.Column]:
-    columns = [one for one in (*sharding._memory(), *sharding._times()) if one.kind != "published"]
+    columns = [one for one in (*sharding.MEMORY, *sharding.TIMES) if one.kind != "published"]
     columns = [one for one in columns if not one.name.startswith(("update_ms", "exchange_ms"))]
-    of_theirs = t.derived("off_by", "Off by", lambda record: f"{record.values['difference']:.2g}", exact=True)
-    return _swapped(columns, OPTIMIZER, of_theirs, *_compared("step_ms"))
+    return _swapped(columns, OPTIMIZER, sharding.OFF_BY, *_compared("step_ms"))

@@ -69,7 +69,7 @@ def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
         made.append(t.make(TABLES[len(made)], f"{name}, eager and compiled", of_problem, times, [note]))
         made.append(t.make(TABLES[len(made)], speedup, of_problem, [*factors, *_speedups(problem)], [SPEEDUP_NOTE]))
         cells += of_problem
-    return [*made, t.make(TABLES[4], "What compiling costs", cells, _cost_columns(), [COST_NOTE])]
+    return [*made, t.make(TABLES[4], "What compiling costs", cells, COST, [COST_NOTE])]
 
 
 # Ratios
@@ -159,22 +159,21 @@ def _speedups(problem: str) -> list[t.Column]:
     return [*columns, t.value("turns", "Turns", exact=True), t.count("compiled_forward_ms")]
 
 
-def _cost_columns() -> list[t.Column]:
-    return [
-        t.factor("compiled", "Compiled", _what),
-        t.factor("seq_len", "Length"),
-        *WHERE[1:],
-        *HOW,
-        *t.values(compile_s="Compile (s)", compiler_start_s="Once a process (s)", pays_after="Pays after (passes)"),
-        *t.exact(graphs="Graphs", graph_breaks="Graph breaks", recompiles="Recompiles"),
-        t.gib("peak_eager", "Peak, eager"),
-        t.gib("peak_compiled", "Peak, compiled"),
-    ]
-
-
 def _what(record: Record) -> str:
     of = record.factors
     return f"attention, d_model {of['head_dim']}" if of["problem"] == "attention" else f"model {of['size']}"
+
+
+COST = [
+    t.factor("compiled", "Compiled", _what),
+    t.factor("seq_len", "Length"),
+    *WHERE[1:],
+    *HOW,
+    *t.values(compile_s="Compile (s)", compiler_start_s="Once a process (s)", pays_after="Pays after (passes)"),
+    *t.exact(graphs="Graphs", graph_breaks="Graph breaks", recompiles="Recompiles"),
+    t.gib("peak_eager", "Peak, eager"),
+    t.gib("peak_compiled", "Peak, compiled"),
+]
 
 
 # The figure

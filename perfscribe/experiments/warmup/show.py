@@ -21,24 +21,23 @@ def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
     """A row a number of warm-up steps; and every single step."""
     cells = records["warmup"]
     return [
-        t.make(TABLES[0], "Training steps after few warm-up steps", cells, _columns(), [NOTE]),
+        t.make(TABLES[0], "Training steps after few warm-up steps", cells, COLUMNS, [NOTE]),
         t.make(TABLES[1], "Every single step", t.expanded(cells, ["step"], _single_steps), STEPS),
     ]
 
 
-def _columns() -> list[t.Column]:
-    return [
-        *FACTORS,
-        t.mean("forward_ms", "Forward, mean (ms)"),
-        t.std("forward_ms", "Std (ms)"),
-        t.published("end_to_end", "brandon-snider", "forward_ms", "Forward, brandon-snider (ms)"),
-        t.published("end_to_end", "brandon-snider", "forward_std_ms", "Std, brandon-snider (ms)"),
-        t.derived("first_forward_ms", "First timed forward (ms)", lambda r: float(r.samples["forward_ms"][0][0])),
-        t.derived("forward_ms", "Forward, median (ms)", lambda record: t.summary(record, "forward_ms").median),
-        *t.timed("full_step_ms", "Full step, median (ms)"),
-        t.count("full_step_ms"),
-        *t.settings("batch"),
-    ]
+COLUMNS = [
+    *FACTORS,
+    t.mean("forward_ms", "Forward, mean (ms)"),
+    t.std("forward_ms", "Std (ms)"),
+    t.published("end_to_end", "brandon-snider", "forward_ms", "Forward, brandon-snider (ms)"),
+    t.published("end_to_end", "brandon-snider", "forward_std_ms", "Std, brandon-snider (ms)"),
+    t.derived("first_forward_ms", "First timed forward (ms)", lambda r: float(r.samples["forward_ms"][0][0])),
+    t.derived("forward_ms", "Forward, median (ms)", lambda record: t.summary(record, "forward_ms").median),
+    *t.timed("full_step_ms", "Full step, median (ms)"),
+    t.count("full_step_ms"),
+    *t.settings("batch"),
+]
 
 
 def _single_steps(record: Record) -> Iterator[tuple[int, dict[str, Any]]]:
