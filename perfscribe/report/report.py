@@ -57,14 +57,9 @@ def _levels(records: Sequence[Record]) -> str:
 def _not_ok(sources: Sources) -> str:
     rows: list[list[object]] = []
     for name, cells in sources.records.items():
-        groups: dict[tuple[str, str], list[Record]] = {}
-        for record in cells:
-            if not record.ok:
-                reason = in_words(record.status, tables.reason(record))
-                groups.setdefault((record.status, reason), []).append(record)
-        rows += [
-            [f"`{name}`", status, reason, len(group), _levels(group)] for (status, reason), group in groups.items()
-        ]
+        lacking = [record for record in cells if not record.ok]
+        groups = tables.grouped(lacking, lambda one: (one.status, in_words(one.status, tables.reason(one))))
+        rows += [[f"`{name}`", *why, len(group), _levels(group)] for why, group in groups.items()]
     return of_texts(rows, ["Experiment", "Status", "Reason", "Cells", "Factors"]) if rows else "Every cell is ok."
 
 
@@ -78,17 +73,16 @@ def _flagged(sources: Sources) -> str:
     return of_texts(rows, ["Experiment", "Cell", "What was unusual"]) if rows else "No cell is flagged."
 
 
-def _identity_rows(identity: Mapping[str, Any]) -> list[list[str]]:
-    """Name and value of each part; what a machine does not have or does not tell is said in words."""
+def _identity(identity: Mapping[str, Any]) -> dict[str, str]:
+    """Each part by its name; what a machine does not have or does not tell is said in words."""
     unknown = "not told" if identity.get("gpu_count") else "no GPU"
-    rows = []
-    for name, level in identity.items():
+
+    def said(level: Any) -> str:
         if isinstance(level, dict):
-            text = ", ".join(f"{key} {value or 'not installed'}" for key, value in level.items()) or "none"
-        else:
-            text = unknown if level is None else str(level)
-        rows.append([name, text])
-    return rows
+            return ", ".join(f"{key} {value or 'not installed'}" for key, value in level.items()) or "none"
+        return unknown if level is None else str(level)
+
+    return {name: said(level) for name, level in identity.items()}
 
 
 def _environments(sources: Sources) -> str:
@@ -100,7 +94,7 @@ def _environments(sources: Sources) -> str:
         identity = files.read_object(sources.results / "environments" / f"{name}.json")  # empty where it is lost
         told = communication_variables(own)
         variables = [["variables", "; or ".join(one or "none" for one in told)]] if any(told) else []
-        rows = dict(_identity_rows(identity))
+        rows = _identity(identity)
         libraries = rows.pop("libraries", "lost")
         machine = (
             of_texts([*rows.items(), *variables], ["Environment", "Value"])
@@ -131,9 +125,7 @@ def _nodes(sources: Sources) -> str:
     jobs = [record for cells in sources.records.values() for record in cells if record.provenance.get("cluster")]
     if not jobs:
         return ""
-    by_node: dict[str, list[Record]] = {}
-    for record in jobs:
-        by_node.setdefault(node_name(record.provenance), []).append(record)
+    by_node = tables.grouped(jobs, lambda record: node_name(record.provenance))
     rows = []
     for node, cells in sorted(by_node.items(), key=lambda item: (len(item[0]), item[0])):
         names = ", ".join(f"`{name}`" for name in dict.fromkeys(record.experiment for record in cells))

@@ -61,19 +61,14 @@ def machine(identity: Mapping[str, Any]) -> str:
 
 def _told_nccl(cells: Iterable[Record]) -> dict[str, list[str]]:
     """The variables that keep NCCL off a way or choose one, of which bandwidths depend."""
-    found: dict[str, set[str]] = {name: set() for name in NCCL}
-    for variables in (record.provenance.get("variables", {}) for record in cells if record.ok):
-        for name in found.keys() & variables.keys():
-            found[name].add(variables[name])
-    return {name: sorted(values) for name, values in found.items() if values}
+    told = [record.provenance.get("variables", {}) for record in cells if record.ok]
+    found = {name: sorted({one[name] for one in told if name in one}) for name in NCCL}
+    return {name: values for name, values in found.items() if values}
 
 
 def _software(identities: Iterable[Mapping[str, Any]]) -> dict[str, list[str]]:
     """Versions of driver, CUDA, torch and Python; several of each where cells were measured under several."""
-    found: dict[str, set[str]] = {"driver": set(), "CUDA": set(), "torch": set(), "Python": set()}
-    for identity in identities:
-        found["driver"].add(str(identity.get("driver_version") or ""))
-        found["CUDA"].add(str(identity.get("cuda_driver_version") or ""))
-        found["torch"].add(str(identity.get("libraries", {}).get("torch") or ""))
-        found["Python"].add(str(identity.get("python") or ""))
-    return {name: sorted(versions - {""}) for name, versions in found.items() if versions - {""}}
+    known = [{**identity, **identity.get("libraries", {})} for identity in identities]
+    keys = {"driver": "driver_version", "CUDA": "cuda_driver_version", "torch": "torch", "Python": "python"}
+    found = {name: sorted({str(one[key]) for one in known if one.get(key)}) for name, key in keys.items()}
+    return {name: versions for name, versions in found.items() if versions}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -131,13 +132,11 @@ def _neighbours(rows: Sequence[dict[str, str]], figures: Sequence[str]) -> list[
         has_none = row["status"] != "ok" and all(row[name] == row["status"] for name in figures)
         return (row["status"], row["reason"]) if has_none else None
 
-    groups: list[list[dict[str, str]]] = []
-    for row in rows:
-        if groups and kind(row) is not None and kind(groups[-1][0]) == kind(row):
-            groups[-1].append(row)
-        else:
-            groups.append([row])
-    return [part for group in groups for part in ([group] if len(group) >= FOLDED_FROM else [[row] for row in group])]
+    found: list[list[dict[str, str]]] = []
+    for lacking, neighbours in groupby(rows, kind):
+        group = list(neighbours)
+        found += [group] if lacking and len(group) >= FOLDED_FROM else [[row] for row in group]
+    return found
 
 
 def in_words(status: str, reason: str) -> str:

@@ -118,11 +118,8 @@ def of_source(
     references: Iterable[Reference], source: str, metric: str, levels: Mapping[str, object]
 ) -> Reference | None:
     """The source's first figure of the metric, all of whose stated levels are among these; None where it has none."""
-    for reference in references:
-        same = reference.source == source and reference.metric == metric
-        if same and all(name in levels and levels[name] == level for name, level in reference.factors.items()):
-            return reference
-    return None
+    of_metric = (one for one in references if (one.source, one.metric) == (source, metric))
+    return next((one for one in of_metric if one.factors.items() <= levels.items()), None)
 
 
 def short(source: str) -> str:

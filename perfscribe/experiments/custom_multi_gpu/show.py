@@ -6,10 +6,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from perfscribe.analytic.workshop_shapes import BLOOM_TOKENIZER_VOCABULARY, SimpleGptShape
-from perfscribe.experiments import training_columns as c
+from perfscribe.experiments import trainings as c
 from perfscribe.experiments.custom_multi_gpu.levels import SHOWN
 from perfscribe.experiments.multi_gpu import drawings
-from perfscribe.experiments.training_rows import by_placement, rows
 from perfscribe.records.records import Record
 from perfscribe.show import figures as f
 from perfscribe.show import tables as t
@@ -65,11 +64,11 @@ LOOPS = [
 
 def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
     """The workshop's two, and all loops."""
-    every = rows(records["custom_multi_gpu"])
+    every = c.rows(records["custom_multi_gpu"])
     # Of the workshop's tables: a device's first.
     loop = {r.factors["device"]: r.factors["loop"] for r in reversed(every) if r.factors["loop"] != TUNED}
-    one, several = by_placement([r for r in every if r.factors["loop"] == loop.get(r.factors["device"])])
-    loops, _ = by_placement(every)
+    one, several = c.by_placement([r for r in every if r.factors["loop"] == loop.get(r.factors["device"])])
+    loops, _ = c.by_placement(every)
     return [
         t.make("fsdp.custom_multi_gpu", "Custom model on several GPUs of one node", one, COLUMNS, [c.CLOCKS_NOTE]),
         t.make("fsdp.custom_multi_node", "Custom model on several nodes", several, COLUMNS, [c.CLOCKS_NOTE]),

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from perfscribe.experiments import training_columns as c
+from perfscribe.experiments import trainings as c
 from perfscribe.experiments.multi_gpu import drawings
 from perfscribe.experiments.multi_gpu.levels import SHOWN
-from perfscribe.experiments.training_rows import by_placement, rows
 from perfscribe.records.records import Record
 from perfscribe.show import figures as f
 from perfscribe.show import tables as t
@@ -35,7 +34,7 @@ CAPTION = "Samples per second of whole trainings; dashed: linear scaling."
 
 def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
     """One node, several nodes."""
-    one, several = by_placement(rows(records["multi_gpu"]))
+    one, several = c.by_placement(c.rows(records["multi_gpu"]))
     return [
         t.make("fsdp.multi_gpu", "BLOOM on several GPUs of one node", one, COLUMNS, [c.SCALE_NOTE]),
         t.make("fsdp.multi_node", "BLOOM on several nodes", several, COLUMNS, [c.SCALE_NOTE]),

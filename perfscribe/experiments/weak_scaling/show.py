@@ -11,9 +11,8 @@ import pandas as pd
 
 from perfscribe.analytic.weak_scaling import SOURCE, VARIANTS, Setup
 from perfscribe.analytic.workshop_shapes import BLOOM_TOKENIZER_VOCABULARY, SimpleGptShape
-from perfscribe.experiments import training_columns as c
+from perfscribe.experiments import trainings as c
 from perfscribe.experiments.multi_gpu import drawings
-from perfscribe.experiments.training_rows import fewest_ranks, with_figures
 from perfscribe.experiments.weak_scaling.levels import SHOWN
 from perfscribe.records.records import Record
 from perfscribe.show import figures as f
@@ -64,7 +63,7 @@ def measured(every: Sequence[Record]) -> list[Record]:
     found = []
     for record in every:
         same = [r for r in every if r.ok and _grid(r) == _grid(record) and r.has(variant=record.factors["variant"])]
-        found.append(with_figures(record, fewest_ranks(same)))
+        found.append(c.with_figures(record, c.fewest_ranks(same)))
     return found
 
 
