@@ -49,7 +49,6 @@ def attention_grid(site: Site, table: str, on_cpu: Sequence[str] = WIDTHS) -> li
 class BenchmarkingScript(Problem):
     """Forward and backward times, and warm-up."""
 
-    name = "benchmarking_script"
     details = (SCRIPT, "cs336.benchmarking_rates", "cs336.benchmarking_warmup")
     letters = "(b)-(c)"
     figure = "cs336.benchmarking_steps"
@@ -177,7 +176,6 @@ class BenchmarkingScript(Problem):
 class MixedPrecisionAccumulation(Problem):
     """Four sums of 0.01."""
 
-    name = "mixed_precision_accumulation"
     details = ("cs336.mixed_precision_accumulation",)
     OF_004 = {  # noqa: RUF012
         "fp32 += fp32": "10.0001",
@@ -214,7 +212,6 @@ class MixedPrecisionAccumulation(Problem):
 class BenchmarkingMixedPrecision(Problem):
     """Dtypes under autocast, LayerNorm, and times with BF16."""
 
-    name = "benchmarking_mixed_precision"
     details = ("cs336.autocast_dtypes", "cs336.layernorm_variance", "cs336.mixed_precision_passes")
     letters = "(a)-(c)"
     figure = "cs336.mixed_precision_speedup"
@@ -345,7 +342,6 @@ class BenchmarkingMixedPrecision(Problem):
 class MemoryProfiling(Problem):
     """Peaks of inference and of a full step."""
 
-    name = "memory_profiling"
     details = ("cs336.memory_peaks", "cs336.memory_residual", "cs336.memory_largest")
     letters = "(a)-(e)"
     figure = "cs336.memory_timeline"
@@ -457,7 +453,6 @@ class MemoryProfiling(Problem):
 class PytorchAttention(Problem):
     """Attention without heads, timed or out of memory."""
 
-    name = "pytorch_attention"
     details = ("cs336.pytorch_attention", "cs336.attention_accounting")
     letters = "(a)"
     figure = "cs336.attention_by_length"
@@ -543,7 +538,6 @@ class PytorchAttention(Problem):
 class TorchCompile(Problem):
     """Compiled attention and compiled models."""
 
-    name = "torch_compile"
     details = (
         "cs336.compiled_attention",
         "cs336.compiled_attention_speedup",

@@ -58,10 +58,9 @@ def counted(*sentences: Sequence[Figure]) -> Status:
     return Status(f"{len(filled)} of {sum(map(len, sentences))}" if filled else "")
 
 
-class DistributedCommunication(Problem):
+class DistributedCommunicationSingleNode(Problem):
     """All-reduce by backend, size and processes."""
 
-    name = "distributed_communication_single_node"
     details = ("cs336.all_reduce",)
     figure = "cs336.all_reduce_by_size"
 
@@ -197,29 +196,25 @@ class Checked(Problem):
 class NaiveDdp(Checked):
     """One all-reduce per tensor after backward."""
 
-    name = "naive_ddp"
     details = ("cs336.ddp_check",)
     IMPLEMENTATION = "naive"
 
 
-class OverlapIndividual(Checked):
+class DdpOverlapIndividualParameters(Checked):
     """One all-reduce per tensor during backward."""
 
-    name = "ddp_overlap_individual_parameters"
     IMPLEMENTATION = "overlap_individual"
 
 
-class OverlapBucketed(Checked):
+class DdpOverlapBucketed(Checked):
     """One all-reduce per bucket during backward."""
 
-    name = "ddp_overlap_bucketed"
     IMPLEMENTATION = "overlap_bucketed"
 
 
 class OptimizerStateSharding(Checked):
     """Optimizer state divided among ranks. A difference beyond the limit fails the measurement."""
 
-    name = "optimizer_state_sharding"
     IMPLEMENTATION, CHECK, ERROR = "sharded (ours)", "cs336.sharding_times", "off_by"
 
     def apart(self, row: Row) -> str:
@@ -276,7 +271,6 @@ class Ddp(Problem):
 class NaiveDdpBenchmarking(Ddp):
     """Steps and communication of all implementations."""
 
-    name = "naive_ddp_benchmarking"
     details = ("cs336.ddp_benchmark", "cs336.ddp_phases")
 
     def parts(self) -> Iterator[Part]:
@@ -338,10 +332,8 @@ class NaiveDdpBenchmarking(Ddp):
         return [as_cell(row, "step_ms"), after, as_cell(row, "exposed_ms")]
 
 
-class FlatBenchmarking(Ddp):
+class MinimalDdpFlatBenchmarking(Ddp):
     """One all-reduce of all gradients."""
-
-    name = "minimal_ddp_flat_benchmarking"
 
     def parts(self) -> Iterator[Part]:
         """One call against many, and both steps."""
@@ -356,10 +348,9 @@ class FlatBenchmarking(Ddp):
         )
 
 
-class OverlapIndividualBenchmarking(Ddp):
+class DdpOverlapIndividualParametersBenchmarking(Ddp):
     """Communication during backward, tensor by tensor."""
 
-    name = "ddp_overlap_individual_parameters_benchmarking"
     details = ("cs336.ddp_timeline",)
     letters = "(a)-(b)"
     figure, figure_of_yours = "cs336.ddp_timeline", "cs336.subject_ddp_timeline"
@@ -393,10 +384,9 @@ class OverlapIndividualBenchmarking(Ddp):
         yield Title(f"{on} naive DDP communicates after backward; overlapped, {during}")
 
 
-class BucketedBenchmarking(Ddp):
+class DdpBucketedBenchmarking(Ddp):
     """Communication during backward, bucket by bucket."""
 
-    name = "ddp_bucketed_benchmarking"
     details = ("cs336.ddp_overhead",)
     letters = "(a)"
     figure = "cs336.ddp_buckets"
@@ -461,7 +451,6 @@ class BucketedBenchmarking(Ddp):
 class CommunicationAccounting(Problem):
     """Pen and paper: memory and communication of a model too large for a device."""
 
-    name = "communication_accounting"
     details = ("cs336.communication_inputs", "cs336.communication_steps")
     letters = "(a)-(d)"
     INPUTS, STEPS = details
@@ -516,10 +505,9 @@ class CommunicationAccounting(Problem):
         return found
 
 
-class ShardingAccounting(Problem):
+class OptimizerStateShardingAccounting(Problem):
     """Memory, time and messages of sharded optimizer state."""
 
-    name = "optimizer_state_sharding_accounting"
     details = (
         "cs336.sharding_memory",
         "cs336.sharding_kinds",
@@ -650,21 +638,21 @@ class ShardingAccounting(Problem):
 
 def saved(site: Site) -> Row | None:
     """What sharding saves on most ranks directly before the step; what a user's own saves is in details."""
-    whose = handed_in(site, ShardingAccounting.TIMES, "sharded (ours)")
+    whose = handed_in(site, OptimizerStateShardingAccounting.TIMES, "sharded (ours)")
     levels = {"implementation": whose, "moment": "directly before the step"}
     return site.largest("cs336.sharding_saved", "saved_gib", "world_size", **levels)
 
 
 PROBLEMS = (
-    DistributedCommunication,
+    DistributedCommunicationSingleNode,
     NaiveDdp,
     NaiveDdpBenchmarking,
-    FlatBenchmarking,
-    OverlapIndividual,
-    OverlapIndividualBenchmarking,
-    OverlapBucketed,
-    BucketedBenchmarking,
+    MinimalDdpFlatBenchmarking,
+    DdpOverlapIndividualParameters,
+    DdpOverlapIndividualParametersBenchmarking,
+    DdpOverlapBucketed,
+    DdpBucketedBenchmarking,
     CommunicationAccounting,
     OptimizerStateSharding,
-    ShardingAccounting,
+    OptimizerStateShardingAccounting,
 )

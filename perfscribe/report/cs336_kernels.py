@@ -24,7 +24,6 @@ HANDOUT_TOLERANCE = {"fp32": 1e-2, "bf16": 2e-2}  # of a subject (flash_benchmar
 class NsysProfile(Problem):
     """Forward pass by nsys, kernels with most time, share of products, attention."""
 
-    name = "nsys_profile"
     details = (
         "cs336.nsys_forward",
         "cs336.nsys_top_kernels",
@@ -229,7 +228,6 @@ CHECKED_TOO = "; checked too: log-sum-exp, causal and not, 64 and 128 tokens"
 class FlashForward(Problem):
     """Our FlashAttention-2, checked against float64."""
 
-    name = "flash_forward"
     CHECK = FLASH
     KERNEL = "triton_forward.py"
 
@@ -269,14 +267,12 @@ class FlashForward(Problem):
 class FlashBackward(FlashForward):
     """Its gradients, checked in the same cells."""
 
-    name = "flash_backward"
     KERNEL = "triton_backward.py"
 
 
 class FlashBenchmarking(Problem):
     """Our FlashAttention-2 against plain PyTorch."""
 
-    name = "flash_benchmarking"
     details = ("cs336.flash_cells", "cs336.flash_leaderboard")
     letters = "(a)"
     figure = "cs336.flash_times"

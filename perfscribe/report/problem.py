@@ -124,10 +124,10 @@ Part = Table | Answer | Title | Status | Finding
 class Problem:
     """A problem of a course; each one is a class that says what it holds.
 
-    name: for links and files; heading: the course's own. letters: what is said to lack where nothing was measured.
-    figure: id of its figure; figure_of_yours: of the one where the user's own code is handed in. details: tables and
-    further figures of its page of details, of which the first is its table; CHECK: the table of another page that it
-    is of.
+    name: for links and files; heading: the course's own. A class of CS336 has its problem's name. letters: what is said
+    to lack where nothing was measured. figure: id of its figure; figure_of_yours: of the one where the user's own code
+    is handed in. details: tables and further figures of its page of details, of which the first is its table; CHECK:
+    the table of another page that it is of.
     """
 
     name = ""
@@ -139,10 +139,13 @@ class Problem:
     table = CHECK = ""
 
     def __init_subclass__(cls) -> None:
-        """The handout's heading, where a class says no other; a name of the heading, where it says none."""
-        cls.heading = vars(cls).get("heading", f"Problem ({cls.name})")
-        words = re.sub(r"\W+", "_", cls.heading.lower()).strip("_")
-        cls.name = vars(cls).get("name", f"{cls.__module__.rpartition('.')[2]}_{words}")
+        """Heading and name of CS336 by the class's own; elsewhere a name of the heading, where it says none."""
+        own = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", cls.__name__).lower()
+        if "heading" in vars(cls):
+            words = re.sub(r"\W+", "_", cls.heading.lower()).strip("_")
+            own = f"{cls.__module__.rpartition('.')[2]}_{words}"
+        cls.heading = vars(cls).get("heading", f"Problem ({own})")
+        cls.name = vars(cls).get("name", own)
         cls.table = next(iter(cls.details), "")
 
     def __init__(self, site: Site) -> None:

@@ -11,8 +11,7 @@ import pytest
 from perfscribe.experiments.subjects import show
 from perfscribe.plan import plan
 from perfscribe.records.records import Record
-from perfscribe.report import first_page
-from perfscribe.report.cs336_devices import BucketedBenchmarking, NaiveDdpBenchmarking, OverlapIndividualBenchmarking
+from perfscribe.report import cs336_devices, first_page
 from perfscribe.report.cs336_kernels import FlashBenchmarking, FlashForward
 from perfscribe.report.site import Site
 from perfscribe.show import tables
@@ -122,13 +121,19 @@ def test_first_page_and_answers_are_of_the_subjects_ddp(tmp_path: Path) -> None:
         | {"step_ms_iqr": "1", "exposed_ms_spread": "0.1", "spent_ms": "3", "spent_ms_spread": "0.1"}
         for (name, bucket), ms in times.items()
     ]
-    overlap = NaiveDdpBenchmarking(site).findings[0].text
+    overlap = cs336_devices.NaiveDdpBenchmarking(site).findings[0].text
     assert overlap.endswith("exposes 4.00 ms of communication per step, buckets of 1 MB 3.00.")
     assert [one.value for one in first_page.headlines(site)] == ["30.0 ± 0.5 ms"]
-    bucketed = BucketedBenchmarking(site)
-    assert bucketed.shown_title == "" and bucketed.answered[-1].text() == BucketedBenchmarking.EQUATIONS
+    bucketed = cs336_devices.DdpBucketedBenchmarking(site)
+    assert (
+        bucketed.shown_title == "" and bucketed.answered[-1].text() == cs336_devices.DdpBucketedBenchmarking.EQUATIONS
+    )
     site._read["cs336.ddp_benchmark"][-1]["exposed_ms"] = "-0.1"
-    assert NaiveDdpBenchmarking(site).findings[0].text.endswith("per step, buckets of 1 MB none beyond noise.")
+    assert (
+        cs336_devices.NaiveDdpBenchmarking(site)
+        .findings[0]
+        .text.endswith("per step, buckets of 1 MB none beyond noise.")
+    )
 
 
 def test_a_subjects_traced_step_is_set_beside_the_naive_one_that_its_figure_draws(tmp_path: Path) -> None:
@@ -145,5 +150,5 @@ def test_a_subjects_traced_step_is_set_beside_the_naive_one_that_its_figure_draw
     site._read["cs336.ddp_timeline"] = [traced("naive", 18.6), traced(yours, 29.7)]
     site._read["cs336.subject_ddp_spans"] = [traced("naive", 47.7), traced(yours, 29.7)]
     assert "0.500 of 29.7 ms of communication (5.00 %) run during computation, in naive DDP 0.500 of 47.7." in (
-        OverlapIndividualBenchmarking(site).markdown({})
+        cs336_devices.DdpOverlapIndividualParametersBenchmarking(site).markdown({})
     )
