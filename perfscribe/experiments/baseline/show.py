@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 
 from perfscribe.experiments.baseline.levels import SHOWN
-from perfscribe.experiments.multi_gpu.drawings import numbers
+from perfscribe.experiments.trainings import numbers
 from perfscribe.records.records import Record
 from perfscribe.show import figures as f
 from perfscribe.show import tables as t

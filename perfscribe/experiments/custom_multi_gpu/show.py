@@ -8,7 +8,6 @@ from dataclasses import replace
 from perfscribe.analytic.workshop_shapes import BLOOM_TOKENIZER_VOCABULARY, SimpleGptShape
 from perfscribe.experiments import trainings as c
 from perfscribe.experiments.custom_multi_gpu.levels import SHOWN
-from perfscribe.experiments.multi_gpu import drawings
 from perfscribe.records.records import Record
 from perfscribe.show import figures as f
 from perfscribe.show import tables as t
@@ -78,5 +77,5 @@ def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
 
 def figures(tables: Mapping[str, t.Table]) -> list[f.Figure]:
     """The loops over ranks."""
-    loops = f.of(tables["fsdp.custom_loops"].ok, drawings.samples_per_s, y="stepping_samples_per_second")
+    loops = f.of(tables["fsdp.custom_loops"].ok, c.samples_per_s, y="stepping_samples_per_second")
     return [f.Figure(SHOWN.figures[0], CAPTION, loops, sample="step_ms")]

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from perfscribe.experiments import trainings as c
-from perfscribe.experiments.multi_gpu import drawings
 from perfscribe.experiments.multi_gpu.levels import SHOWN
 from perfscribe.records.records import Record
 from perfscribe.show import figures as f
@@ -43,5 +42,5 @@ def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
 
 def figures(tables: Mapping[str, t.Table]) -> list[f.Figure]:
     """Samples/s over GPUs."""
-    draw = f.of(tables["fsdp.multi_gpu"].ok, drawings.samples_per_s, y="train_samples_per_second")
+    draw = f.of(tables["fsdp.multi_gpu"].ok, c.samples_per_s, y="train_samples_per_second")
     return [f.Figure(SHOWN.figures[0], CAPTION, draw, sample="step_ms")]

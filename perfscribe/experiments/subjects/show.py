@@ -13,7 +13,6 @@ from perfscribe.experiments.ddp import variants as v
 from perfscribe.experiments.flash_benchmarking import show as flash
 from perfscribe.experiments.optimizer_state_sharding import measure as sharding_names
 from perfscribe.experiments.optimizer_state_sharding import show as sharding
-from perfscribe.experiments.optimizer_state_sharding.drawings import MOMENT_NAMES
 from perfscribe.experiments.optimizer_state_sharding.subject import THEIRS
 from perfscribe.experiments.subjects.levels import SHOWN
 from perfscribe.records.records import STATUSES, Record
@@ -43,7 +42,9 @@ def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
     board = [replace(one, factors={**one.factors, "entry": f"here: {one.factors['subject']}"}) for one in board]
     steps = [row for cell in wrappers for row in _wrapped(cell)]
     sharded = [_optimizer(cell) for cell in optimizers]
-    kinds = [replace(one, factors={**one.factors, "moment": moment}) for one in sharded for moment in MOMENT_NAMES]
+    kinds = [
+        replace(one, factors={**one.factors, "moment": moment}) for one in sharded for moment in sharding.MOMENT_NAMES
+    ]
     made = (
         ("Subjects", _summary([*grid, *board, *steps, *sharded]), SUMMARY, NOTE),
         ("Attention of the subjects", grid, _attention(flash.CELLS, "both_ms"), BESIDE_NOTE),

@@ -12,7 +12,6 @@ import pandas as pd
 from perfscribe.analytic.weak_scaling import SOURCE, VARIANTS, Setup
 from perfscribe.analytic.workshop_shapes import BLOOM_TOKENIZER_VOCABULARY, SimpleGptShape
 from perfscribe.experiments import trainings as c
-from perfscribe.experiments.multi_gpu import drawings
 from perfscribe.experiments.weak_scaling.levels import SHOWN
 from perfscribe.records.records import Record
 from perfscribe.show import figures as f
@@ -143,7 +142,7 @@ def figures(tables: Mapping[str, t.Table]) -> list[f.Figure]:
 def _draw(canvas: Any, rows: pd.DataFrame) -> None:
     """A line each variant."""
     axes = canvas.subplots()
-    rows = f.main_device(drawings.numbers(rows, "efficiency"))
+    rows = f.main_device(c.numbers(rows, "efficiency"))
     if rows["world_size"].nunique() < 2:
         f.no_data(axes, "not measured on several numbers of ranks")
         return
@@ -151,5 +150,5 @@ def _draw(canvas: Any, rows: pd.DataFrame) -> None:
     same = f"same {layers} layer{'s' * (layers > 1)}"
     names = dict(zip(VARIANTS, ("as printed", same, "equal FLOP"), strict=True))
     variants = rows.groupby("variant", sort=False)
-    drawings.over_ranks(axes, ((names[str(variant)], own) for variant, own in variants), "efficiency")
-    drawings.finish(axes, rows, "Efficiency (%)")
+    c.over_ranks(axes, ((names[str(variant)], own) for variant, own in variants), "efficiency")
+    c.finish(axes, rows, "Efficiency (%)")
