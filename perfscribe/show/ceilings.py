@@ -39,17 +39,8 @@ def bytes_per_s(record: Record) -> float:
 
 def products(records: Mapping[str, Iterable[Record]]) -> list[Record]:
     """The square products that were measured, of both experiments that have some."""
-    return [
-        one
-        for name, kind in PRODUCTS.items()
-        for one in records.get(name, [])
-        if one.ok and one.factors["workload"] == kind
-    ]
-
-
-def of_workload(records: Mapping[str, Iterable[Record]], workload: str) -> list[Record]:
-    """The cells of calibration of one kind."""
-    return [one for one in records.get(CALIBRATION, []) if one.factors["workload"] == workload]
+    found = (t.having(records.get(name, []), workload=kind) for name, kind in PRODUCTS.items())
+    return [one for of in found for one in of if one.ok]
 
 
 class Ceilings:
@@ -66,7 +57,7 @@ class Ceilings:
             key = str(one.factors["device"]), str(one.factors["dtype"])
             self._products[key] = max(self._products.get(key, 0.0), product_flop_per_s(one))
         self._memory: dict[str, float] = {}
-        for one in largest(one for one in of_workload(records, MEMORY) if one.ok):
+        for one in largest(one for one in t.having(records.get(CALIBRATION, []), workload=MEMORY) if one.ok):
             device = str(one.factors["device"])
             self._memory[device] = max(self._memory.get(device, 0.0), bytes_per_s(one))
 
@@ -101,7 +92,8 @@ def mfu_percent(record: Record, flop: float, seconds: float) -> float | str:
 
 def slowest_link(records: Mapping[str, Iterable[Record]]) -> t.Column:
     """A column of the CSV alone: GB/s of the slowest link that calibration measured, where a cell ran over links."""
-    slowest = min((bytes_per_s(one) for one in of_workload(records, "link") if one.ok), default=None)
+    links = t.having(records.get(CALIBRATION, []), workload="link")
+    slowest = min((bytes_per_s(one) for one in links if one.ok), default=None)
 
     def get(record: Record) -> Any:
         return NO_LINK if not _is_over_nvlink(record) else "no link measured" if slowest is None else slowest / GB

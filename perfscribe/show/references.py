@@ -19,6 +19,7 @@ Level = str | int | float | bool
 
 FOLDER = Path(__file__).resolve().parents[2] / "references"
 OF_002, OF_004 = "cs336-writeup-002", "cs336-writeup-004"
+OF_ATTENTION = (OF_002, "brandon-snider", "yyin-dev")  # who print times of kernels
 WORDS = ("OOM", "N/A", "failed")  # what sources print in place of a figure
 TEXT_UNITS = ("dtype", "cores", "mask")  # units whose values are no numbers
 

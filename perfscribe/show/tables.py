@@ -282,6 +282,11 @@ def of_variant(record: Record, key: str, **factors: Any) -> Record:
     return replace(record, factors={**record.factors, **factors}, **parts)
 
 
+def having(records: Iterable[Record], **levels: Any) -> list[Record]:
+    """The records with these levels."""
+    return [record for record in records if record.has(**levels)]
+
+
 def grouped(records: Iterable[Record], key: Callable[[Record], Any]) -> dict[Any, list[Record]]:
     """Records by key, in the order in which the keys first appear."""
     found: dict[Any, list[Record]] = {}

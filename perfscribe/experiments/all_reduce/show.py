@@ -34,7 +34,7 @@ WAY = ("operation", "backend", "device", "transport", "world_size", "megabyte")
 def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
     """The homework's grid; every operation, and forced transports, over sizes."""
     every = _once(records[NAME])
-    grid = [r for r in every if r.factors["grid"] == "sizes"]
+    grid = t.having(every, grid="sizes")
     nccl = _nccl(every)
     known = references.load(NAME)
     published = [_published_ms(source, known) for source in SOURCES]

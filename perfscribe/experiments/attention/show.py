@@ -12,10 +12,10 @@ from perfscribe.analytic.ledger import Items
 from perfscribe.experiments.attention.levels import SHOWN
 from perfscribe.records.records import Record
 from perfscribe.show import figures as f
+from perfscribe.show import references
 from perfscribe.show import tables as t
 
 TABLES, FIGURES = SHOWN.tables, SHOWN.figures
-SOURCES = {"cs336-writeup-002": "002", "brandon-snider": "brandon-snider", "yyin-dev": "yyin-dev"}
 NOTE = (
     "Passes are timed by the host clock, with a synchronise before and after each; device columns by CUDA events, with "
     "L2 flushed before each pass. 002 and yyin-dev keep two N × N matrices for backward, ours keeps one; on a CPU "
@@ -68,9 +68,9 @@ COLUMNS = [
     t.derived("predicted_peak_gib", "Peak, predicted (GiB)", _predicted("peak")),
     t.timer("forward_ms"),
     *(
-        t.published("attention", source, metric, title.format(name))
+        t.published("attention", source, metric, title.format(references.short(source)))
         for metric, title in PUBLISHED.items()
-        for source, name in SOURCES.items()
+        for source in references.OF_ATTENTION
     ),
 ]
 

@@ -55,8 +55,7 @@ def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
         *t.factors(variance_std="Standard deviation", features="Features"),
         *(t.value(name, title) for name, title in VARIANCE_VALUES.items()),
     ]
-    dtypes = [record for record in cells if record.factors["part"] == "dtypes"]
-    variances = [record for record in cells if record.factors["part"] == "variance"]
+    dtypes, variances = (t.having(cells, part=part) for part in ("dtypes", "variance"))
     return [
         t.make(TABLES[0], "Dtypes of the toy model under autocast", dtypes, dtype_columns, [DTYPE_NOTE]),
         t.make(TABLES[1], "LayerNorm's variance in one dtype", variances, variance_columns, [VARIANCE_NOTE]),

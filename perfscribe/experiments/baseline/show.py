@@ -27,7 +27,7 @@ def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
     """Of each model evaluations and answers; then ways to label, and trainings."""
     cells, found = records["baseline"], []
     for model, (table, name) in MODELS.items():
-        own = [record for record in cells if record.factors["model"] == model]
+        own = t.having(cells, model=model)
         found += [
             t.make(f"{table}_losses", f"{name}: losses at every evaluation", evaluations(own), LOSSES, LOSS_NOTES),
             t.make(f"{table}_answers", f"{name}: answers before and after training", answered(own), ANSWERS, SCORED),

@@ -36,7 +36,7 @@ def table(table_id: str, records: Mapping[str, list[Record]]) -> t.Table:
     known = Ceilings(records)
     found = _steps(records.get("end_to_end", []))
     found += _eager(records.get("attention", []))
-    found += _flash([one for one in records.get("flash_benchmarking", []) if one.factors["workload"] == "grid"])
+    found += _flash(t.having(records.get("flash_benchmarking", []), workload="grid"))
     rows = [_with_ceilings(one, known) for one in found]
     return t.make(table_id, "Rates against the roofline", rows, COLUMNS, [NOTE])
 
@@ -71,7 +71,7 @@ def _flash(cells: Sequence[Record]) -> list[Record]:
     found = []
     for group in t.grouped(cells, lambda one: (one.factors["device"], one.factors["dtype"])).values():
         ours = backends.ours(group[0].factors["device"])
-        of_ours = [one for one in group if one.factors["implementation"] == ours]
+        of_ours = t.having(group, implementation=ours)
         ran = [one for one in of_ours if one.ok] or of_ours
         if not ran:
             continue
@@ -80,7 +80,7 @@ def _flash(cells: Sequence[Record]) -> list[Record]:
         for name in ("eager", ours, "sdpa_flash"):
             work = EAGER if name == "eager" else FUSED
             for length in sorted({min(lengths), max(lengths)}):
-                same = [one for one in group if one.has(implementation=name, head_dim=widest, seq_len=length)]
+                same = t.having(group, implementation=name, head_dim=widest, seq_len=length)
                 found += [_attention(one, work, backends.named(name).title, p) for one in same[:1] for p in PASSES]
     return found
 

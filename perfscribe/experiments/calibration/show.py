@@ -29,7 +29,7 @@ BANDWIDTHS_NOTE = (
 
 def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
     """Products by dtype and size; bandwidths; what other experiments measured against the roofline."""
-    products = [one for one in records["calibration"] if one.factors["workload"] == PRODUCT]
+    products = t.having(records["calibration"], workload=PRODUCT)
     others = [one for one in records["calibration"] if one.factors["workload"] != PRODUCT]
     return [
         t.make(TABLES[0], "Products by dtype and size", products, PRODUCTS, [PRODUCTS_NOTE]),

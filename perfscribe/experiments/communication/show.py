@@ -61,11 +61,6 @@ def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
     ]
 
 
-def of_placements(records: Iterable[Record]) -> list[Record]:
-    """The cells of two ranks."""
-    return [record for record in records if record.factors["part"] == "placements"]
-
-
 def turns(record: Record, name: str) -> list[float]:
     """One figure a turn, of all rounds."""
     return [sample for samples in record.samples[name] for sample in samples]
@@ -83,7 +78,7 @@ def _calls(record: Record, placement: str) -> str:
 
 def metrics(records: Iterable[Record]) -> list[Record]:
     """One record a cell and figure: across nodes, within one, and the ratio. All are of rank 0, as the homework's."""
-    return [_metric(record, metric) for record in of_placements(records) for metric in METRICS]
+    return [_metric(record, metric) for record in t.having(records, part="placements") for metric in METRICS]
 
 
 def _metric(record: Record, metric: str) -> Record:
@@ -165,7 +160,7 @@ def _link(record: Record, placement: str) -> str:
 def _ranks(records: Iterable[Record]) -> list[Record]:
     """One record a cell, placement and rank."""
     places = [(placement, rank) for placement in BOTH for rank in range(RANKS)]
-    return [_rank(record, *place) for record in of_placements(records) for place in places]
+    return [_rank(record, *place) for record in t.having(records, part="placements") for place in places]
 
 
 def _rank(record: Record, placement: str, rank: int) -> Record:
@@ -199,8 +194,7 @@ RANK_COLUMNS = [
 
 def _trainings(records: Iterable[Record]) -> list[Record]:
     """One record a single-rank cell and way to train."""
-    alone = [record for record in records if record.factors["part"] == "profiler"]
-    return [_training(record, name) for record in alone for name in TRAININGS]
+    return [_training(record, name) for record in t.having(records, part="profiler") for name in TRAININGS]
 
 
 def _training(record: Record, name: str) -> Record:

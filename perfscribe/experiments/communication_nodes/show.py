@@ -24,8 +24,7 @@ def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
     shown = [
         replace(row, factors={**row.factors, "between": between})
         for name, between in (("communication_nodes", NETWORK), ("communication", LOOPBACK))
-        for row in one_machine.metrics(records.get(name, []))
-        if row.has(tool=TORCH_PROFILER)
+        for row in t.having(one_machine.metrics(records.get(name, [])), tool=TORCH_PROFILER)
     ]
     first, averaging, _, *others = one_machine.METRIC_COLUMNS
     columns = [first, averaging, t.factor("between", "The two nodes are"), *others]

@@ -22,7 +22,6 @@ from perfscribe.show.ceilings import TERA
 EXPERIMENT = "flash_benchmarking"
 TABLES, FIGURES = SHOWN.tables, SHOWN.figures
 PASSES = {"forward": "Forward", "backward": "Backward", "both": "End-to-end"}
-SOURCES = {"cs336-writeup-002": "002", "brandon-snider": "brandon-snider", "yyin-dev": "yyin-dev"}
 ELSEWHERE = ("compiled", "flex")  # timed on a few problems alone: not drawn
 ENTRY_METRIC = "forward_backward_ms"  # of a published entry of the leaderboard
 BOARD_NOTE = (
@@ -44,10 +43,7 @@ PROBLEM = t.factors(seq_len="Sequence length", head_dim="d", dtype="Dtype", batc
 
 def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
     """The leaderboard; every cell beside published figures."""
-    grid, board = (
-        [cell for cell in records[EXPERIMENT] if cell.factors["workload"] == workload]
-        for workload in ("grid", "leaderboard")
-    )
+    grid, board = (t.having(records[EXPERIMENT], workload=workload) for workload in ("grid", "leaderboard"))
     return [
         t.make(TABLES[0], "The leaderboard's problem", leaderboard(board), BOARD, [BOARD_NOTE]),
         t.make(TABLES[1], "Every cell of attention", grid, CELLS, [CELLS_NOTE]),
@@ -143,9 +139,9 @@ CELLS = [
     t.timer("both_ms"),
     replace(t.value("no_graph", "Why not by graph replay", exact=True, without="none"), kind="unshown"),
     *(
-        t.published(EXPERIMENT, source, metric, f"{word}, {name} (ms)")
+        t.published(EXPERIMENT, source, metric, f"{word}, {references.short(source)} (ms)")
         for metric, word in zip(("forward_ms", "backward_ms", ENTRY_METRIC), PASSES.values(), strict=True)
-        for source, name in SOURCES.items()
+        for source in references.OF_ATTENTION
     ),
 ]
 

@@ -32,10 +32,10 @@ def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
     """Chunk shape by compression; workers and threads."""
     cells = records["io_settings"]
     shared = [r for r in cells if (r.factors["chunk"], r.factors["compression"]) in SHARED]
-    alone = [r for r in cells if r.has(reader="h5py", workers=0, threads=1)]
+    alone = t.having(cells, reader="h5py", workers=0, threads=1)
     return [
         t.make(TABLES[0], "Chunk shape and compression", alone, _chunks(alone), [CHUNKS_NOTE]),
-        t.make(TABLES[1], "Workers of the loader, threads of a batch", _ordered(shared), _loader(), [LOADER_NOTE]),
+        t.make(TABLES[1], "Workers of the loader, threads of a batch", _ordered(shared), LOADER, [LOADER_NOTE]),
     ]
 
 
@@ -79,11 +79,9 @@ def _alone(record: Record) -> Record | None:
     return replace(record, samples={"epoch_s": epochs}) if epochs else None
 
 
-def _loader() -> list[t.Column]:
-    """Of epochs, against those of one process and thread that were interleaved with them."""
-    return [
-        *FILE,
-        *t.factors(reader="Inflated by", workers="Workers", threads="Threads", epoch_samples="Samples", batch="Batch"),
-        *t.timed("epoch_s", "Loader wait, an epoch (s)", "n"),
-        against.ratio("ratio", "Against one process and thread (×)", _alone, BASE, _epoch_s, "epoch_s"),
-    ]
+LOADER = [
+    *FILE,
+    *t.factors(reader="Inflated by", workers="Workers", threads="Threads", epoch_samples="Samples", batch="Batch"),
+    *t.timed("epoch_s", "Loader wait, an epoch (s)", "n"),
+    against.ratio("ratio", "Against one process and thread (×)", _alone, BASE, _epoch_s, "epoch_s"),
+]

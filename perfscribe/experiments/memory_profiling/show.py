@@ -55,11 +55,12 @@ CAPTION = (
 def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
     """Peaks by phase, the residual stream, the largest blocks, timelines."""
     cells = records["memory_profiling"]
-    forward = [record for record in cells if record.has(mode="forward")]
     largest = t.expanded(_longest(cells), ["rank"], _largest)
     return [
         t.make(TABLES[0], "Peak memory by phase", cells, PEAKS, [PEAK_NOTE]),
-        t.make(TABLES[1], "A tensor of the residual stream", forward, RESIDUAL, [RESIDUAL_NOTE]),
+        t.make(
+            TABLES[1], "A tensor of the residual stream", t.having(cells, mode="forward"), RESIDUAL, [RESIDUAL_NOTE]
+        ),
         t.make(TABLES[2], "Largest allocations", largest, LARGEST, [LARGEST_NOTE]),
         t.make(TABLES[3], "Recorded histories", cells, TIMELINE),
     ]

@@ -37,11 +37,9 @@ BINDINGS_NOTE = (
 
 def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
     """Every rank by every method; bindings."""
-    cells = {part: [one for one in records[NAME] if one.factors["part"] == part] for part in (LAUNCHED, BOUND)}
-    launched = t.expanded(
-        cells[LAUNCHED], ["rank"], lambda r: [(n, _launched(r, n)) for n in range(len(r.series["node"]))]
-    )
-    bound = t.expanded(cells[BOUND], ["rank"], lambda r: [(n, _bound(r, n)) for n in range(len(r.series["asked"]))])
+    launches, bindings = (t.having(records[NAME], part=part) for part in (LAUNCHED, BOUND))
+    launched = t.expanded(launches, ["rank"], lambda r: [(n, _launched(r, n)) for n in range(len(r.series["node"]))])
+    bound = t.expanded(bindings, ["rank"], lambda r: [(n, _bound(r, n)) for n in range(len(r.series["asked"]))])
     return [
         t.make(TABLES[0], "Ranks as each method finds them", launched, LAUNCHED_COLUMNS, [METHODS_NOTE]),
         t.make(TABLES[1], "Binding of ranks to cores", bound, BOUND_COLUMNS, [BINDINGS_NOTE]),

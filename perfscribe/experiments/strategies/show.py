@@ -63,8 +63,8 @@ ACCUMULATION_NOTES = (
 def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
     """Speed, state and traffic by plan; wrapping; a world of one; summed gradients."""
     cells = records["strategies"]
-    grid, sums = of_part(cells, GRID), of_part(cells, ACCUMULATION)
-    one = [record for record in grid if record.factors["world_size"] == 1]
+    grid, sums = (t.having(cells, part=part) for part in (GRID, ACCUMULATION))
+    one = t.having(grid, world_size=1)
     return [
         t.make(TABLES[0], "Sharding strategies", grid, PLANS, NOTES),
         t.make(TABLES[1], "Wrapping and prefetching", wrapped(cells), VARIANTS, WRAPPING_NOTES),
@@ -73,17 +73,12 @@ def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
     ]
 
 
-def of_part(records: Iterable[Record], part: str) -> list[Record]:
-    """The records of one part of the cells."""
-    return [record for record in records if record.factors["part"] == part]
-
-
 # --- variants of wrapping and prefetching, which take turns -----------------------------------------------------
 
 
 def wrapped(records: Iterable[Record]) -> list[Record]:
     """A row for each variant of wrapping and prefetching, with its own samples and its ratio to the usual one."""
-    cells = of_part(records, WRAPPING)
+    cells = t.having(records, part=WRAPPING)
     return [_variant(record, one) for record in cells for one in from_level(record.factors["variants"])]
 
 

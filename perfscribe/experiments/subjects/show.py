@@ -36,7 +36,7 @@ def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
         [one for one in records.get(name, []) if "subject" in one.factors] for name in SHOWN.reads
     )
     grid, board = (
-        [_beside(one, one, "ours_", "both_ms") for one in attention if one.factors["workload"] == workload]
+        [_beside(one, one, "ours_", "both_ms") for one in t.having(attention, workload=workload)]
         for workload in ("grid", "leaderboard")
     )
     board = [replace(one, factors={**one.factors, "entry": f"here: {one.factors['subject']}"}) for one in board]

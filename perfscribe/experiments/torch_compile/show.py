@@ -17,7 +17,6 @@ from perfscribe.show import references
 from perfscribe.show import tables as t
 
 TABLES, FIGURES = SHOWN.tables, SHOWN.figures
-SOURCES = {"cs336-writeup-002": "002", "brandon-snider": "brandon-snider", "yyin-dev": "yyin-dev"}
 VARIANTS = ("eager", "compiled")
 # The phases whose ratios are shown, the last of them a whole pass, by problem.
 PHASES = {"attention": ("forward", "backward", "both"), "model": ("forward", "backward", "full_step")}
@@ -62,7 +61,7 @@ def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
     made: list[t.Table] = []
     cells: list[Record] = []
     for problem, name, note in (("attention", "Attention", ATTENTION_NOTE), ("model", "Whole models", MODEL_NOTE)):
-        own = (one for one in records["torch_compile"] if one.factors["problem"] == problem)
+        own = t.having(records["torch_compile"], problem=problem)
         of_problem = [replace(one, values={**one.values, **_ratios(one)}) if one.ok else one for one in own]
         factors, speedup = FACTORS[problem], f"{name}: speed-up by compiling"
         times = [*factors, *_time_columns(problem)]
@@ -135,13 +134,13 @@ def _published(problem: str) -> list[t.Column]:
             "torch_compile",
             source,
             f"{phase}_ms",
-            f"{_title(phase).capitalize()}, {variant}, {name} (ms)",
+            f"{_title(phase).capitalize()}, {variant}, {references.short(source)} (ms)",
             f"{variant}_{phase}_ms_{source}",
             partial(levels, variant=variant),
         )
         for phase in PUBLISHED[problem]
         for variant in VARIANTS
-        for source, name in SOURCES.items()
+        for source in references.OF_ATTENTION
         if (source, f"{phase}_ms") in given
     ]
 
