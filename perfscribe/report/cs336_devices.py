@@ -241,11 +241,10 @@ class Ddp(Problem):
         self.naive = [row for world in self.worlds if ok(row := self.row("naive", world))]
         self.calls = entry(next(iter(self.naive), None), "all_reduces")
 
-    def row(self, implementation: str, world: str = WORLDS[0], bucket: str = "none") -> Row | None:
-        """The row of an implementation."""
-        implementation = handed_in(self.site, self.STEPS, implementation)
-        levels = {"implementation": implementation, "world_size": world, "bucket_mb": bucket}
-        return self.site.row(self.STEPS, **training(self.site, self.STEPS), **levels)
+    def row(self, implementation: str, world: str = WORLDS[0], table: str = STEPS, **levels: str) -> Row | None:
+        """The row of an implementation, in the table in which DDP is or in another."""
+        levels |= {"implementation": handed_in(self.site, table, implementation), "world_size": world}
+        return self.site.row(table, **training(self.site, table), **levels)
 
     def is_yours(self, implementation: str) -> bool:
         """Whether its rows are of the user's own code."""
@@ -259,13 +258,11 @@ class Ddp(Problem):
 
     def step(self, implementation: str, column: str = "step_ms", bucket: str = "none") -> Figure:
         """A figure of the table in which DDP on two devices is, ms."""
-        return figure(self.row(implementation, bucket=bucket), column)
+        return figure(self.row(implementation, bucket_mb=bucket), column)
 
     def of_two(self, table: str, column: str, implementation: str) -> Figure:
         """A figure of another table, on two devices."""
-        implementation = handed_in(self.site, table, implementation)
-        levels = {**training(self.site, table), "implementation": implementation, "world_size": WORLDS[0]}
-        return self.site.value(table, column, **levels)
+        return figure(self.row(implementation, table=table), column)
 
 
 class NaiveDdpBenchmarking(Ddp):
@@ -327,7 +324,7 @@ class NaiveDdpBenchmarking(Ddp):
 
     def cells(self, implementation: str, world: str, bucket: str) -> list[Cell]:
         """Step, communication and what of it is exposed. Communication is timed only where it follows backward."""
-        row = self.row(implementation, world, bucket)
+        row = self.row(implementation, world, bucket_mb=bucket)
         after = as_cell(row, "spent_ms") if implementation in ("naive", "flat") else NO_SUCH_THING
         return [as_cell(row, "step_ms"), after, as_cell(row, "exposed_ms")]
 

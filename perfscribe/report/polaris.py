@@ -13,15 +13,9 @@ from perfscribe.show.rounding import MIB_AS_MB, NO_FIGURE, Figure
 TITLE = "Polaris homework"
 OF_000, OF_001 = "polaris-homework-000", "polaris-homework-001"
 RANKS, SAMPLES = 4, "2048"  # that the homework asks for
-ONE_RANK = f"one rank in place of {RANKS}"  # of tasks 3, 5 and 6: their tables have no others
+ONE_RANK = f"; ‡ one rank in place of {RANKS}"  # of tasks 3, 5 and 6: their tables have no others
 MPI4PY, MODULO = "mpi4py, COMM_TYPE_SHARED", "mpi4py, RANK % device_count"
 NAMES = {MODULO: "mpi4py, rank mod devices"}  # in the table of measurements
-
-
-def differing(reasons: Sequence[str]) -> tuple[str, str]:
-    """‡ where a table has reasons for it, and the end of its set-up that says them."""
-    said = ", ".join(filter(None, reasons))
-    return ("‡", f"; ‡ {said}") if said else ("", "")
 
 
 class SingleGpu(Problem):
@@ -192,14 +186,15 @@ class TensorDimensions(Problem):
     def parts(self) -> Iterator[Part]:
         """By features and d_model; what raises an error, what wider models need."""
         widths = self.widths
-        mark, because = differing(self.reasons())
+        unlike = self.unlike()
+        mark = "‡" * bool(unlike)
         batch = self.site.batch_of(self.table, "32")
         found = [self.EPOCHS] if self.site.gpu else [row["epochs"] for row in self.rows] or [self.EPOCHS]
         epochs = f"{found[0]} epochs" + (f" ({found[-1]} with d_model set)" if found[0] != found[-1] else "")
         yield Table(
             f"Training by width{mark}.",
             f"FP32, {epochs}, batch {batch}, default d_model {widths[0][1]}, one run each, host clock with "
-            f"synchronise; allocated: after training, peak: of allocated memory{because}.",
+            f"synchronise; allocated: after training, peak: of allocated memory{unlike}.",
             ["src", "d_model", "Time (s)", "Allocated memory (GB)", "Peak memory (GB)", "001"],
             [self.line(place) for place in range(len(widths))],
         )
@@ -234,14 +229,15 @@ class TensorDimensions(Problem):
         """A training in FP32."""
         return self.site.row(self.table, features=features, d_model=width, dtype="fp32", weights="fp32")
 
-    def reasons(self) -> list[str]:
+    def unlike(self) -> str:
         """How the rows differ from the homework's; levels of preset cpu do not count."""
         if not self.rows or not self.site.gpu:
-            return []
+            return ""
         fewer = [row for row in self.rows if row["epochs"] != self.EPOCHS]
         widths = " and ".join(row["d_model"] for row in fewer)
-        epochs = f"{fewer[0]['epochs']} epochs in place of {self.EPOCHS} at d_model {widths}" if fewer else ""
-        return [ONE_RANK, epochs]
+        return ONE_RANK + (
+            f", {fewer[0]['epochs']} epochs in place of {self.EPOCHS} at d_model {widths}" if fewer else ""
+        )
 
     def published(self, place: int) -> str:
         """001's figures of the model's default width."""
@@ -502,12 +498,13 @@ class DataTypes(Problem):
         dtypes = ("fp32", "fp16", "bf16")
         lines = [("Baseline", base, short, dtype) for dtype in (dtypes[:1] if lengths[1:] else dtypes)]
         lines += [(*kind, dtype) for kind in kinds for dtype in dtypes]
-        mark, because = differing(self.reasons(base, widest, short))
+        unlike = self.unlike(base, widest, short)
+        mark = "‡" * bool(unlike)
         yield Table(
             f"Training by length, width and data type{mark}.",
             f"{entry(site.row(self.DTYPES), 'epochs', '3')} epochs including start-up"
             f", batch {entry(site.row(self.DTYPES), 'batch', '16')}, autocast, one run each, host clock; Large_Feature "
-            f"at length {short}; peak of allocated memory{because}.",
+            f"at length {short}; peak of allocated memory{unlike}.",
             ["Configuration", "Data type", "Time (s)", "Memory (GB)", "001 (s, GiB)"],
             [self.line(*one) for one in lines],
         )
@@ -573,15 +570,14 @@ class DataTypes(Problem):
         levels: dict[str, str | int] = {"d_model": int(width), "seq_len": int(length), "dtype": dtype}
         return ", ".join(printed("dtypes", metric, OF_001, **levels) for metric in ("training_s", "peak_memory_gib"))
 
-    def reasons(self, base: str, widest: str, length: str) -> list[str]:
+    def unlike(self, base: str, widest: str, length: str) -> str:
         """How rows differ from the homework's; levels of preset cpu do not count."""
         found = [row for width in (base, widest) if (row := self.row(width, length)) is not None]
         if not self.site.gpu or len(found) < 2:
-            return []
+            return ""
         few, fewer = (row["samples"] for row in found)
         wider = f" (wider models: {fewer})" if fewer != few else ""
-        samples = f"{few} samples{wider} in place of {SAMPLES}" if {few, fewer} != {SAMPLES} else ""
-        return [ONE_RANK, samples]
+        return ONE_RANK + (f", {few} samples{wider} in place of {SAMPLES}" if {few, fewer} != {SAMPLES} else "")
 
 
 def throughput(row: Row | None) -> Cell:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from perfscribe.report.cells import Cell, label, shown
 from perfscribe.report.site import Site
+from perfscribe.show.markdown_tables import line
 from perfscribe.show.rounding import LACKING, Figure
 
 # Rows of a table that stand together; a longer one is printed in blocks.
@@ -30,8 +31,8 @@ class Table:
         lines = [f"**{self.title}** {self.setup}".rstrip()]
         block = MOST_ROWS if len(self.rows) <= MOST_ROWS else BLOCK
         for start in range(0, max(1, len(self.rows)), block):
-            lines += ["", _line(self.header), _line(["---"] * len(self.header))]
-            lines += [_line([cell.text for cell in row]) for row in self.rows[start : start + block]]
+            lines += ["", line(self.header), line(["---"] * len(self.header))]
+            lines += [line(cell.text for cell in row) for row in self.rows[start : start + block]]
         notes = "  \n".join(note for note in self.notes if said(note))
         return "\n".join(lines) + (f"\n\n{notes}" if notes else "")
 
@@ -52,10 +53,6 @@ def _cell(one: Cell | Figure | str | int) -> Cell:
     if isinstance(one, Cell):
         return one
     return shown(one) if isinstance(one, Figure) else label(one)
-
-
-def _line(cells: Sequence[str]) -> str:
-    return "| " + " | ".join(cells) + " |"
 
 
 class Why(str):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -60,6 +60,11 @@ def of_texts(rows: Sequence[Sequence[object]], heads: Sequence[str]) -> str:
     return tabulate(cells, [markdown_text(head) for head in heads], tablefmt="pipe", disable_numparse=True)
 
 
+def line(cells: Iterable[str]) -> str:
+    """A row of a Markdown table."""
+    return "| " + " | ".join(cells) + " |"
+
+
 def to_markdown(folder: Path, table_id: str, most_rows: int = 0) -> str:
     """The table as Markdown from its files: figures with half their interquartile range, remarks and notes below.
 
@@ -85,11 +90,11 @@ def to_markdown(folder: Path, table_id: str, most_rows: int = 0) -> str:
     groups = _neighbours(read, figures)
     remarks: list[str] = []
     shown = groups[-most_rows:]
-    rows = [_markdown_row(_folded(group, columns), columns, remarks) for group in shown]
-    titles = [markdown_text(column["title"]) for column in columns]
+    lines = [line(markdown_text(column["title"]) for column in columns), "|" + ":---|" * len(columns)]
+    lines += [line(_markdown_row(_folded(group, columns), columns, remarks)) for group in shown]
     parts = [
         markdown_text(f"In every measured row: {'; '.join(told)}.") if told else "",
-        _without_padding(tabulate(rows, titles, tablefmt="pipe", disable_numparse=True)),
+        "\n".join(lines),
         f"The last {len(shown)} of {len(groups)} rows; the CSV has all." if len(shown) < len(groups) else "",
         "\n".join(f"[{number}] {markdown_text(text)}  " for number, text in enumerate(remarks, start=1)),
         "\n".join(f"{note}  " for note in description["notes"]),
@@ -106,11 +111,6 @@ def _is_constant(name: str, rows: Sequence[Mapping[str, str]], measured: Sequenc
     """Whether all measured rows hold the same, and the others nothing else."""
     levels = {row[name] for row in measured}
     return len(levels) == 1 and all(row[name] in levels or row[name] == row["status"] for row in rows)
-
-
-def _without_padding(table: str) -> str:
-    """The same table with columns as wide as each cell needs: wide tables are half padding otherwise."""
-    return re.sub(r"-{3,}", "---", re.sub(r" +\|", " |", table))
 
 
 def _read_rows(path: Path) -> list[dict[str, str]]:
