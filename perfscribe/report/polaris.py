@@ -332,12 +332,12 @@ class CrossNode(Problem):
         levels = {"backend": self.backend, "implementation": "torch_ddp", "metric": metric}
         if self.cluster:
             return self.site.row("polaris.communication_nodes", between="two nodes of a cluster", **levels)
-        return self.site.row(self.table, tool="torch_profiler", **levels)
+        return self.site.row(self.table, **levels)
 
     def rank(self, rank: int) -> Row | None:
         """A rank's figures within one machine."""
-        levels = {"backend": self.backend, "tool": "torch_profiler", "implementation": "torch_ddp"}
-        return self.site.row("polaris.communication_ranks", placement="intra", rank=rank, **levels)
+        levels = {"backend": self.backend, "implementation": "torch_ddp", "placement": "intra"}
+        return self.site.row("polaris.communication_ranks", rank=rank, **levels)
 
     def links(self) -> str:
         """The set-up's end: what stands for the nodes."""

@@ -12,7 +12,7 @@ import pandas as pd
 
 from perfscribe.distributed.transport import TRANSPORTS
 from perfscribe.experiments.communication.levels import SHOWN
-from perfscribe.experiments.communication.measure import PLACEMENTS, RANKS, TORCH_PROFILER
+from perfscribe.experiments.communication.measure import PLACEMENTS, RANKS
 from perfscribe.instruments.statistics import ratio, summarise
 from perfscribe.records.records import Record
 from perfscribe.show import figures as f
@@ -36,7 +36,6 @@ CAPTION = (
     "Communication of each rank by each tool, of the active steps of a profile: transfer, and on top of it waiting for "
     "the other rank. Medians over turns."
 )
-TOOLS = {TORCH_PROFILER: "the torch profiler", "nsys": "nsys"}
 INTRA, INTER = "intra", "inter"
 BOTH = (INTER, INTRA)
 TITLES = {INTRA: "within a node (1 x 2)", INTER: "across nodes (2 x 1)"}
@@ -234,9 +233,8 @@ def _draw_waiting(canvas: Any, rows: pd.DataFrame) -> None:
         places = range(len(own))
         axes.barh(places, transfer, color=f.COLOURS[0], height=0.6, label="transfer")
         axes.barh(places, wait, left=transfer, color=f.COLOURS[1], height=0.6, label="waiting for the other rank")
-        told = own.assign(tool=[TOOLS[tool].removeprefix("the ") for tool in own["tool"]])
-        told["rank"] = [f"rank {rank}" for rank in own["rank"]]
-        labels = [", ".join(row) for row in told[[*several, "tool", "rank"]].itertuples(index=False)]
+        told = own[several].assign(by=[f"torch profiler, rank {rank}" for rank in own["rank"]])
+        labels = [", ".join(row) for row in told.itertuples(index=False)]
         axes.set_yticks(places, labels if axes is panels[0] else [""] * len(places), fontsize=7)
         axes.invert_yaxis()
         links = textwrap.fill(", ".join(dict.fromkeys(own["link"])), TITLE_CHARACTERS)

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from perfscribe.experiments.communication import show as one_machine
-from perfscribe.experiments.communication.measure import TORCH_PROFILER
 from perfscribe.experiments.communication_nodes.levels import SHOWN
 from perfscribe.records.records import Record
 from perfscribe.show import tables as t
@@ -24,7 +23,7 @@ def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
     shown = [
         replace(row, factors={**row.factors, "between": between})
         for name, between in (("communication_nodes", NETWORK), ("communication", LOOPBACK))
-        for row in t.having(one_machine.metrics(records.get(name, [])), tool=TORCH_PROFILER)
+        for row in one_machine.metrics(records.get(name, []))
     ]
     first, averaging, _, *others = one_machine.METRIC_COLUMNS
     columns = [first, averaging, t.factor("between", "The two nodes are"), *others]

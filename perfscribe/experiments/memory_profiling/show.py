@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cache, partial
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -55,12 +55,10 @@ CAPTION = (
 def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
     """Peaks by phase, the residual stream, the largest blocks, timelines."""
     cells = records["memory_profiling"]
-    largest = t.expanded(_longest(cells), ["rank"], _largest)
+    forward, largest = t.having(cells, mode="forward"), t.expanded(_longest(cells), ["rank"], _largest)
     return [
         t.make(TABLES[0], "Peak memory by phase", cells, PEAKS, [PEAK_NOTE]),
-        t.make(
-            TABLES[1], "A tensor of the residual stream", t.having(cells, mode="forward"), RESIDUAL, [RESIDUAL_NOTE]
-        ),
+        t.make(TABLES[1], "A tensor of the residual stream", forward, RESIDUAL, [RESIDUAL_NOTE]),
         t.make(TABLES[2], "Largest allocations", largest, LARGEST, [LARGEST_NOTE]),
         t.make(TABLES[3], "Recorded histories", cells, TIMELINE),
     ]
@@ -71,16 +69,8 @@ def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
 
 def predicted(record: Record) -> dict[str, Items]:
     """Predicted bytes by item at the peak of each phase; a pass without backward uses one cuBLAS handle, a step two."""
-    level, mode = record.factors, record.factors["mode"]
-    handles = 2 if mode == "full_step" else 1
-    load = Workload(
-        SIZES[level["size"]], level["batch"], level["seq_len"], level["dtype"], level["device"], cublas_handles=handles
-    )
-    return _predicted(load, mode)
-
-
-@cache
-def _predicted(load: Workload, mode: str) -> dict[str, Items]:
+    mode, level = record.factors["mode"], {one: record.factors[one] for one in ("batch", "seq_len", "dtype", "device")}
+    load = Workload(SIZES[record.factors["size"]], **level, cublas_handles=2 if mode == "full_step" else 1)
     if mode == "inference":
         return {"forward": memory.inference_peak(load)}
     if mode == "forward":
@@ -205,23 +195,24 @@ def figures(tables: Mapping[str, t.Table]) -> list[f.Figure]:
 
 def _draw(canvas: Any, frame: pd.DataFrame) -> None:
     """Forward alone beside a full step, on one scale."""
-    cells = [_chosen(frame, mode) for mode in DRAWN]
-    courses = [json.loads(cell["timeline"]) if cell is not None else None for cell in cells]
-    known = [course for course in courses if course is not None]
+    cells = {mode: cell for mode in DRAWN if (cell := _chosen(frame, mode)) is not None}
+    courses = {mode: json.loads(cell["timeline"]) for mode, cell in cells.items()}
 
     def bytes_of(course: Any, kind: str) -> int:
         return int(max(course["kinds"].get(kind, [0])) * course["unit_bytes"])
 
-    sums = (max(map(sum, zip(*one["kinds"].values(), strict=True))) * one["unit_bytes"] for one in known)
+    sums = (max(map(sum, zip(*one["kinds"].values(), strict=True))) * one["unit_bytes"] for one in courses.values())
     highest = max(sums, default=0)
     unit, name = (1e9, "GB") if highest >= 1e8 else (1e6, "MB")
     panels = canvas.subplots(1, 2, sharey=True, width_ratios=(1, 2))
-    for axes, (mode, title), cell, course in zip(panels, DRAWN.items(), cells, courses, strict=True):
-        setting = f": {cell['size']}, context {cell['seq_len']}, {cell['dtype']}" if cell is not None else ""
-        axes.set_title(f"{title}{setting if mode == 'full_step' else ''}", fontsize=8)
-        if cell is None or course is None:
+    for axes, (mode, title) in zip(panels, DRAWN.items(), strict=True):
+        axes.set_title(title, fontsize=8)
+        if mode not in cells:
             f.no_data(axes, "no such cell was measured")
             continue
+        cell, course = cells[mode], courses[mode]
+        if mode == "full_step":
+            axes.set_title(f"{title}: {cell['size']}, context {cell['seq_len']}, {cell['dtype']}", fontsize=8)
         _stack(axes, course, unit)
         axes.set_xlim(course["change"][0], course["change"][-1])
         axes.set_ylim(0, 1.1 * highest / unit)
@@ -233,7 +224,7 @@ def _draw(canvas: Any, frame: pd.DataFrame) -> None:
     patches = [
         Patch(color=colour, label=kind)
         for kind, colour in reversed(COLOURS.items())
-        if any(bytes_of(one, kind) >= LEAST_NAMED * highest > 0 for one in known)
+        if any(bytes_of(one, kind) >= LEAST_NAMED * highest > 0 for one in courses.values())
     ]
     if patches:
         canvas.legend(handles=patches, loc="outside right upper", fontsize=7)
