@@ -52,14 +52,14 @@ class Ceilings:
 
     def __init__(self, records: Mapping[str, Iterable[Record]]) -> None:
         """records: by experiment; those of calibration and flash_benchmarking count."""
-        self._products: dict[tuple[str, str], float] = {}
-        for one in products(records):
-            key = str(one.factors["device"]), str(one.factors["dtype"])
-            self._products[key] = max(self._products.get(key, 0.0), product_flop_per_s(one))
-        self._memory: dict[str, float] = {}
-        for one in largest(one for one in t.having(records.get(CALIBRATION, []), workload=MEMORY) if one.ok):
-            device = str(one.factors["device"])
-            self._memory[device] = max(self._memory.get(device, 0.0), bytes_per_s(one))
+        by_kind = t.grouped(products(records), lambda one: (one.factors["device"], one.factors["dtype"]))
+        self._products = {kind: max(map(product_flop_per_s, of)) for kind, of in by_kind.items()}
+        moving = [one for one in t.having(records.get(CALIBRATION, []), workload=MEMORY) if one.ok]
+        by_size = {
+            device: max((one.factors["size_mib"], bytes_per_s(one)) for one in of)
+            for device, of in t.grouped(moving, lambda one: one.factors["device"]).items()
+        }
+        self._memory = {device: rate for device, (_, rate) in by_size.items()}
 
     def product(self, device: str, dtype: str, gpu: str) -> float | None:
         """FLOP a second."""
@@ -72,16 +72,6 @@ class Ceilings:
         found = self._memory.get(device)
         printed = peak_bandwidth(gpu, MEMORY) if device == "cuda" else None
         return printed.bytes_per_s if found is None and printed else found
-
-
-def largest(records: Iterable[Record]) -> list[Record]:
-    """Of cells with a size_mib those of the largest, by device."""
-    every = list(records)
-    most: dict[Any, int] = {}
-    for one in every:
-        device = one.factors["device"]
-        most[device] = max(most.get(device, 0), int(one.factors["size_mib"]))
-    return [one for one in every if one.factors["size_mib"] == most[one.factors["device"]]]
 
 
 def mfu_percent(record: Record, flop: float, seconds: float) -> float | str:

@@ -218,22 +218,12 @@ def _label_ends(axes: Any, ends: list[tuple[str, float, float, str]]) -> None:
     taken = -math.inf
     last = max((x for _, x, _, _ in ends), default=0.0)
     for text, x, y, colour in sorted(ends, key=lambda end: end[2]):
-        if x < last:
-            place = {"xytext": (-4, 5), "ha": "right", "va": "bottom"}
-            axes.annotate(text, (x, y), textcoords="offset points", color=colour, fontsize=LABEL_POINTS, **place)
-            continue
-        at = (math.log10(y) - low) / (high - low) * height
-        shown_at = max(at, taken + LABEL_POINTS)
-        taken = shown_at
-        axes.annotate(
-            text,
-            (x, y),
-            xytext=(6, shown_at - at),
-            textcoords="offset points",
-            color=colour,
-            va="center",
-            fontsize=LABEL_POINTS,
-        )
+        place: dict[str, Any] = {"xytext": (-4, 5), "ha": "right", "va": "bottom"}
+        if x >= last:
+            at = (math.log10(y) - low) / (high - low) * height
+            taken = max(at, taken + LABEL_POINTS)
+            place = {"xytext": (6, taken - at), "va": "center"}
+        axes.annotate(text, (x, y), textcoords="offset points", color=colour, fontsize=LABEL_POINTS, **place)
 
 
 def mark_statuses(axes: Any, rows: pd.DataFrame, x: str) -> None:
