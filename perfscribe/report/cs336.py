@@ -155,9 +155,7 @@ class BenchmarkingScript(Problem):
         for cell in product(self.sizes, self.PASSES, self.contexts):
             if time := self.time(*cell):
                 found.append((time.of(100 * (time.spread or 0.0) / time.value), " ".join(cell[:2]), cell[2]))
-        found.sort(key=lambda one: one[0].value)
-        if not found:
-            return ""
+        found = sorted(found, key=lambda one: one[0].value) or [(NO_FIGURE, "", "")]
         (most, which, context), (middle, *_) = found[-1], found[len(found) // 2]
         return f"The largest std is {most} % ({which}, {context}); half of the passes have at most {middle} %."
 

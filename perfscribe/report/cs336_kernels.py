@@ -142,9 +142,8 @@ class NsysProfile(Problem):
 
     def fill(self, filled: Mapping[tuple[str, str], Figure]) -> str:
         """Where forward is least a matter of its kernels. filled: share by size and context."""
-        if not filled:
-            return ""
-        (size, context), least = min(filled.items(), key=lambda one: one[1].value)
+        nowhere = ("", ""), NO_FIGURE
+        (size, context), least = min(filled.items(), key=lambda one: one[1].value, default=nowhere)
         what, of = ("In FP32 kernels", "untraced forward") if self.site.gpu else ("Operators", "forward")
         big = "" if (size, context) == tuple(self.big) else f", {self.filled(*self.big)} % at {', '.join(self.big)}"
         return f"{what} fill {least} % of {of} at {size}, {context}{big}"
@@ -156,9 +155,7 @@ class NsysProfile(Problem):
         both = {cell: pair for cell, pair in both.items() if all(pair)}
         ratios = {cell: one.over(two) for cell, (one, two) in both.items() if not one.within_noise(two)}
         longer = {cell: ratio for cell, ratio in ratios.items() if ratio.value > 1.02}
-        if not longer:
-            return ""
-        cell, most = max(longer.items(), key=lambda one: one[1].value)
+        cell, most = max(longer.items(), key=lambda one: one[1].value, default=(("", ""), NO_FIGURE))
         where = f"in {len(longer)} of {len(both)} cells, at most {most} times ({', '.join(cell)})"
         return f"Traced passes take over 2 % longer than untraced ones, beyond noise, {where}."
 

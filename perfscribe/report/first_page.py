@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from perfscribe.report import fsdp
@@ -39,26 +38,14 @@ def findings(problems: Iterable[Problem]) -> list[tuple[str, str]]:
     return [(sentence, problem) for sentence, _, problem in chosen]
 
 
-@dataclass(frozen=True)
 class Headline:
     """A row of the headlines. share: percent of what bounds it, if known; problem: its name, or a page of details."""
 
-    what: str
-    figure: Figure
-    unit: str
-    problem: str
-    share: Figure = NO_FIGURE
-    of: str = ""
-
-    @property
-    def value(self) -> str:
-        """The figure with its unit."""
-        return f"{self.figure!s} {self.unit}"
-
-    @property
-    def bound(self) -> str:
-        """The share, and of what."""
-        return f"{self.share} % {self.of}".rstrip() if self.share else NOTHING
+    def __init__(
+        self, what: str, found: Figure, unit: str, problem: str, share: Figure = NO_FIGURE, of: str = ""
+    ) -> None:
+        self.what, self.value, self.problem = what, f"{found!s} {unit}", problem
+        self.bound = f"{share} % {of}".rstrip() if share else NOTHING
 
 
 def _of_one_device(site: Site) -> Iterator[Headline]:

@@ -544,9 +544,7 @@ class DataTypes(Problem):
             whole, first, later = (figure(row, one) for one in ("training_s", "first_epoch_s", "epoch_s"))
             if 2 * first.value > whole.value:
                 found.append((first.value, name, dtype.upper(), first, later))
-        if not found:
-            return ""
-        _, name, dtype, first, later = max(found)
+        _, name, dtype, first, later = max(found, default=(0.0, "", "", NO_FIGURE, NO_FIGURE))
         dtypes = " and ".join(one[2] for one in found if one[1] == name)
         whose = f"{dtype}: " * (dtypes != dtype)
         return f"Most of {name}'s time in {dtypes} is its first epoch ({whose}{first} s, then {later}){mark}."
