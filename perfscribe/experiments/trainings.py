@@ -19,7 +19,6 @@ from perfscribe.show.ceilings import mfu_percent
 from perfscribe.training.launching import shape_of
 
 NO_GPU, NO_NVML = "not counted on a CPU", "NVML does not tell"
-NO_BASE = "no row with one rank"
 TWO_STEPS = "too few steps"
 GPU_FIGURES = ("avg_gpu_util_%", "avg_mem_alloc_MB", "avg_mem_total_MB", "peak_mem_alloc_MB")
 CALLBACK, STEPPING = "train/samples_per_second_mean", "stepping_samples_per_second"
@@ -54,7 +53,7 @@ def step_ms(record: Record) -> float | None:
 def rows(records: Sequence[Record]) -> list[Record]:
     """Each record with its figures beside those of its base, the same training on fewest ranks."""
     ok = [record for record in records if record.ok]
-    return [with_figures(record, fewest_ranks(one for one in ok if _same_way(record, one))) for record in records]
+    return [with_figures(record, (one for one in ok if _same_way(record, one))) for record in records]
 
 
 def by_placement(every: Sequence[Record]) -> tuple[list[Record], list[Record]]:
@@ -76,19 +75,18 @@ def _same_way(record: Record, other: Record) -> bool:
     return len(ways) < 2 and all(record.factors.get(name) == other.factors.get(name) for name in names)
 
 
-def fewest_ranks(same: Iterable[Record]) -> Record | None:
-    """The base of scale factors and efficiencies."""
-    return min(same, key=lambda one: one.factors["world_size"], default=None)
-
-
 def _way(record: Record) -> tuple[str, str]:
     return record.factors["backend"], record.factors["loop"]
 
 
-def with_figures(record: Record, base: Record | None) -> Record:
-    """The record with texts where a figure cannot be, scale factors, efficiencies and MFU."""
+def with_figures(record: Record, same: Iterable[Record]) -> Record:
+    """The record with texts where a figure cannot be, scale factors, efficiencies and MFU.
+
+    same: those of its kind that are ok, itself too where it is; the one on fewest ranks is the base.
+    """
     if not record.ok:
         return record
+    base = min(same, key=lambda one: int(one.factors["world_size"]))
     absent = NO_GPU if record.factors["device"] == "cpu" else NO_NVML
     lacking = dict.fromkeys(GPU_FIGURES, absent) | dict.fromkeys((CALLBACK, STEPPING), TWO_STEPS)
     found = replace(record, values=lacking | record.values)
@@ -98,10 +96,8 @@ def with_figures(record: Record, base: Record | None) -> Record:
     return found
 
 
-def _against(record: Record, base: Record | None) -> dict[str, Any]:
+def _against(record: Record, base: Record) -> dict[str, Any]:
     """Scale factors by the base; by steps alone efficiency, and what the workshop calls so."""
-    if base is None:
-        return dict.fromkeys(AGAINST, NO_BASE)
     rate, runtime = record.values["train_samples_per_second"], record.values["train_runtime_s"]
     base_rate, base_s = base.values["train_samples_per_second"], base.values["train_runtime_s"]
     own_ms, base_ms = step_ms(record), step_ms(base)
@@ -111,10 +107,8 @@ def _against(record: Record, base: Record | None) -> dict[str, Any]:
     return dict(zip(AGAINST, (*scale_factors(base_rate, rate, base_s, runtime), *by_steps), strict=True))
 
 
-def _rate_efficiency(record: Record, base: Record | None) -> float | str:
+def _rate_efficiency(record: Record, base: Record) -> float | str:
     """Samples/s of a rank, steps alone, over the base's."""
-    if base is None:
-        return NO_BASE
     own, of_base = record.values.get(STEPPING), base.values.get(STEPPING)
     if not isinstance(own, float) or not isinstance(of_base, float):
         return TWO_STEPS

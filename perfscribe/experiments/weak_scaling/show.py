@@ -62,7 +62,7 @@ def measured(every: Sequence[Record]) -> list[Record]:
     found = []
     for record in every:
         same = [r for r in every if r.ok and _grid(r) == _grid(record) and r.has(variant=record.factors["variant"])]
-        found.append(c.with_figures(record, c.fewest_ranks(same)))
+        found.append(c.with_figures(record, same))
     return found
 
 
