@@ -137,9 +137,7 @@ class DistributedCommunicationSingleNode(Problem):
                 at = f"{spelt(backend)} at {message.replace(' ', '')}"
                 counts[at] = {int(row["time_ms_n"]) for row in rows if ok(row)}
         usual = Counter(n for several in counts.values() for n in several).most_common(1)
-        if not usual:
-            return "20"
-        most = usual[0][0]
+        most = usual[0][0] if usual else 0
         others = {at: several for at, several in counts.items() if several and several != {most}}
         fewer = "; ".join(f"{at}: of {' to '.join(map(str, sorted(several)))}" for at, several in others.items())
         return f"{most} ({fewer})" if fewer else f"{most}"

@@ -47,11 +47,11 @@ def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
     ]
     made = (
         ("Subjects", _summary([*grid, *board, *steps, *sharded]), SUMMARY, NOTE),
-        ("Attention of the subjects", grid, _attention(flash.CELLS, "both_ms"), BESIDE_NOTE),
-        ("The leaderboard's problem by the subjects", board, _attention(flash.BOARD, "both_ms"), BESIDE_NOTE),
-        ("DDP of the subjects", steps, _ddp(), BESIDE_NOTE),
+        ("Attention of the subjects", grid, _attention(flash.CELLS), BESIDE_NOTE),
+        ("The leaderboard's problem by the subjects", board, _attention(flash.BOARD), BESIDE_NOTE),
+        ("DDP of the subjects", steps, DDP, BESIDE_NOTE),
         ("Spans of your traced step and of naive's", _spans(wrappers), TRACED, ddp.TIMELINE_NOTE),
-        ("Sharded optimizers of the subjects", sharded, _sharding(), BESIDE_NOTE),
+        ("Sharded optimizers of the subjects", sharded, SHARDING, BESIDE_NOTE),
         ("Memory of sharded optimizers by kind", kinds, _swapped(sharding.KINDS, OPTIMIZER), BESIDE_NOTE),
     )
     return [
@@ -162,22 +162,22 @@ def _swapped(columns: Iterable[t.Column], *others: t.Column) -> list[t.Column]:
     return [SUBJECT, *kept.values()]
 
 
-def _attention(columns: Iterable[t.Column], sample: str) -> list[t.Column]:
-    """Without what is of libraries or of published figures alone."""
-    wanted = [one for one in columns if one.kind != "published" and one.name != "sdpa_backend"]
-    return _swapped(wanted, *_compared(sample))
+def _measured(columns: Iterable[t.Column], *without: str) -> list[t.Column]:
+    """Those that are not of published figures, nor have a name that begins so."""
+    return [one for one in columns if one.kind != "published" and not one.name.startswith(without)]
 
 
-def _ddp() -> list[t.Column]:
-    columns = [*ddp.BENCHMARK, *ddp.CHECKED, *ddp.TIMELINE]
-    return _swapped([one for one in columns if one.kind != "published"], *_compared("step_ms"))
+def _attention(columns: Iterable[t.Column]) -> list[t.Column]:
+    """Without what is of libraries alone."""
+    return _swapped(_measured(columns, "sdpa_backend"), *_compared("both_ms"))
 
 
+DDP = _swapped(_measured([*ddp.BENCHMARK, *ddp.CHECKED, *ddp.TIMELINE]), *_compared("step_ms"))
 TRACED = _swapped([*ddp.TIMELINE, *ddp.SPANS])
 OPTIMIZER = t.factor("implementation", "Optimizer", lambda record: f"sharded ({record.factors['subject']})")
 
 
-def _sharding() -> list[t.Column]:
-    columns = [one for one in (*sharding.MEMORY, *sharding.TIMES) if one.kind != "published"]
-    columns = [one for one in columns if not one.name.startswith(("update_ms", "exchange_ms"))]
-    return _swapped(columns, OPTIMIZER, sharding.OFF_BY, *_compared("step_ms"))
+SHARDING = _swapped(
+    _measured([*sharding.MEMORY, *sharding.TIMES], "update_ms", "exchange_ms"),
+    *(OPTIMIZER, sharding.OFF_BY, *_compared("step_ms")),
+)
