@@ -48,14 +48,14 @@ def renew(site_folder: Path, units: Mapping[str, str], published: bool = False) 
         listed = _listed(site_folder, unit)
         if output.startswith("data/") and not (site_folder / output).exists():
             continue  # due, and told when it became so: a data set is made when a cell is to read it
-        differing = [name for name, mark in (listed or {}).items() if _mark(site_folder / name) != mark]
+        differing = [name for name, mark in (listed or {}).items() if _mark(_file(site_folder, name)) != mark]
         for name in differing:
             path = os.path.relpath(site_folder / name, site_folder.parents[1])
             then = THEN.get(name.partition("/")[0], "made again")
-            what = "differs from its checksum" if (site_folder / name).exists() else "is missing"
+            what = "differs from its checksum" if _file(site_folder, name).exists() else "is missing"
             told.append(f"{path} {what}: {then}")
         if differing or (listed is None and not published):
-            (site_folder / output).unlink(missing_ok=True)
+            _file(site_folder, output).unlink(missing_ok=True)
     return told
 
 
@@ -91,6 +91,11 @@ def _listed(site_folder: Path, unit: str) -> dict[str, str] | None:
     return listed if sound else None
 
 
+def _file(site_folder: Path, name: str) -> Path:
+    """The file of a name in a list, also where the site's folder is a link: its .. is that of the checkout."""
+    return Path(os.path.normpath(site_folder / name))
+
+
 def _mark(path: Path) -> str:
     try:
         size = path.stat().st_size
@@ -104,7 +109,7 @@ def _mark(path: Path) -> str:
 
 
 def _delete(site_folder: Path, names: Iterable[str]) -> list[str]:
-    gone = [name for name in sorted(names) if SHOWN.fullmatch(name) and (site_folder / name).is_file()]
+    gone = [name for name in sorted(names) if SHOWN.fullmatch(name) and _file(site_folder, name).is_file()]
     for name in gone:
-        (site_folder / name).unlink()
+        _file(site_folder, name).unlink()
     return gone

@@ -155,7 +155,11 @@ def run(
     return subprocess.run([space.root / script, *arguments], cwd=cwd, env=env, capture_output=True, text=True)
 
 
-def test_a_report_then_nothing_to_do_from_any_folder(space: Workspace, tmp_path: Path) -> None:
+def test_a_report_then_nothing_to_do_from_any_folder(
+    space: Workspace, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    (space.root / "results").mkdir(exist_ok=True)
+    (space.root / "results" / "local").symlink_to(tmp_path_factory.mktemp("scratch"))  # as where a home is small
     first = run(space, "--system", "report", cwd=tmp_path)
     assert first.returncode == 0, first.stderr
     assert first.stderr.splitlines()[-1] == "report: report/local/report.md" and not first.stdout

@@ -23,7 +23,7 @@ def main() -> int:
     parser.add_argument("--replay", action="store_true", help="measure nothing: records from the journal alone")
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
-    plan_file = args.plan.resolve()
+    plan_file = args.plan.absolute()
     # What follows is imported here: the supervisor does without it.
     if args.replay:
         from perfscribe.run.shard import Shard
