@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from perfscribe.base import files
@@ -37,7 +37,9 @@ def keep(site_folder: Path, unit: str, made: Iterable[Path]) -> None:
     files.write_json(site_folder / FOLDER / f"{unit}.json", now)
 
 
-def renew(site_folder: Path, units: Mapping[str, str], published: bool = False) -> list[str]:
+def renew(
+    site_folder: Path, units: Mapping[str, str], published: bool = False, delete: Callable[[Path], None] = Path.unlink
+) -> list[str]:
     """Make units due again whose files are not as they left them; returns a line for each such file.
 
     units: of each the file, relative to the site's folder, that is deleted to that end. A unit that has not said what
@@ -54,8 +56,8 @@ def renew(site_folder: Path, units: Mapping[str, str], published: bool = False) 
             then = THEN.get(name.partition("/")[0], "made again")
             what = "differs from its checksum" if _file(site_folder, name).exists() else "is missing"
             told.append(f"{path} {what}: {then}")
-        if differing or (listed is None and not published):
-            _file(site_folder, output).unlink(missing_ok=True)
+        if (differing or (listed is None and not published)) and (made := _file(site_folder, output)).exists():
+            delete(made)
     return told
 
 

@@ -156,10 +156,10 @@ def write_plan(root: Path, raw: Mapping[str, Any], made: plan.Plan) -> None:
     )
 
 
-def renewed(results: Path, made: plan.Plan, published: bool) -> list[str]:
+def renewed(results: Path, made: plan.Plan, published: bool, delete: Callable[[Path], None]) -> list[str]:
     """Make what is not as it was left due again; what to tell of that, in a few lines.
 
-    results: the site's folder.
+    results: the site's folder. delete: takes away what is to be made again.
     """
     units = {
         f"measure-{name}-{shard}": f"records/{name}/{shard}.jsonl"
@@ -169,7 +169,7 @@ def renewed(results: Path, made: plan.Plan, published: bool) -> list[str]:
     units |= {f"data-{name}": f"data/{name}.digest" for name in made.datasets}
     units |= {f"present-{name}": f"tables/{name}.figures.json" for name in made.presentations}
     units |= {"report": "summary.json", "page": f"../../report/{made.site}/report.html"}
-    lines = checksums.renew(results, units, published)
+    lines = checksums.renew(results, units, published, delete)
     return lines if len(lines) <= MOST_TOLD else [*lines[: MOST_TOLD - 1], f"{len(lines) - MOST_TOLD + 1} files more"]
 
 
@@ -186,8 +186,8 @@ class Session:
     jobs: slurm_jobs.Keeper | None = None
     started: bool = False
     budget_ends: float = math.inf
-    # Content and modification time in ns of the plan files that the last run left.
-    plan_before: dict[Path, tuple[bytes, int]] = field(default_factory=dict, repr=False)
+    # Content and modification time in ns of what the last run left: plan files, and what was deleted to be made again.
+    before: dict[Path, tuple[bytes, int]] = field(default_factory=dict, repr=False)
 
     def shell_prefix(self, main_process: bool) -> str:
         """What Snakemake runs before each shell command.
@@ -218,8 +218,18 @@ class Session:
         beside_others = (experiment, shard) in self.plan.beside_others
         return max(1, cores // self.plan.at_a_time) if beside_others else cores
 
-    def undo_plan_unless_started(self) -> None:
-        """Put the plan files back as they were, times included, when a process ends that has started no job.
+    def keep(self, path: Path) -> None:
+        """Note how the file is."""
+        self.before[path] = path.read_bytes(), path.stat().st_mtime_ns
+
+    def delete(self, path: Path) -> None:
+        """Delete what is to be made again; a data set for good, as it may be long until a job is to read it."""
+        if path.suffix != ".digest":
+            self.keep(path)
+        path.unlink()
+
+    def undo_unless_started(self) -> None:
+        """Put everything back as it was, times included, when a process ends that has started no job.
 
         A dry run, --lint and --report plan for the machine that they are called on, which need not be the one that was
         measured.
@@ -227,9 +237,9 @@ class Session:
         if self.started:
             return
         for path in (self.root / "results" / self.plan.site / "plan").glob("*.json"):
-            if path not in self.plan_before:
+            if path not in self.before:
                 path.unlink()
-        for path, (content, modified_ns) in self.plan_before.items():
+        for path, (content, modified_ns) in self.before.items():
             if not path.is_file() or path.stat().st_mtime_ns != modified_ns:
                 files.write_bytes(path, content)
                 os.utime(path, ns=(modified_ns, modified_ns))
@@ -324,12 +334,12 @@ def _begin(root: Path, overrides: Mapping[str, Any], decides: bool, executor: st
     if lock is not None:
         results = root / "results" / made.site
         for path in (results / "plan").glob("*.json"):
-            session.plan_before[path] = path.read_bytes(), path.stat().st_mtime_ns
+            session.keep(path)
         clear_leftovers(root)
         write_plan(root, raw, made)
-        for line in renewed(results, made, read_only):
+        for line in renewed(results, made, read_only, session.delete):
             processes.say(f"run: {line}")
-        atexit.register(session.undo_plan_unless_started)
+        atexit.register(session.undo_unless_started)
     session.tracker = _tracker(raw, say=True)
     return session
 

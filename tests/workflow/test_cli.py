@@ -167,7 +167,11 @@ def test_a_report_then_nothing_to_do_from_any_folder(
     second = run(space, "--system", "report", cwd=Path("/"))
     assert (second.returncode, second.stdout) == (0, "nothing to do; report: report/local/report.md\n")
     assert "probe" not in second.stderr and not list(tmp_path.iterdir())
-    assert "nothing to do" not in run(space, "--system", "report", "-n", cwd=tmp_path).stdout
+    page = space.root / "report" / "local" / "report.html"
+    page.write_text("edited")
+    looked = run(space, "--system", "report", "-n", cwd=tmp_path)
+    assert "nothing to do" not in looked.stdout and "report.html differs from its checksum" in looked.stderr
+    assert page.read_text() == "edited", "a dry run deletes nothing"
 
 
 def test_a_file_is_named_from_where_run_was_called(space: Workspace, tmp_path: Path) -> None:
