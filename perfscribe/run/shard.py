@@ -83,16 +83,17 @@ class Shard:
         """
         if identity is None:
             return history.of_cell(task.cell["factors"], task.round)
-        same = history.newest(task.slot, identity)
-        found = same or history.newest(task.slot)
-        if found is None:
+        found, newest = history.newest(task.slot, identity), history.newest(task.slot)
+        if newest is None:
             return None
+        if found is None or (found.before_start and not newest.before_start):  # measured elsewhere since
+            found = newest
         if found.before_start:
             # The machine may have got since what it lacked then.
             record = history.record(found)
             return found if self.lacking(task) == (record["status"], record["reason"]) else None
-        if same is not None:
-            return same
+        if found.environment == identity:
+            return found
         # Another machine's out-of-memory says nothing of this one's.
         return found if self.plan["on_identity_change"] == "keep" and found.status == "ok" else None
 

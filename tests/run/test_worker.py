@@ -168,6 +168,24 @@ def test_after_a_change_of_machine(
     assert {row["factors"]["what"]: row for row in probe.measure()} == before, "back on the first machine"
 
 
+def test_figures_stand_where_a_machine_lacked_something_before(
+    tmp_path: Path, side: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    probe = sleeper(tmp_path, side, 0)
+    probe.plan(numbered(1, requires=("hdf5",)))
+    lacking = environment.Condition(lambda: False, "h5py is missing", "install h5py")
+    with monkeypatch.context() as login_node:
+        login_node.setitem(environment.CAPABILITIES, "hdf5", (lacking,))
+        assert statuses(probe.measure()) == ["unsupported"]
+    true = environment.identity
+    with monkeypatch.context() as other:
+        other.setattr(environment, "identity", lambda libraries: {**true(libraries), "driver_version": "999"})
+        measured = probe.measure()
+        assert statuses(measured) == ["ok"]
+    monkeypatch.setitem(environment.CAPABILITIES, "hdf5", (lacking,))
+    assert [row["id"] for row in probe.measure()] == [measured[0]["id"]], "back on the first machine"
+
+
 def test_a_spent_time_budget_leaves_not_run(tmp_path: Path, side: Path) -> None:
     probe = sleeper(tmp_path, side, 0.4)
     probe.plan(numbered(6), budget_minutes=0.01)
