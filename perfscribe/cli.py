@@ -9,6 +9,8 @@ if STOPPED is signal.default_int_handler:
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # no traceback of the imports below
 
 import argparse
+import functools
+import importlib
 import os
 import subprocess
 import sys
@@ -53,9 +55,6 @@ HELP = """\
 OPTIONS go to snakemake, as in ./run report --config preset=tiny site=local
 `./run --system VERB` uses the Python at hand in place of the environment in .venv.
 """
-
-# Where fetched data lie, relative to the checkout.
-FETCHED = "downloads/squad"
 
 # Explicit, so that no profile or later default changes what an edit reruns.
 TRIGGERS = ("mtime", "params", "input", "code")
@@ -137,7 +136,7 @@ def report(arguments: Sequence[str]) -> int:
     cores = _all_cores(arguments)
     safe = ["--nolock", "--rerun-incomplete", "--rerun-triggers", *TRIGGERS]
     before = _last_start()
-    site = str(raw.get("site", session.LOCAL_SITE))
+    site = session.site_of(raw)
     path = f"report/{site}/report.md"
     dry = {"-n", "--dry-run", "--dryrun"} & set(arguments)
     for name in () if dry else (f"results/{site}", f"report/{site}", "logs", ".snakemake", ".perfscribe"):
@@ -212,61 +211,10 @@ def doctor(arguments: Sequence[str]) -> int:
     return 0
 
 
-def remeasure(arguments: Sequence[str]) -> int:
-    """Retire records, so that their cells are measured again."""
-    from perfscribe.verbs import remeasure
-
-    with_config = read_config()
-    return remeasure.main(ROOT, str(with_config.get("site", session.LOCAL_SITE)), list(arguments))
-
-
-def fill(arguments: Sequence[str]) -> int:
-    """Fill the tables of a Markdown file."""
-    from perfscribe.verbs.fill import verb
-
-    return verb.main(ROOT, str(read_config().get("site", session.LOCAL_SITE)), list(arguments))
-
-
-def publish(arguments: Sequence[str]) -> int:
-    """Make a committed site of the local one, or draw committed ones again."""
-    from perfscribe.verbs import publish as publishing
-    from perfscribe.verbs import redrawing
-
-    if arguments[:1] == ["--redraw"]:
-        return redrawing.main(ROOT, read_config(), list(arguments[1:]))
-    return publishing.main(ROOT, list(arguments))
-
-
-def fetch_data(arguments: Sequence[str]) -> int:
-    """Fetch a data set that cannot be generated."""
-    from perfscribe.verbs import fetch_data
-
-    if list(arguments) != ["squad"]:
-        sys.exit(f"run: fetch-data: got {' '.join(arguments) or 'nothing'!r}, expected squad")
-    try:
-        found = fetch_data.squad(ROOT / FETCHED)
-    except ValueError as error:
-        sys.exit(
-            f"run: fetch-data: {error}; a folder with {' and '.join(fetch_data.NAMES)} does as well: workshop.squad"
-        )
-    for name, questions in found.items():
-        print(f"{FETCHED}/{name}: {len(questions.rows)} questions, SHA-256 {questions.sha256}, {fetch_data.LICENCE}")
-    print(f"to use it, set in config.yaml: workshop: {{squad: {FETCHED}}}")
-    return 0
-
-
-def launch(arguments: Sequence[str]) -> int:
-    """Print a job script."""
-    from perfscribe.verbs import launch
-
-    return launch.main(ROOT, list(arguments))
-
-
-def compare(arguments: Sequence[str]) -> int:
-    """Compare two sites or commits."""
-    from perfscribe.verbs.compare import verb
-
-    return verb.main(ROOT, list(arguments))
+def own(module: str, arguments: Sequence[str]) -> int:
+    """A verb with a module of its own, which reads the config where it needs that."""
+    main: Callable[..., int] = importlib.import_module(f"perfscribe.verbs.{module}").main
+    return main(ROOT, arguments, read_config)
 
 
 def show_help(arguments: Sequence[str]) -> int:
@@ -280,12 +228,12 @@ VERBS: dict[str, Callable[[Sequence[str]], int]] = {
     "test": test,
     "plan": plan,
     "doctor": doctor,
-    "remeasure": remeasure,
-    "compare": compare,
-    "launch": launch,
-    "fill": fill,
-    "publish": publish,
-    "fetch-data": fetch_data,
+    "remeasure": functools.partial(own, "remeasure"),
+    "compare": functools.partial(own, "compare.verb"),
+    "launch": functools.partial(own, "launch"),
+    "fill": functools.partial(own, "fill.verb"),
+    "publish": functools.partial(own, "publish"),
+    "fetch-data": functools.partial(own, "fetch_data"),
     "help": show_help,
 }
 EXPLAINED = ("compare", "fill", "launch", "test")  # themselves, by --help

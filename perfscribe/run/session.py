@@ -39,6 +39,7 @@ FOUND_IN_CODE = Path(".perfscribe") / "code.json"
 MOST_TOLD = 5  # files
 LOCK = Path(".perfscribe") / "run.lock"
 LOCK_WAIT_S = 0.5
+ReadConfig = Callable[[], Mapping[str, Any]]  # of a verb; where the config is wrong, SystemExit with one line
 
 
 @contextlib.contextmanager
@@ -107,6 +108,11 @@ def clear_leftovers(root: Path) -> None:
             folder.mkdir(exist_ok=True)  # Snakemake takes a missing one for the sign of a format to be converted
 
 
+def site_of(raw: Mapping[str, Any]) -> str:
+    """The site of a config."""
+    return str(raw.get("site", LOCAL_SITE))
+
+
 def is_committed(root: Path, site: str) -> bool:
     """Whether a site was published: it is shown again, never measured again."""
     return site != LOCAL_SITE and (root / "results" / site / "published.json").is_file()
@@ -128,7 +134,7 @@ def make_plan(root: Path, raw: Mapping[str, Any], executor: str | None = None) -
     """
     memory = memory_of_code(root)
     code = fingerprint.Sources(root, memory.recall)
-    site = raw.get("site", LOCAL_SITE)
+    site = site_of(raw)
     if is_committed(root, site):
         made = plan.replan_presentation(plan.read_index(root / "results" / site / "plan"), code)
     else:
@@ -320,7 +326,7 @@ def _begin(root: Path, overrides: Mapping[str, Any], decides: bool, executor: st
     configuration.check(raw)
     tools.use(raw.get("tools", {}), root)
     keep_bytecode(os.environ, root)  # jobs inherit it
-    site = str(raw.get("site", LOCAL_SITE))
+    site = site_of(raw)
     read_only = is_committed(root, site)
     if decides and site != LOCAL_SITE and not read_only:
         processes.say(f"site {site} was not published here: it is measured anew on this machine")

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import http.client
 import urllib.request
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from perfscribe.base.atomic import replacing
 from perfscribe.data.squad import Questions, parse
@@ -13,6 +15,22 @@ BASE = "https://rajpurkar.github.io/SQuAD-explorer/dataset/"
 NAMES = ("train-v1.1.json", "dev-v1.1.json")
 LICENCE = "CC BY-SA 4.0"
 TIMEOUT_S = 30
+FETCHED = "downloads/squad"  # relative to the checkout
+
+
+def main(root: Path, arguments: Sequence[str], _: Any) -> int:
+    """Fetch SQuAD; ValueError with one line where that cannot be."""
+    if list(arguments) != ["squad"]:
+        raise ValueError(f"fetch-data: got {' '.join(arguments) or 'nothing'!r}, expected squad")
+    try:
+        found = squad(root / FETCHED)
+    except ValueError as error:
+        does_too = f"a folder with {' and '.join(NAMES)} does as well: workshop.squad"
+        raise ValueError(f"fetch-data: {error}; {does_too}") from None
+    for name, questions in found.items():
+        print(f"{FETCHED}/{name}: {len(questions.rows)} questions, SHA-256 {questions.sha256}, {LICENCE}")
+    print(f"to use it, set in config.yaml: workshop: {{squad: {FETCHED}}}")
+    return 0
 
 
 def _download(url: str) -> bytes:

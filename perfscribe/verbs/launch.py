@@ -135,7 +135,7 @@ def _nsys(output: str) -> str:
     return f'nsys profile --trace=cuda,nvtx,osrt --force-overwrite=true --output="$OUT/{output}"'
 
 
-def main(root: Path, arguments: Sequence[str]) -> int:
+def main(root: Path, arguments: Sequence[str], _: Any) -> int:
     """Print the script."""
     print(script(read(arguments), root), end="")
     return 0

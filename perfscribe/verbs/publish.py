@@ -15,31 +15,39 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from perfscribe import __version__, config
+from perfscribe import __version__
 from perfscribe.base import called_from, files
+from perfscribe.config import NO_SITES
 from perfscribe.plan import cluster, plan
 from perfscribe.records import environment, journal, scrub
 from perfscribe.run import session
 from perfscribe.show.provenance import NODE_NUMBER
+from perfscribe.verbs import redrawing
 
 NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,39}")
 LARGEST_MIB = 5
 
 
-def main(root: Path, arguments: list[str]) -> int:
-    """Publish; ValueError with one line where that cannot be. --replace: in the place of the site of that name."""
-    if arguments[:1] == ["--continue"]:
+def main(root: Path, arguments: Sequence[str], config: session.ReadConfig) -> int:
+    """Publish, or what the first word says; ValueError with one line where that cannot be.
+
+    --replace: in the place of the site of that name.
+    """
+    option = arguments[0] if arguments else ""
+    if option == "--redraw":
+        return redrawing.main(root, config(), arguments[1:])
+    if option == "--continue":
         return go_on(root, arguments[1:])
-    replaces = arguments[:1] == ["--replace"]
+    replaces = option == "--replace"
     arguments = arguments[replaces:]
     if len(arguments) != 1 or not NAME.fullmatch(arguments[0]):
         raise ValueError("publish: one name is needed, of lower-case letters, digits, - and _, as in `publish h200`")
     name = arguments[0]
-    if name in (*config.NO_SITES, session.LOCAL_SITE):
+    if name in (*NO_SITES, session.LOCAL_SITE):
         raise ValueError(f"publish: {name} is a folder of the project; take another name")
     source, target = root / "results" / session.LOCAL_SITE, root / "results" / name
     if not all(map(Path.exists, (source / "plan" / "index.json", source / "journal"))):
@@ -80,7 +88,7 @@ def made_whole(root: Path, name: str, taken: Iterable[str]) -> Iterator[None]:
             raise
 
 
-def go_on(root: Path, names: list[str]) -> int:
+def go_on(root: Path, names: Sequence[str]) -> int:
     """Put the journals of a published site back as those of site local, so that a run measures what is missing."""
     if len(names) != 1 or not session.is_committed(root, names[0]):
         raise ValueError(f"publish: --continue expects one published site, not {' '.join(names) or 'none'}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from perfscribe.run import session
 DUE_AGAIN = ("not_run", "skipped")
 
 
-def parse(words: list[str]) -> dict[str, str]:
+def parse(words: Sequence[str]) -> dict[str, str]:
     """factor=level words as a dict; ValueError for any other word, and for a factor given twice."""
     chosen: dict[str, str] = {}
     for word in words:
@@ -55,8 +55,9 @@ def select(records: list[dict[str, Any]], chosen: dict[str, str]) -> list[dict[s
     ]
 
 
-def main(root: Path, site: str, arguments: list[str]) -> int:
+def main(root: Path, arguments: Sequence[str], config: session.ReadConfig) -> int:
     """Retire the matching records of one experiment; ValueError where the words fit nothing."""
+    site = session.site_of(config())
     if not arguments:
         raise ValueError("remeasure: say which experiment, as in `./run remeasure attention seq_len=1024`")
     if session.is_committed(root, site):

@@ -48,8 +48,8 @@ def test_neither_where_one_is_missing_or_no_squad(server, tmp_path, damage) -> N
 def test_no_network_is_one_line(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(fetch_data, "BASE", "http://127.0.0.1:9/")  # nothing listens there
     monkeypatch.setattr(cli, "ROOT", tmp_path)
-    with pytest.raises(SystemExit, match=r"run: fetch-data: http://127.*cannot be fetched.*workshop\.squad$"):
-        cli.fetch_data(["squad"])
+    with pytest.raises(ValueError, match=r"fetch-data: http://127.*cannot be fetched.*workshop\.squad$"):
+        cli.main(["fetch-data", "squad"])
     assert not list(tmp_path.iterdir())
 
 
@@ -57,8 +57,8 @@ def test_the_verb_says_what_to_set(server, tmp_path, monkeypatch, capsys) -> Non
     monkeypatch.setattr(cli, "ROOT", tmp_path)
     assert cli.main(["fetch-data", "squad"]) == 0
     assert "workshop: {squad: downloads/squad}" in capsys.readouterr().out
-    folder = tmp_path / cli.FETCHED
+    folder = tmp_path / fetch_data.FETCHED
     assert squad.files_in(folder) == tuple(folder / name for name in fetch_data.NAMES)
     assert len(squad.obtain(folder, 5, 5, 0).training) == 5
-    with pytest.raises(SystemExit, match="got 'cifar', expected squad"):
-        cli.fetch_data(["cifar"])
+    with pytest.raises(ValueError, match="got 'cifar', expected squad"):
+        cli.main(["fetch-data", "cifar"])

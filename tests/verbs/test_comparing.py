@@ -170,7 +170,7 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_page_and_the_csv(two: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert verb.main(two, ["a", "b", "--csv", str(two / "x.csv")]) == 0
+    assert verb.main(two, ["a", "b", "--csv", str(two / "x.csv")], dict) == 0
     said = "**2 cells of 1 experiment measured at both sides.** Of their figures, by verdict on B: "
     assert f"{said}1 faster, 1 slower, 1 lost." in capsys.readouterr().out
     rows = list(csv.DictReader(io.StringIO((two / "x.csv").read_text())))
@@ -184,11 +184,11 @@ def test_the_gate(two: Path, capsys: pytest.CaptureFixture) -> None:
     write_site(two, "c", [Measured({"n": 1}, steady(11.0)), Measured({"n": 2}, steady(8.0))])
     write_site(two, "d", [Measured({"n": 9}, steady(11.0))])
     fail = ["--fail-on", "slower", "--threshold"]
-    assert verb.main(two, ["a", "c", *fail, "9"]) == 1
+    assert verb.main(two, ["a", "c", *fail, "9"], dict) == 1
     assert "compare: 1 of B's figures slower or lost, the first: probe n=1 time_ms" in capsys.readouterr().err
-    assert verb.main(two, ["a", "c", *fail, "11"]) == 0
-    assert verb.main(two, ["a", "b", *fail, "1000"]) == 1  # a lost cell
-    assert verb.main(two, ["a", "d", *fail, "1000"]) == 1
+    assert verb.main(two, ["a", "c", *fail, "11"], dict) == 0
+    assert verb.main(two, ["a", "b", *fail, "1000"], dict) == 1  # a lost cell
+    assert verb.main(two, ["a", "d", *fail, "1000"], dict) == 1
     assert "nothing was compared" in capsys.readouterr().err
 
 
@@ -203,5 +203,5 @@ def test_the_gate(two: Path, capsys: pytest.CaptureFixture) -> None:
 )
 def test_bad_words_are_one_line(two: Path, words: list[str], said: str) -> None:
     with pytest.raises((SystemExit, ValueError)) as error:
-        verb.main(two, words)
+        verb.main(two, words, dict)
     assert said in str(error.value) and "\n" not in str(error.value)

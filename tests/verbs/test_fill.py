@@ -149,4 +149,4 @@ def test_what_cannot_be_done_is_one_line(
     (tmp_path / "empty.md").write_text("# Nothing\n")
     (tmp_path / "latin.md").write_bytes(b"\xe9|")
     with pytest.raises((ValueError, SystemExit), match=rf"^{line}$"):
-        verb.main(tmp_path, "local", words)
+        verb.main(tmp_path, words, dict)

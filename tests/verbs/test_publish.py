@@ -234,7 +234,7 @@ def test_a_site_is_gone_on_with_and_replaced(site: Site, clone: Site) -> None:
     assert (clone.root / NOTE.format("demo")).read_text() == "of demo\n"
     assert [one["id"] for one in journal.read(demo).all_records()] == before
     with pytest.raises(ValueError, match="site local has results of its own; move results/local away first"):
-        publish.main(clone.root, ["--continue", "demo"])
+        publish.main(clone.root, ["--continue", "demo"], dict)
     whole = drawn(clone.root, "demo")
     (clone.root / "results" / "local" / "plan" / "index.json").write_text("{}")
     assert clone.run("publish", "--replace", "demo").returncode == 1
@@ -257,13 +257,13 @@ def test_a_site_is_gone_on_with_and_replaced(site: Site, clone: Site) -> None:
 def test_what_cannot_be_published_is_one_line(site: Site, arguments: list[str], said: str) -> None:
     before = {path: path.read_bytes() for path in published_files(site.root, "demo")}
     with pytest.raises(ValueError, match=f"^publish: {said}"):
-        publish.main(site.root, arguments)
+        publish.main(site.root, arguments, dict)
     assert before == {path: path.read_bytes() for path in published_files(site.root, "demo")}
 
 
 def test_there_must_be_results(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"^publish: there are no results of site local to publish as demo$"):
-        publish.main(tmp_path, ["demo"])
+        publish.main(tmp_path, ["demo"], dict)
 
 
 def test_what_may_not_be_committed_is_told(

@@ -43,7 +43,7 @@ def test_words_that_fit_nothing_change_nothing(measured: ShardJob) -> None:
     before = measured.journal_file.read_bytes(), measured.records_file.read_bytes()
     for words, message in REFUSED.items():
         with pytest.raises(ValueError) as caught:
-            remeasure.main(measured.root, "local", words.split())
+            remeasure.main(measured.root, words.split(), dict)
         assert str(caught.value) == f"remeasure: {message}"
     assert (measured.journal_file.read_bytes(), measured.records_file.read_bytes()) == before
 
@@ -52,7 +52,7 @@ def test_a_published_site_is_read_only(tmp_path: Path) -> None:
     (tmp_path / "results" / "h200").mkdir(parents=True)
     (tmp_path / "results" / "h200" / "published.json").write_text("{}")
     with pytest.raises(ValueError, match="site h200 was published and is read-only"):
-        remeasure.main(tmp_path, "h200", ["probe"])
+        remeasure.main(tmp_path, ["probe"], lambda: {"site": "h200"})
 
 
 def test_the_verb_and_the_report_after_it(tmp_path: Path) -> None:

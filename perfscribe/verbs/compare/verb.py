@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -69,7 +70,7 @@ def _parser() -> Parser:
     return parser
 
 
-def main(root: Path, arguments: Sequence[str]) -> int:
+def main(root: Path, arguments: Sequence[str], _: Any) -> int:
     """Compare, print and write; ValueError with one line where that cannot be."""
     asked = _parser().parse_args(arguments)
     if asked.a == asked.b:

@@ -13,6 +13,7 @@ from perfscribe.base.one_line import Parser
 from perfscribe.records import form
 from perfscribe.report import handin
 from perfscribe.report.site import Site
+from perfscribe.run import session
 from perfscribe.verbs.fill import document
 from perfscribe.verbs.fill.document import Document
 from perfscribe.verbs.fill.matching import Fit, Known, NoMatch, choose
@@ -89,14 +90,14 @@ def written(text: str, mark: str) -> str:
     return plain if not mark or plain.endswith(("†", "‡")) else f"{plain}{mark}"
 
 
-def main(root: Path, site: str, arguments: Sequence[str]) -> int:
+def main(root: Path, arguments: Sequence[str], config: session.ReadConfig) -> int:
     """Fill a file; 1 where it holds tables and none of them is the hand-in's.
 
     ValueError with one line, and the file as it was: it cannot be read or written, holds no table; no such site.
     """
     parser = Parser(prog="./run fill", description="fill the empty tables of a Markdown file in place")
     parser.add_argument("file", type=called_from.file, metavar="FILE.md")
-    parser.add_argument("--site", default=site, help="whose results (default: %(default)s)")
+    parser.add_argument("--site", default=session.site_of(config()), help="whose results (default: %(default)s)")
     parser.add_argument("--overwrite", action="store_true", help="replace figures that stand there, too")
     parser.add_argument("--dry-run", action="store_true", help="show the difference, change nothing")
     asked = parser.parse_args(arguments)
