@@ -60,7 +60,6 @@ class Record:
     rounds: how many rounds count.
     reason: why the status is not ok; for oom, sizes asked and free stand in error.
     provenance: of the first round that counts; later: commit, dirty and time of those after it.
-    watch: what happened beside the first round that counts, as watch.Watch.summary() has it.
     gpu: what the driver calls the GPU of the machine that measured; empty where that is not known, or none, or several.
     """
 
@@ -81,8 +80,6 @@ class Record:
     provenance: dict[str, Any] = field(default_factory=dict)
     later: list[dict[str, Any]] = field(default_factory=list)
     error: dict[str, Any] = field(default_factory=dict)
-    spent: dict[str, float] = field(default_factory=dict)
-    watch: dict[str, Any] = field(default_factory=dict)
     gpu: str = ""
 
     @property
@@ -130,8 +127,6 @@ def _merge(rounds: Sequence[Mapping[str, Any]]) -> Record:
         provenance=dict(first["provenance"]),
         later=[r["provenance"] for r in good[1:]],
         error=dict(worst["provenance"].get("error", {})),
-        spent={name: sum(r["spent"][name] for r in rounds) for name in worst["spent"]},
-        watch=dict(first["watch"]),
     )
 
 
@@ -176,7 +171,7 @@ def _added(row: Mapping[str, Any], rounds: Sequence[Mapping[str, Any]]) -> dict[
     if not rounds or rounds[0]["status"] != "ok":
         return dict(row)
     kept: dict[str, Any] = {name: sys.intern(row[name]) for name in OF_A_LATER_ROUND}
-    for part in ("samples", "warmup", "spent", "values", "series"):
+    for part in ("samples", "warmup", "values", "series"):
         kept[part] = {sys.intern(name): held for name, held in row[part].items()}
     told = row["provenance"]
     provenance = {name: told[name] for name in ("error", "commit", "dirty", "time") if name in told}

@@ -59,18 +59,16 @@ def test_figures_of_a_failed_cell_are_those_before_its_failure() -> None:
 
 
 def test_what_rounds_have_apart_is_put_together() -> None:
-    spent = {"warmup_s": 1.0, "timed_s": 2.0, "compile_s": 0.0, "wall_s": 4.0}
     error = {"requested_bytes": 5}
     rounds = [
-        row(number=1, environment="b" * 12, flags=["busy", "hot"], spent=spent, provenance={"commit": "c1"}),
-        row(number=2, environment="a" * 12, flags=["busy"], spent=spent, provenance={"commit": "c2"}),
-        row(number=3, status="oom", environment="a" * 12, spent=spent, provenance={"error": error}),
+        row(number=1, environment="b" * 12, flags=["busy", "hot"], provenance={"commit": "c1"}),
+        row(number=2, environment="a" * 12, flags=["busy"], provenance={"commit": "c2"}),
+        row(number=3, status="oom", environment="a" * 12, provenance={"error": error}),
     ]
     [merged] = records.merge_rounds(rounds)
     assert merged.environments == ["a" * 12, "b" * 12]
     assert merged.flags == ["busy", "hot"]
     assert merged.provenances == [{"commit": "c1"}, {"commit": "c2"}], "each round's commit is told"
-    assert merged.spent == {"warmup_s": 3.0, "timed_s": 6.0, "compile_s": 0.0, "wall_s": 12.0}
     assert (merged.status, merged.error) == ("oom", error)
 
 
