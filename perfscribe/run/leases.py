@@ -41,10 +41,6 @@ POLL_SEVERAL_S = 0.05  # shorter, so that a job that needs several gets its turn
 MOST_CORES = 4096
 
 
-class LeaseError(Exception):
-    """A lock file cannot be used; the text says which, and what to do."""
-
-
 @dataclass(frozen=True)
 class Gpu:
     """A visible GPU. position: among those that CUDA_VISIBLE_DEVICES leaves, from 0. handle: NVML's."""
@@ -109,7 +105,7 @@ def lock_file(uuid: str) -> Path:
 
 
 def _open(path: Path) -> int:
-    """A descriptor of the file, which is made where it is missing; LeaseError where it is no file of this kind."""
+    """A descriptor of the file, which is made where it is missing; OSError where it is no file of this kind."""
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     umask = os.umask(0)  # all users lock what is made here
     try:
@@ -122,7 +118,7 @@ def _open(path: Path) -> int:
                 descriptor = os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o444)
                 break
     except OSError as error:
-        raise _unusable(path, error.strerror) from error
+        raise _unusable(path, error.strerror) from None
     finally:
         os.umask(umask)
     found = os.fstat(descriptor)
@@ -132,8 +128,9 @@ def _open(path: Path) -> int:
     return descriptor
 
 
-def _unusable(path: Path, why: str | None) -> LeaseError:
-    return LeaseError(f"{path}: {why}; remove it, or name another folder for all who measure here in {FOLDER_VARIABLE}")
+def _unusable(path: Path, why: str | None) -> OSError:
+    then = f"remove it, or name another folder for all who measure here in {FOLDER_VARIABLE}"
+    return OSError(None, f"{why}; {then}", str(path))
 
 
 def try_lock(path: Path) -> int | None:
