@@ -12,6 +12,7 @@ from typing import Any
 
 import jinja2
 
+from perfscribe.base import called_from
 from perfscribe.base.one_line import Parser
 from perfscribe.distributed import binding
 
@@ -98,8 +99,8 @@ def read(arguments: Sequence[str]) -> argparse.Namespace:
     return found
 
 
-def script(wanted: argparse.Namespace, folder: Path) -> str:
-    """The job script, which runs in this folder with this Python."""
+def script(wanted: argparse.Namespace, root: Path) -> str:
+    """The job script: this Python in the checkout, a command of the user's own where `./run` was called."""
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(TEMPLATES),
         undefined=jinja2.StrictUndefined,
@@ -117,11 +118,11 @@ def script(wanted: argparse.Namespace, folder: Path) -> str:
         "ranks": ranks,
         "name": f"perfscribe-{wanted.nodes}x{wanted.ranks_per_node}",
         "made_by": f"Made by: ./run launch; {ranks} ranks on {wanted.nodes} node{'s' * (wanted.nodes > 1)}.",
-        "folder": folder,
+        "folder": called_from.file(".").absolute() if command else root,
         "torchrun": f"{python} -m torch.distributed.run",
         "nsys": _nsys,
         "program": command or f"{python} {ours}",
-        "try_links": f"{python} {SELF_TEST}",
+        "try_links": f"{python} {shlex.quote(str(root / SELF_TEST))}",
         # torchrun takes a script, or a module behind -m, or any program behind --no-python
         "program_of_torchrun": f"--no-python {command}" if command else ours,
         "slurm_binding": f"mask_cpu:{','.join(map(binding.mask, bindings))}" if bindings else "cores",

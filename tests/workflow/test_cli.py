@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -181,6 +182,9 @@ def test_a_file_is_named_from_where_run_was_called(space: Workspace, tmp_path: P
     (space.root / "own.md").write_text("no table\n")
     told = run(space, "--system", "fill", "own.md", cwd=space.root).stderr
     assert told == "run: fill: own.md: there is no table in it\n"
+    job = ["launch", "--scheduler", "slurm", "--nodes", "1", "--ranks-per-node", "1"]
+    assert f"\ncd {tmp_path}\n" in run(space, "--system", *job, "--", "python", "train.py", cwd=tmp_path).stdout
+    assert f"\ncd {shlex.quote(str(space.root))}\n" in run(space, "--system", *job, cwd=tmp_path).stdout
     (space.root / "own.md").unlink()
 
 
