@@ -45,6 +45,8 @@ def main() -> None:
         if end.code and not isinstance(end.code, str) and errors:
             print(f"run: {errors[0]}", file=sys.stderr, flush=True)
         raise
+    except KeyboardInterrupt:  # before Snakemake waits for it
+        sys.exit(128 + signal.SIGINT)
     except OSError as error:
         sys.exit(f"run: {error.filename or 'a file'}: {error.strerror or error}")
 

@@ -12,12 +12,13 @@ import contextlib
 import gzip
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from perfscribe import __version__
 from perfscribe.base import called_from, files
@@ -56,35 +57,59 @@ def main(root: Path, arguments: Sequence[str], config: session.ReadConfig) -> in
     if replaces and not session.is_committed(root, name):
         raise ValueError(f"publish: there is no published site {name} to replace; publish {name} makes one")
     if taken and not replaces:
-        raise ValueError(
-            f"publish: {' and '.join(taken)}: there already; take another name or publish --replace {name}"
-        )
+        other = f"publish --replace {name}" if session.is_committed(root, name) else "move that away"
+        raise ValueError(f"publish: {' and '.join(taken)}: there already; take another name or {other}")
     _read_notes(root, session.LOCAL_SITE)  # asked first: they may be no text
     made_by = environment.provenance(root)
     with made_whole(root, name, taken):
         copy_measured(root, source, target, plan.read_index(source / "plan").shards)
         origin = {"version": __version__, "commit": made_by["commit"], "dirty": made_by["dirty"]}
         files.write_json(target / "published.json", origin)
-        # A process of its own: it takes the run lock, as any run does.
-        draw = [sys.executable, "-m", "perfscribe.cli", "report", "--config", f"site={name}"]
-        if subprocess.run(draw, cwd=root).returncode:
+        if _draw(root, name):
             raise ValueError(f"publish: the report of results/{name} could not be drawn; see above")
     return _check(root, name)
 
 
-@contextlib.contextmanager
-def made_whole(root: Path, name: str, taken: Iterable[str]) -> Iterator[None]:
-    """Where making the site fails, none is left; the folders that it takes the place of are put back."""
-    with tempfile.TemporaryDirectory(dir=root, prefix=".replaced-") as aside:
-        for folder in taken:
-            shutil.move(root / folder, Path(aside, folder))
+def _draw(root: Path, name: str) -> int:
+    """Draw the site in a process that takes the run lock, as any run does, and never outlives this one."""
+    words = [sys.executable, "-m", "perfscribe.cli", "report", "--config", f"site={name}"]
+    with subprocess.Popen(words, cwd=root) as process:
         try:
+            return process.wait()
+        except BaseException:
+            process.terminate()
+            process.wait()
+            raise
+
+
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+def _end(number: int, _: object) -> NoReturn:
+    for other in ENDING:  # a second one must not disturb what the first begins
+        signal.signal(other, signal.SIG_IGN)
+    sys.exit(128 + number)
+
+
+@contextlib.contextmanager
+def made_whole(root: Path, name: str, taken: Collection[str]) -> Iterator[None]:
+    """Where making the site fails or is ended, none is left; the folders that it takes the place of are put back."""
+    for number in ENDING:
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, _end)
+    with tempfile.TemporaryDirectory(dir=root, prefix=".replaced-") as aside:
+        try:
+            for folder in taken:
+                Path(aside, folder).parent.mkdir()  # there a folder is moved in one step
+                shutil.move(root / folder, Path(aside, folder))
             yield
         except BaseException:
-            for parent in ("results", "report"):
-                shutil.rmtree(root / parent / name, ignore_errors=True)
-            for folder in taken:
-                shutil.move(Path(aside, folder), root / folder)
+            for folder in (f"results/{name}", f"report/{name}"):
+                before = Path(aside, folder)
+                if folder not in taken or before.exists():
+                    shutil.rmtree(root / folder, ignore_errors=True)
+                if before.exists():
+                    shutil.move(before, root / folder)
             raise
 
 

@@ -8,6 +8,7 @@ import os
 import platform
 import re
 import shutil
+import signal
 import subprocess
 from collections.abc import Iterator
 from importlib import metadata
@@ -15,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import sessions
 from workspace import ROOT, Workspace
 
 from perfscribe.base import files
@@ -236,9 +238,17 @@ def test_a_site_is_gone_on_with_and_replaced(site: Site, clone: Site) -> None:
     with pytest.raises(ValueError, match="site local has results of its own; move results/local away first"):
         publish.main(clone.root, ["--continue", "demo"], dict)
     whole = drawn(clone.root, "demo")
+    replace = clone.command("publish", "--replace", "demo"), clone.root, clone.environment(), clone.root / "output"
+    with sessions.running(*replace) as process:
+        sessions.wait_for(lambda: list(clone.root.glob(".replaced-*")))
+        os.kill(process.pid, signal.SIGTERM)
+        assert process.wait() == 128 + signal.SIGTERM, process.log()
+    assert drawn(clone.root, "demo") == whole and not list(clone.root.glob(".replaced-*"))
     (clone.root / "results" / "local" / "plan" / "index.json").write_text("{}")
     assert clone.run("publish", "--replace", "demo").returncode == 1
     assert drawn(clone.root, "demo") == whole and not list(clone.root.glob(".replaced-*"))
+    (clone.root / "results" / "half").mkdir()
+    assert "results/half: there already; take another name or move that away" in clone.run("publish", "half").stdout
 
 
 # --- refusals ---------------------------------------------------------------------------------------------------

@@ -248,6 +248,9 @@ def test_what_snakemake_keeps_to_itself_is_told(tmp_path: Path) -> None:
         rules.write_text(broken)
         done = space.run("report")
         assert done.returncode == 1 and re.fullmatch(rf"run: .*{said}.*\n", done.stdout), done.stdout
+    rules.write_text(f"{text}\nraise KeyboardInterrupt\n")
+    done = space.run("report")
+    assert (done.returncode, done.stdout) == (128 + signal.SIGINT, ""), "Ctrl-C while it reads the workflow"
 
 
 def test_a_folder_with_braces_is_refused(tmp_path: Path) -> None:
