@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import sessions
+from planned_site import planned
 
 from perfscribe.base import files
 from perfscribe.base.cells import Cell
-from perfscribe.plan.plan_cells import cell_to_json
 from perfscribe.records import journal
 from perfscribe.run import worker
 
@@ -41,20 +41,7 @@ class ShardJob:
 
     def plan(self, cells: Sequence[Cell], isolation: str = "job", timeout_s: float = 60, **fields: Any) -> None:
         """Write the shard's plan; fields replace its defaults."""
-        unit = {
-            "unit": "measure",
-            "experiment": "probe",
-            "fingerprint": "fedcba9876543210",
-            "libraries": [],
-            "rounds": 1,
-            "on_identity_change": "keep",
-            "budget_minutes": None,
-            "seed": 0,
-            "datasets": [],
-            "shard": 0,
-            "cells": [{"position": n, **cell_to_json(cell)} for n, cell in enumerate(cells)],
-        }
-        files.write_json(self.plan_file, unit | fields)
+        planned(self.root, cells, **{"libraries": [], "budget_minutes": None, **fields})
         options = {"probe": {"isolation": isolation, "timeout_s": timeout_s}}
         files.write_json(self.plan_file.with_name("options.json"), options)
 

@@ -362,9 +362,8 @@ def _jobs_at_a_time(plan: Plan, config: Mapping[str, Any]) -> None:
 
 def _is_wanted(experiment: str, config: Mapping[str, Any], chapters: Collection[str]) -> bool:
     """Whether it is enabled and one of the chapters shows it."""
-    section = config["experiments"].get(experiment)
-    wanted = section is not None and section["enabled"] and (not config["only"] or experiment in config["only"])
-    return wanted and _is_shown(experiment, chapters)
+    asked = config["experiments"][experiment]["enabled"] and (not config["only"] or experiment in config["only"])
+    return asked and _is_shown(experiment, chapters)
 
 
 def replan_presentation(committed: Plan, code: Sources) -> Plan:

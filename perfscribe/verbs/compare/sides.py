@@ -102,11 +102,6 @@ class Side:
         return sorted(names & self.identities.keys())
 
 
-def key_of(factors: Row) -> str:
-    """By what cells of one experiment are told apart."""
-    return files.canonical(dict(factors))
-
-
 def read(root: Path, name: str) -> Side:
     """A side by the name that a user gives: SITE or local@COMMIT; ValueError with one line."""
     site, at, commit = name.partition("@")
@@ -137,7 +132,7 @@ def _cells(experiment: str, rows: Iterable[Row], seed: int | None) -> dict[str, 
     """Cells by factors, of records of all rounds in the order of their places."""
     grouped: dict[str, list[Row]] = {}
     for row in rows:
-        grouped.setdefault(key_of(row["factors"]), []).append(row)
+        grouped.setdefault(files.canonical(row["factors"]), []).append(row)
     return {key: Cell(experiment, tuple(group), merge_rounds(group)[0], seed) for key, group in grouped.items()}
 
 
@@ -167,7 +162,7 @@ def _of_commit(root: Path, name: str, site: str, word: str) -> Side:
         raise ValueError(f"compare: {name}: site {site} holds no records of {word!r}; it has those of {measured}")
     newest: dict[tuple[str, str, int], Row] = {}
     for row in sorted(rows, key=lambda row: str(row["provenance"].get("time", ""))):
-        newest[row["experiment"], key_of(row["factors"]), row["round"]] = row
+        newest[row["experiment"], files.canonical(row["factors"]), row["round"]] = row
     plans = _plans(folder)
     cells = {}
     for experiment in sorted({row["experiment"] for row in rows}):
