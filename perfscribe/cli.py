@@ -21,6 +21,7 @@ from typing import Any
 
 from perfscribe import config as configuration
 from perfscribe.base import called_from, registry  # noqa: F401 (called_from takes its variable out of the environment)
+from perfscribe.config import reading
 from perfscribe.config.errors import hint
 from perfscribe.instruments import tools
 from perfscribe.plan import subjects
@@ -75,8 +76,6 @@ def _settings(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
 
 def command_line_config(arguments: Sequence[str]) -> dict[str, Any]:
     """Top-level settings given by --config KEY=VALUE ... among Snakemake's arguments; no YAML stays text."""
-    import yaml
-
     found: dict[str, Any] = {}
     for word in _settings(arguments)[0].config:
         key, equals, text = word.partition("=")
@@ -84,12 +83,7 @@ def command_line_config(arguments: Sequence[str]) -> dict[str, Any]:
             sys.exit(f"config: --config: got {word!r}, expected KEY=VALUE")
         if key in found:
             sys.exit(f"config: --config: {key} is given twice")
-        try:
-            found[key] = yaml.safe_load(text)
-        except yaml.YAMLError:
-            found[key] = text
-        except (ValueError, RecursionError):  # thousands of digits, thousands of brackets
-            sys.exit(f"config: {key}: got {text[:40]!r} …, expected a shorter or flatter value")
+        found[key] = reading.value(text)
     return found
 
 

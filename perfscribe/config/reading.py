@@ -62,6 +62,16 @@ def scalar(text: str) -> Any:
     return loader.construct_object(yaml.ScalarNode(loader.resolve(yaml.ScalarNode, text, (True, False)), text))
 
 
+def value(text: str) -> Any:
+    """What a text of YAML says; what is none, or not for a config, stays text."""
+    import yaml
+
+    try:
+        return _loader()(text).get_single_data()
+    except (yaml.YAMLError, *NO_YAML):
+        return text
+
+
 def read(path: Path) -> dict[str, Any]:
     """The file's mapping of keys to plain values; ConfigError for whatever keeps it from being one."""
     import yaml
