@@ -259,6 +259,7 @@ class Session:
             sys.exit(f"run: {_another_run(self.root)}")
         with told():
             self.started = True
+            self.before.clear()
             (self.root / STARTED).touch()
             self._start_clock()
             self.watcher = progress.Watcher(self.root, self.plan)
