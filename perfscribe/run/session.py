@@ -338,8 +338,10 @@ def _begin(root: Path, overrides: Mapping[str, Any], decides: bool, executor: st
     lock = take_lock(root, wait_s=LOCK_WAIT_S)
     made = make_plan(root, raw, executor)
     session = Session(root, made, lock, read_only)
+    results = root / "results" / made.site
+    if lock is None and not all((results / "plan" / f"{name}.json").is_file() for name in made.units):
+        raise ValueError(_another_run(root))  # by other settings: not even a dry run finds its inputs
     if lock is not None:
-        results = root / "results" / made.site
         for path in (results / "plan").glob("*.json"):
             session.keep(path)
         clear_leftovers(root)

@@ -171,6 +171,8 @@ def test_the_second_of_two_runs_says_whose_the_first_is(tmp_path: Path) -> None:
         assert retire.returncode == 1 and retire.stdout == second.stdout
         look = workspace.run("--dry-run", "--quiet", "--cores", "1")
         assert look.returncode == 0, "to look is allowed"
+        other = workspace.run("report", "--config", "experiments={probe: {shards: 2}}", timeout_s=BEGIN_S)
+        assert other.returncode == 1 and other.stdout == second.stdout, "its plan is another"
         faulty.let_end(side_of(workspace), 3)
         assert first.wait(BEGIN_S) == 0, first.log()
     assert [row["status"] for row in workspace.rows("probe")] == ["ok"] * 3
