@@ -149,6 +149,9 @@ def test_a_subjects_traced_step_is_set_beside_the_naive_one_that_its_figure_draw
     site._read["cs336.ddp_benchmark"] = [{**cell, "implementation": name} for name in ("naive", "flat", yours)]
     site._read["cs336.ddp_timeline"] = [traced("naive", 18.6), traced(yours, 29.7)]
     site._read["cs336.subject_ddp_spans"] = [traced("naive", 47.7), traced(yours, 29.7)]
-    assert "0.500 of 29.7 ms of communication (5.00 %) run during computation, in naive DDP 0.500 of 47.7." in (
-        cs336_devices.DdpOverlapIndividualParametersBenchmarking(site).markdown({})
-    )
+    problem = cs336_devices.DdpOverlapIndividualParametersBenchmarking(site)
+    text = problem.markdown({})
+    assert "0.500 of 29.7 ms of communication (5.00 %) run during computation, in naive DDP 0.500 of 47.7." in text
+    assert "3.00 ms of communication are exposed, 100 % of naive" in text
+    site._read["cs336.ddp_benchmark"][0]["exposed_ms_spread"] = "7"  # twice what is printed
+    assert "3.00 ms of communication are exposed. [" in problem.markdown({})
