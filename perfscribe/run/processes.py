@@ -163,8 +163,11 @@ def supervise(command: list[str], folder: Path) -> int:
                 process.wait(DEATH_TIMEOUT_S)
             return 128 + signal.SIGTERM  # a worker that still lives dies with this process
         code = process.wait()
-        if code >= 0 or asked or _size(folder) == before:
+        if code >= 0 or asked:
             return code if code >= 0 else 128 - code
+        if _size(folder) == before:
+            say(f"the worker died by {signal_name(-code)} before its first cell; run it again")
+            return 128 - code
         say(f"the worker died by {signal_name(-code)}; starting it again")
 
 

@@ -108,9 +108,12 @@ if not os.path.exists({str(tmp_path / "once")!r}):
     assert statuses(probe.measure()) == ["ok", "ok"]
 
 
-def test_a_worker_that_dies_without_starting_a_cell_is_not_started_for_ever(tmp_path: Path) -> None:
+def test_a_worker_that_dies_without_starting_a_cell_is_not_started_for_ever(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     dies = [sys.executable, "-c", "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"]
     assert processes.supervise(dies, tmp_path) == 128 + signal.SIGKILL
+    assert capfd.readouterr().err == "the worker died by SIGKILL before its first cell; run it again\n"
 
 
 @LINUX
