@@ -135,7 +135,7 @@ def report(arguments: Sequence[str]) -> int:
     dry = {"-n", "--dry-run", "--dryrun"} & set(arguments)
     for name in () if dry else (f"results/{site}", f"report/{site}", "logs", ".snakemake", ".perfscribe"):
         writable(ROOT / name)
-    if (temporary := Path(os.environ.get("TMPDIR", ""))).is_dir():
+    if (temporary := Path(os.environ.get("TMPDIR") or "/tmp")).is_dir():
         writable(temporary)
     writable(Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"))  # where Snakemake keeps sources
     words = [sys.executable, "-m", "perfscribe.run.engine", "report", *cores, *safe, "--quiet", "all", *arguments]
