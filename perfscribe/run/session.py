@@ -203,7 +203,8 @@ class Session:
         prologue = "" if self.plan.cluster is None or main_process else self.plan.cluster.prologue()
         program = (
             f'program() {{ local log=$1; shift; {shlex.quote(sys.executable)} "$@" >"$log" 2>&1'
-            ' || { tail -n 20 "$log" >&2; echo "log: $log" >&2; return 1; }; }; '
+            ' || { tail -n 20 "$log" >&2; [ -s "$log" ] || echo "it was killed, or the disk is full" >&2;'
+            ' echo "log: $log" >&2; return 1; }; }; '
         )
         return (prologue + program).replace("{", "{{").replace("}", "}}")
 

@@ -246,6 +246,15 @@ def test_a_place_that_cannot_be_written_is_one_line(tmp_path: Path, name: str, l
     assert done.returncode == 1 and re.fullmatch(line + "\n", done.stdout), done.stdout
 
 
+def test_a_program_that_leaves_an_empty_log_is_told_of(tmp_path: Path) -> None:
+    """On a full disk no log has a word either."""
+    space = Workspace(tmp_path / "root")
+    space.only()
+    (space.root / "workflow" / "scripts" / "report.py").write_text("import os\n\nos.kill(os.getpid(), 9)\n")
+    done = space.run("report")
+    assert done.stdout.endswith("it was killed, or the disk is full\nlog: logs/local/report.log\n"), done.stdout
+
+
 def test_what_snakemake_keeps_to_itself_is_told(tmp_path: Path) -> None:
     space = Workspace(tmp_path / "root")
     space.only()
