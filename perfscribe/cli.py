@@ -138,7 +138,9 @@ def report(arguments: Sequence[str]) -> int:
     if (temporary := Path(os.environ.get("TMPDIR") or "/tmp")).is_dir():
         writable(temporary)
     writable(Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"))  # where Snakemake keeps sources
-    words = [sys.executable, "-m", "perfscribe.run.engine", "report", *cores, *safe, "--quiet", "all", *arguments]
+    # What a cluster refuses, and the log of a job that is lost there, are Snakemake's alone to tell.
+    quiet = [] if any(word.startswith("--profile") for word in arguments) else ["--quiet", "all"]
+    words = [sys.executable, "-m", "perfscribe.run.engine", "report", *cores, *safe, *quiet, *arguments]
     code = Command(words, ROOT).wait()
     if code == 0 and not dry and session.is_committed(ROOT, site):
         from perfscribe.report import sites

@@ -139,6 +139,21 @@ def test_ranks_across_nodes_are_refused_in_one_line(tmp_path: Path) -> None:
     assert lines[0].startswith("run: cluster.max_nodes: got 2, expected null or 1, as ranks are started across nodes")
 
 
+def test_what_a_cluster_refuses_is_told_in_either_order_of_the_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("snakemake_executor_plugin_slurm")
+    space = Workspace(tmp_path / "a")
+    space.only()
+    space.add_experiment("slow", faulty.sleeping("slow", tmp_path / "executions", (0.1,)), n=[0])
+    for name in ("sbatch", "sinfo", "sacct", "squeue"):
+        stand_in(tmp_path, name, "#!/bin/sh\necho 'error: Unknown partition' >&2\nexit 1\n")
+    monkeypatch.setenv("PATH", os.pathsep.join([str(tmp_path), os.environ["PATH"]]))
+    for words in (("report", "--profile", "slurm"), ("--profile", "slurm", "report")):
+        done = space.run(*words)
+        assert done.returncode != 0 and "error: Unknown partition" in done.stdout, done.stdout
+
+
 def test_the_profile_with_commands_that_stand_in_for_a_server(tmp_path: Path) -> None:
     pytest.importorskip("snakemake_executor_plugin_cluster_generic")
     (tmp_path / "a").mkdir()
