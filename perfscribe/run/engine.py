@@ -5,10 +5,12 @@ With `--quiet all` it hides its own errors, too: what failed before or beside th
 
 from __future__ import annotations
 
+import argparse
 import logging
 import re
 import signal
 import sys
+from typing import NoReturn
 
 LONGEST = 300  # characters of a line
 
@@ -18,6 +20,11 @@ def one_line(message: str) -> str:
     lines = [line for line in message.splitlines() if not re.match(r'\s+File "|Traceback| {4}', line)]
     text = " ".join(" ".join(lines).split())
     return text if len(text) <= LONGEST else f"{text[:LONGEST]} …"
+
+
+def wrong_words(_: argparse.ArgumentParser, message: str) -> NoReturn:
+    """In place of the usage of Snakemake, a hundred lines."""
+    sys.exit(f"run: {message} (options are Snakemake's, and --config KEY=VALUE ...)")
 
 
 def main() -> None:
@@ -40,6 +47,7 @@ def main() -> None:
         from snakemake import cli  # whose plugins ask for programs
 
         signal.signal(signal.SIGINT, handler)
+        argparse.ArgumentParser.error = wrong_words  # type: ignore[method-assign, assignment]
         cli.main()
     except SystemExit as end:
         if end.code and not isinstance(end.code, str) and errors:
