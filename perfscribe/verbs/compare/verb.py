@@ -212,12 +212,18 @@ def _changes(
             _rounded(one.ratio, None if one.low is None or one.high is None else one.high - one.low),
             "none" if one.low is None else f"{_rounded(one.low)} to {_rounded(one.high)}",
             one.verdict,
-            "; ".join(one.marks) or "none",
+            _remark(one.marks),
         ]
         for one in rows
     ]
     heads = ["Experiment", "Cell", "Figure", f"A: {a}", f"B: {b}", "Ratio B/A", "Interval", "B is", "Remark"]
     return lines, heads
+
+
+def _remark(marks: Sequence[str]) -> str:
+    """What is marked; what happened beside a side's rounds once, without its numbers, which the CSV has."""
+    short = (mark.partition(" (")[0] if mark.startswith(("A: ", "B: ")) else mark for mark in marks)
+    return "; ".join(dict.fromkeys(short)) or "none"
 
 
 def _cell(one: Figure, names: Mapping[str, set[str]] | None = None) -> str:
