@@ -22,7 +22,8 @@ def of_site(plan: Mapping[str, Any], records: Mapping[str, Sequence[Record]], re
     cells = [record for of in records.values() for record in of]
     known = {name: files.read_object(results / "environments" / f"{name}.json") for name in environment_ids(cells)}
     identities = known.values()
-    measured = [one for record in cells for one in record.provenances if one.get("time")]
+    ran = [record for record in cells if not record.values.get("before_start")]
+    measured = [one for record in ran for one in record.provenances if one.get("time")]
     days = sorted(str(provenance["time"])[:10] for provenance in measured)
     statuses = Counter(record.status for record in cells)
     nodes = {node_name(record.provenance) for record in cells if record.provenance.get("cluster")}

@@ -49,6 +49,14 @@ def test_a_machine_is_described_once(sources: report.Sources) -> None:
     assert "| lost " in environments(sources)
 
 
+def test_what_the_machine_lacked_is_measured_by_no_commit(sources: report.Sources) -> None:
+    (lacking,) = [record for record in sources.records["probe"] if record.status == "unsupported"]
+    lacking.values["before_start"] = True
+    lacking.provenances[0] |= {"commit": "a" * 40, "time": "2026-01-01T10:00:00+00:00"}
+    page, summary = report.write(sources)
+    assert "; 2026-02-01 to 2026-03-02; 2 commits." in page["report.md"] and len(summary["commits"]) == 2
+
+
 # --- notes and details ----------------------------------------------------------------------------------------------
 
 
