@@ -31,7 +31,7 @@ def of_site(plan: Mapping[str, Any], records: Mapping[str, Sequence[Record]], re
     with form.as_written(results / "environments"):
         names = {name: machine(identity) for name, identity in known.items()}
         ok = Counter(names[record.environments[0]] for record in cells if record.ok and record.environments)
-        machines = sorted(set(names.values()))
+        machines = sorted(ok or set(names.values()))
         gpus = max((int(identity.get("gpu_count") or 0) for identity in identities), default=0)
         software = _software(identities) | (_told_nccl(cells) if gpus > 1 else {})
     return {

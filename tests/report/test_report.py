@@ -49,6 +49,14 @@ def test_a_machine_is_described_once(sources: report.Sources) -> None:
     assert "| lost " in environments(sources)
 
 
+def test_a_machine_on_which_nothing_was_measured_is_not_on_the_first_page(sources: report.Sources) -> None:
+    both = "1 × NVIDIA H200 (141 GB), 16 cores (2 cells); AMD EPYC, 2 cores, no GPU (2 cells); driver"
+    assert f"\n{both}" in report.write(sources)[0]["report.md"]
+    for of in sources.records.values():
+        of[:] = [record for record in of if not record.ok or "a" * 12 in record.environments]
+    assert "\n1 × NVIDIA H200 (141 GB), 16 cores; driver" in report.write(sources)[0]["report.md"]
+
+
 def test_what_the_machine_lacked_is_measured_by_no_commit(sources: report.Sources) -> None:
     (lacking,) = [record for record in sources.records["probe"] if record.status == "unsupported"]
     lacking.values["before_start"] = True
