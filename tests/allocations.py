@@ -1,7 +1,5 @@
 """What is allocated while code runs, counted at PyTorch's dispatcher: works for real and for fake tensors."""
 
-from __future__ import annotations
-
 import contextlib
 import weakref
 

@@ -1,7 +1,5 @@
 """Small sites made by hand, for comparisons: a plan, a journal, an identity."""
 
-from __future__ import annotations
-
 import gzip
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """How tests are collected, and which files begin first: a long one that comes last keeps the other worker waiting."""
 
-from __future__ import annotations
-
 import gc
 import os
 import signal

@@ -6,8 +6,6 @@ train as one process does, those of all_reduce their results and their transport
 CUDA. Two GPUs are enough.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re
@@ -46,9 +44,6 @@ def nothing_left():
     left = test_launch.own_processes
     assert wait_for(lambda: left() == {}) is not None, left()
     assert test_launch.open_ports() == before
-
-
-# --- data parallelism -------------------------------------------------------------------------------------------
 
 
 class Late(torch.autograd.Function):
@@ -96,8 +91,6 @@ def test_collectives_wait_for_the_computation_and_it_for_them():
     run(late_gradients, world_size=MOST, timeout_s=120)
 
 
-# --- sharded training -------------------------------------------------------------------------------------------
-
 OFFLOADED = test_fsdp.FSDP1 | {"offload": True}
 # Products in fp32 add up in another order.
 EXACT, LOW = 1e-3, 0.1
@@ -120,9 +113,6 @@ def test_every_case_of_gloo() -> None:
 @pytest.mark.parametrize("name", ["fsdp2_fp16", "offload_fp16", "ddp_fp16", "fsdp1_fp16"])
 def test_an_overflow_on_one_rank(name: str) -> None:
     assert run(fsdp_cases.overflowing, {"plan": test_fsdp.PLANS[name]}, timeout_s=300) == [[False, True, 2.0**9]] * 2
-
-
-# --- faults -----------------------------------------------------------------------------------------------------
 
 
 def reduce(rank) -> float:

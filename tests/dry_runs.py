@@ -3,8 +3,6 @@
 The server below imports nothing of Perfscribe: each dry run reads the project tree that it is asked about.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

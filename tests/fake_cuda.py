@@ -1,7 +1,5 @@
 """Stands in for torch.cuda, so that what timers ask of a GPU, and in which order, shows on a machine without one."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import torch

@@ -1,7 +1,5 @@
 """Stands in for pynvml in tests, with values recorded on an H200 (driver 580.159.04, CUDA 13.0)."""
 
-from __future__ import annotations
-
 import itertools
 from dataclasses import dataclass, field
 from types import SimpleNamespace

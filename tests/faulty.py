@@ -1,7 +1,5 @@
 """Measuring modules of tests: cells that note each of their executions, and cells that fail, each in its own way."""
 
-from __future__ import annotations
-
 from collections import Counter
 from pathlib import Path
 

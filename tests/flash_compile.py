@@ -5,8 +5,6 @@ keys], "causal", "backward", "products"}, all but "pass" optional. The launches 
 driver that says which GPU there is, and the launch itself, are replaced.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

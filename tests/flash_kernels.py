@@ -4,8 +4,6 @@ Not collected by name: whether Triton interprets kernels is settled when it is f
 process of their own, with TRITON_INTERPRET=1 where there is no GPU. FLASH_PART=i/n takes every n-th case from the i-th.
 """
 
-from __future__ import annotations
-
 import itertools
 import os
 import warnings

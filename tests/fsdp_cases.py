@@ -1,7 +1,5 @@
 """What tests of FSDP run on ranks, with gloo here and with NCCL in tests/distributed_gpu.py."""
 
-from __future__ import annotations
-
 import copy
 import gc
 from collections.abc import Mapping

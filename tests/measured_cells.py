@@ -1,7 +1,5 @@
 """Cells that a test measures itself: the data that they read, and their records as a worker would make them."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

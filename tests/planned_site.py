@@ -1,7 +1,5 @@
 """A planned site of one experiment `probe`, and records of its cells in the journal."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """GPUs for the processes of a test: a pynvml, and a torch of CUDA 13, that they find in a folder before any other."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Programs that tests launch on ranks: some that work, some that fail, each in its own way."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import signal

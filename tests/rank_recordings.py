@@ -5,8 +5,6 @@ method reads are kept; node names are made alike. A value that differs from rank
 ranks, with None where a rank lacks it. Recordings with one machine's processes as two nodes say so.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """Run a function in several gloo ranks and take back what it returns, pickled."""
 
-from __future__ import annotations
-
 import base64
 import importlib
 import pickle

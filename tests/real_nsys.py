@@ -4,8 +4,6 @@ nsys 2023.4, which that script unpacks, records no ranges of nvtx 0.2.12 and new
 PERFSCRIBE_NSYS names another nsys, PERFSCRIBE_TEST_NVTX a folder with another nvtx.
 """
 
-from __future__ import annotations
-
 import fcntl
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Processes of tests, each in a session of its own, so that whatever they start can be found, and killed."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

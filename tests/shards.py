@@ -1,7 +1,5 @@
 """One shard's job in a copy of the package, run in the test's process or as the rule `measure` runs it."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Cells of a subject, as a plan has them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from workspace import ROOT

@@ -1,7 +1,5 @@
 """Programs of ranks in which accelerate takes gloo's processes for GPUs, so that Trainer's FSDP runs without one."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 from collections.abc import Mapping

@@ -4,8 +4,6 @@ The server that ranks are forked from lives as long as the process that launches
 what it imports: in a worker of pytest that is some other file's test, and each rank imports the rest, for seconds.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from perfscribe.distributed.fork_server import SERVER

@@ -1,7 +1,5 @@
 """What the experiments' show.py make of cells that were planned and gave no figures."""
 
-from __future__ import annotations
-
 import importlib
 from functools import cache
 from typing import Any

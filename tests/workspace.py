@@ -1,7 +1,5 @@
 """A copy of the project in a temporary folder, with experiments of the test's own, to run the real workflow in."""
 
-from __future__ import annotations
-
 import ast
 import json
 import os

@@ -1,7 +1,5 @@
 """Parameters, FLOP, traffic and peak rates against published figures, torch's own counter and hand arithmetic."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode

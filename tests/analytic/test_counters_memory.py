@@ -1,7 +1,5 @@
 """Memory models against what PyTorch really allocates and keeps, to the byte where no kernel scratch is counted."""
 
-from __future__ import annotations
-
 import contextlib
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """The table of attention's implementations: each against float64, what each needs, and why one refuses."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Flash attention, tiled in PyTorch and in Triton: against float64, its arguments, its memory, its choices."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

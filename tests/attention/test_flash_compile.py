@@ -1,7 +1,5 @@
 """The Triton kernels compile for Hopper on a machine without a GPU, fit it, and use what they are written for."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import os

@@ -1,7 +1,5 @@
 """The config: what is refused and how, how presets are resolved, and that file, schema and reference agree."""
 
-from __future__ import annotations
-
 import collections
 import datetime
 import functools

@@ -1,7 +1,5 @@
 """Synthetic data sets: their content, their formats, the digest file, and what happens to damaged ones."""
 
-from __future__ import annotations
-
 import pickle
 from dataclasses import replace
 from pathlib import Path

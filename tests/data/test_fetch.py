@@ -1,7 +1,5 @@
 """Fetching SQuAD: both files or neither, checked, and one line where there is no network."""
 
-from __future__ import annotations
-
 import http.server
 import json
 import threading

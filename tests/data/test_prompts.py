@@ -1,7 +1,5 @@
 """Prompts as arrays: what is masked, what is cut, and what the workshop's own labels train."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from workspace import ROOT

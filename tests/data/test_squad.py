@@ -1,7 +1,5 @@
 """SQuAD v1.1: reading its layout, one line for a bad file, the drawing of rows, and the generated set."""
 
-from __future__ import annotations
-
 import gzip
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """Tokenised SQuAD as a data set: content by rule, digest, what each way to label trains, what is refused."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The byte-level BPE trained on the training text alone: its size, its file, and texts it has never seen."""
 
-from __future__ import annotations
-
 import pytest
 
 from perfscribe.data import squad, tokenizer

@@ -1,7 +1,5 @@
 """CPU binding: lists, masks, nearness; cores nearest to GPUs; the files and options that tell a launcher."""
 
-from __future__ import annotations
-
 from functools import cache
 
 from hypothesis import given
@@ -49,8 +47,6 @@ def test_hwlocs_numbers_of_two_threads_a_core_on_two_packages(tmp_path):
     assert binding.logical_numbers(tmp_path, tmp_path / "allowed") == {1: 0, 5: 1, 2: 2}
     assert binding.logical_numbers(nowhere) == {}
 
-
-# --- launchers --------------------------------------------------------------------------------------------------
 
 VERSIONS = {
     "mpiexec": "mpiexec (Open MPI) 5.0.11",

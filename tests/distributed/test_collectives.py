@@ -1,7 +1,5 @@
 """Collectives: right on real gloo ranks, wrong results found, times put together; and what NCCL's log says."""
 
-from __future__ import annotations
-
 import re
 import time
 from dataclasses import asdict
@@ -90,9 +88,6 @@ def test_sums_are_exact_in_each_dtype_for_any_number_of_ranks():
             total = sum(block.double() for block in one._blocks)
             assert (sum(one._blocks[1:], start=one._blocks[0]).double() == total).all()
             assert one._blocks[0].any() and not one._blocks[0].equal(one._blocks[1])
-
-
-# --- transports -------------------------------------------------------------------------------------------------
 
 
 # In the forms that NCCL 2.28 prints; sizes, channels and addresses are examples.

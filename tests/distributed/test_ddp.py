@@ -1,7 +1,5 @@
 """The four data-parallel wrappers on gloo: replicas that train as one process on the whole batch would."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 from unittest import mock

@@ -1,7 +1,5 @@
 """Which rank is to blame, by what the launcher hears and by the texts that torch, gloo and NCCL leave behind."""
 
-from __future__ import annotations
-
 import queue
 import time
 
@@ -30,9 +28,6 @@ ABORTED = [
 ]
 
 
-# --- out of memory ------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(("answers", "status"), [(True, "oom"), (False, "failed")])
 def test_an_allocation_that_fails_is_out_of_memory_unless_the_device_is_broken(answers, status, monkeypatch):
     """As NCCL 2.28.9 says it; the first line says nothing of memory."""
@@ -44,9 +39,6 @@ def test_an_allocation_that_fails_is_out_of_memory_unless_the_device_is_broken(a
 
     monkeypatch.setattr(torch.cuda, "mem_get_info", mem_get_info)
     assert rank._as_message(RuntimeError(NOT_ALLOCATED))["status"] == status
-
-
-# --- what the launcher makes of what it hears ---------------------------------------------------------------------
 
 
 class Heard:
@@ -106,9 +98,6 @@ def test_the_watchdogs_words_are_found_behind_the_stacks_that_a_crash_prints(hea
     error = hear(*(Event("output", 0, line) for line in ABORTED), *died(0, -6))
     assert isinstance(error, RankTimeout)
     assert str(error) == "rank 1 of 2 hangs: rank 0 gave up: died by SIGABRT; at program.py:7 in computes"
-
-
-# --- who is to blame ----------------------------------------------------------------------------------------------
 
 
 IN_TORCH = ("/v/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py", 2, "all_reduce")

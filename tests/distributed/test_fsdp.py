@@ -1,7 +1,5 @@
 """Sharded training against one process on the whole batch, with gloo; state, gathered bytes and traffic counted."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import fsdp_cases
@@ -64,9 +62,6 @@ def two() -> dict[str, list[Any]]:
     return {name: [said[at] for said in by_rank] for at, name in enumerate(cases())}
 
 
-# --- equal to a single process ----------------------------------------------------------------------------------
-
-
 def test_parameters_are_those_of_one_process_that_saw_the_whole_batch(two: dict[str, list[Any]]) -> None:
     for name, said in two.items():
         if cases()[name]["run"] == "difference":
@@ -77,9 +72,6 @@ def test_only_the_last_micro_batch_exchanges_gradients(two: dict[str, Any]) -> N
     for name, (last, each) in EXCHANGED.items():
         assert two[f"{name} exchanges last"] == [last] * 2, name
         assert two[f"{name} exchanges each"] == [each] * 2, name
-
-
-# --- what is predicted and what is there ------------------------------------------------------------------------
 
 
 def assert_as_predicted(name: str, said: dict[str, Any]) -> None:
@@ -97,8 +89,6 @@ def test_state_gathered_bytes_and_traffic_are_as_predicted(two: dict[str, Any]) 
     for name, said in zip(ALONE, alone, strict=True):
         assert_as_predicted(name, said)
 
-
-# --- read off ---------------------------------------------------------------------------------------------------
 
 PAIRS = [
     ("full_shard", "shard_grad_op", "asked for strategy shard_grad_op, but the wrapped model has full_shard"),

@@ -1,7 +1,5 @@
 """Launches: results of real gloo ranks, and every way in which one of them can fail."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re
@@ -76,9 +74,6 @@ def nothing_left():
 
 def has_ended(pid: int) -> bool:
     return not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
-
-
-# --- what works -------------------------------------------------------------------------------------------------
 
 
 def test_one_result_a_rank_in_their_order(monkeypatch):

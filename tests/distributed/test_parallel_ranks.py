@@ -1,7 +1,5 @@
 """A process's place: contradictions of launchers are refused. Recordings: test_rank_methods.py."""
 
-from __future__ import annotations
-
 import pytest
 from rank_recordings import RECORDINGS
 

@@ -1,7 +1,5 @@
 """The sharded optimizer on gloo: the plain optimizer's parameters, with each rank keeping a part of the state."""
 
-from __future__ import annotations
-
 import contextlib
 import copy
 import functools

@@ -1,7 +1,5 @@
 """The four sums of the homework and the figures that explain them."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """The worked example of docs/add-an-experiment.md, taken from the page and run in a copy of the project."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess

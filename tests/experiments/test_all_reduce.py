@@ -1,7 +1,5 @@
 """all_reduce: sizes of messages, ranks that stay between cells, transports."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any

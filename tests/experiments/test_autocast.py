@@ -1,7 +1,5 @@
 """Dtypes under autocast, and the variance measurement against cases with a known answer."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """calibration: what its cells measure on this machine, what they refuse, and the tables of ceilings."""
 
-from __future__ import annotations
-
 import types
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Checkpoints in parts: resumed by another number of ranks with the same losses; what lies on disk; room."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The experiment communication: what is read from traces, the arithmetic of waiting and of rates."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from types import SimpleNamespace

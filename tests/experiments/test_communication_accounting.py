@@ -1,7 +1,5 @@
 """communication_accounting: its tables against the published answers, by hand, and in other circumstances."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

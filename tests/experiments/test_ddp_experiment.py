@@ -1,7 +1,5 @@
 """The experiment ddp: its checks, and a GPU's trace. A cell that really runs: tests/workflow/test_workflow.py."""
 
-from __future__ import annotations
-
 import gc
 import itertools
 import math

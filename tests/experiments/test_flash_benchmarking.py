@@ -1,7 +1,5 @@
 """flash_benchmarking: cells that really run, their check against float64, and the leaderboard."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """The FSDP workshop on one device: cells that really run, and what they refuse."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The experiment io_formats: cells that really run on a data set of a few kilobytes, tables from records by hand."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

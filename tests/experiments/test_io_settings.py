@@ -1,7 +1,5 @@
 """The experiment io_settings: what it reads and counts in its files, and what is damaged."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """memory_profiling: what is kept of a cell that runs out of memory. Predictions: tests/workflow/test_workflow.py."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -3,8 +3,6 @@
 Times and names of kernels are made up; expected figures are computed by hand beside them.
 """
 
-from __future__ import annotations
-
 import csv
 import dataclasses
 from pathlib import Path

@@ -1,7 +1,5 @@
 """optimizer_state_sharding: the slowest and fullest rank, and a wrong optimizer. Memory: also in test_workflow.py."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import re

@@ -1,7 +1,5 @@
 """The self-test before trainings: NVIDIA's output read, our own loop over gloo, a slow pair named, exit statuses."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """pytorch_attention: published figures beside ours."""
 
-from __future__ import annotations
-
 from perfscribe.base.cells import Cell
 from perfscribe.experiments.attention import measure
 

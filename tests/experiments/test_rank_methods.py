@@ -1,7 +1,5 @@
 """Rank methods: recorded environments and tables; real ranks below torchrun and mpiexec."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Sequence

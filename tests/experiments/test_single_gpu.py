@@ -1,7 +1,5 @@
 """The Polaris homework on one device: a cell that really runs."""
 
-from __future__ import annotations
-
 import pytest
 
 from perfscribe.base.cells import Cell

@@ -1,7 +1,5 @@
 """strategies: cells measured for real with gloo, and what they say of themselves."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

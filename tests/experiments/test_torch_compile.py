@@ -1,7 +1,5 @@
 """torch_compile: small cells that really run, and what is refused before it is timed."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

@@ -1,7 +1,5 @@
 """Cold compilation and what it did; variants timed interleaved."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from functools import partial

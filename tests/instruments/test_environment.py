@@ -1,7 +1,5 @@
 """Identity, provenance, capabilities, processes and memory: with recorded NVML values and on the machine at hand."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import json
 import os
@@ -26,9 +24,6 @@ def h200(monkeypatch):
     monkeypatch.setattr(environment, "_version_file", lambda name: {"__version__": "2.11.0+cu130", "cuda": "13.0"})
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     return nvml
-
-
-# --- identity ---
 
 
 def test_identity_of_recorded_machine(h200, monkeypatch):
@@ -88,9 +83,6 @@ def test_no_torch_import():
     subprocess.run([sys.executable, "-c", code], check=True, cwd=root, env=dict(os.environ, PYTHONPATH=str(root)))
 
 
-# --- provenance ---
-
-
 def git(root, *arguments):
     identity = ("-c", "user.name=t", "-c", "user.email=t@example.org", "-c", "commit.gpgsign=false")
     done = subprocess.run(["git", *identity, "-C", str(root), *arguments], check=True, capture_output=True, text=True)
@@ -128,9 +120,6 @@ def test_provenance_variables_and_json(h200, tmp_path, monkeypatch):
     json.dumps(found)
 
 
-# --- capabilities ---
-
-
 def test_what_is_missing_is_named(h200, monkeypatch):
     monkeypatch.setattr(environment, "_installed", lambda module: True)
     assert environment.missing(["cuda", "bf16"]) is None
@@ -153,9 +142,6 @@ def test_cuda_hidden_driver_too_old_or_gpu_without_bf16(h200, monkeypatch):
     assert "driver is older" in environment.missing(["cuda"])
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     assert environment.missing(["cuda"]) == "CUDA_VISIBLE_DEVICES hides every GPU"
-
-
-# --- processes and memory ---
 
 
 def test_memory_limit(tmp_path, monkeypatch):

@@ -1,7 +1,5 @@
 """Graph replay as a timer: what is captured, what stands between the events, what happens without a graph."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -62,9 +60,6 @@ def test_a_short_call_is_captured_several_times_and_samples_are_of_one() -> None
     # The start of the graph is shared by its calls.
     assert found.timing.samples_ms == pytest.approx([0.010 + 0.005 / 14] * 10, abs=1e-5)
     assert found.timing.warmup_ms == pytest.approx([0.010 + 0.005 / 14] * g.PROBES, abs=1e-5)
-
-
-# --- CudaGraphs over a stand-in of torch.cuda -------------------------------------------------------------------
 
 
 class GraphCuda(FakeCuda):

@@ -1,7 +1,5 @@
 """Peak memory on the CPU against sizes known by hand, CUDA's against a stand-in; the texts of out-of-memory errors."""
 
-from __future__ import annotations
-
 import gc
 
 import numpy as np
@@ -75,8 +73,6 @@ def test_cuda_counters_are_reset_and_read(monkeypatch):
         "memory_counter": "CUDA caching allocator",
     }
 
-
-# --- out of memory --------------------------------------------------------------------------------
 
 CUDA_TEXT = (
     "CUDA out of memory. Tried to allocate 20.50 GiB. GPU 0 has a total capacity of 139.72 GiB of which 512.00 MiB "

@@ -1,7 +1,5 @@
 """Memory histories: torch's snapshots read, replayed, reduced and grouped; on the CPU recorded for real."""
 
-from __future__ import annotations
-
 import site
 
 import pytest
@@ -115,9 +113,6 @@ def test_what_backward_frees_first_was_saved_for_it() -> None:
     changes = [Change(1, 8, 100, 0), Change(3, 8, -100)]
     history = History("", 1, changes=changes, origins=[Origin("", ())], marks=[Mark("forward", 2)])
     assert [life.kind for life in Timeline(history, PHASES).lifetimes] == [kinds.SAVED]
-
-
-# --- recording --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")

@@ -1,7 +1,5 @@
 """Reading SQLite exports of nsys: what is found, what may be absent, what is refused."""
 
-from __future__ import annotations
-
 import shutil
 import sqlite3
 from contextlib import closing

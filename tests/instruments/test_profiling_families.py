@@ -4,8 +4,6 @@ The names come from published profiles, issues and sources of the libraries; whe
 rest is completed from the source.
 """
 
-from __future__ import annotations
-
 import csv
 from pathlib import Path
 

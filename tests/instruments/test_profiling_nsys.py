@@ -1,7 +1,5 @@
 """nsys itself, where there is one or one can be unpacked (real_nsys)."""
 
-from __future__ import annotations
-
 import contextlib
 import csv
 import io
@@ -142,9 +140,6 @@ def nsys_rows(text: str) -> list[tuple[str, ...]]:
 def test_the_summary_is_that_which_nsys_printed(export: Path) -> None:
     printed = nsys_rows(export.with_suffix(".csv").read_text(encoding="utf-8"))
     assert printed == list(nvtx_kernel_summary(nsys.read_sqlite(export)).itertuples(index=False, name=None))
-
-
-# --- without nsys -------------------------------------------------------------------------------------------------
 
 
 def test_a_trace_that_cannot_be_is_an_error() -> None:

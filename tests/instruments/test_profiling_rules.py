@@ -1,7 +1,5 @@
 """The rules for reports of nsys, as a user calls them."""
 
-from __future__ import annotations
-
 import csv
 import shutil
 

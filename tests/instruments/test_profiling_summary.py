@@ -1,7 +1,5 @@
 """What happened in a range: attribution, busy time and gaps; and the summary by range that nsys prints."""
 
-from __future__ import annotations
-
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -55,9 +53,6 @@ def test_busy_time_is_the_union_of_the_kernels(times: list[tuple[int, int, int]]
     found = device_time(made.kernels)
     busy = {moment for one in made.kernels for moment in range(one.start_ns, one.end_ns)}
     assert found.busy_ns == len(busy) and found.span_ns == (max(busy) - min(busy) + 1 if busy else 0)
-
-
-# --- the summary of nsys (tests/instruments/test_profiling_nsys.py compares it with nsys itself) ---
 
 
 def test_halves_are_rounded_as_nsys_does() -> None:

@@ -1,7 +1,5 @@
 """Where tools are looked for, and how the config's section `tools` reaches the processes that need it."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

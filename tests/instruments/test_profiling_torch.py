@@ -1,7 +1,5 @@
 """The torch profiler in place of nsys, the ranges that it sees, and attention with ranges."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
@@ -85,9 +83,6 @@ def test_operators_that_call_others_count_once(tmp_path: Path) -> None:
     ]
     assert {one.kind for one in trace.kernels} == {OPERATOR}
     assert all(one.launch_start_ns == one.launch_end_ns == one.start_ns for one in trace.kernels)
-
-
-# --- ranges ---
 
 
 def test_annotated_attention_computes_what_eager_attention_does() -> None:

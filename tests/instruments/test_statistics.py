@@ -1,7 +1,5 @@
 """Summaries, ratios and printed figures: known values, properties, simulated coverage."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np
@@ -37,9 +35,6 @@ def test_summary_is_ordered_and_ignores_the_order_within_rounds(rounds):
     assert summary.minimum <= summary.median <= summary.maximum
     assert summary.n == sum(map(len, rounds))
     assert summary == reversed_ or math.isclose(summary.mean, reversed_.mean)
-
-
-# --- A against B ----------------------------------------------------------------------------------
 
 
 def pairs(seed, effect, rounds=10, noise=0.01, drift=0.05):
@@ -83,9 +78,6 @@ def test_the_interval_covers():
         result = ratio(*pairs(seed, 1.1, rounds=6, noise=0.02))
         held += result.low <= 1.1 <= result.high
     assert 0.94 <= held / 400 <= 0.999
-
-
-# --- printing -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,5 @@
 """Both timers: what lies inside a sample and what does not. The CUDA ones run on a recorded stand-in for torch.cuda."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import pytest

@@ -1,7 +1,5 @@
 """The models: numbers of parameters, and that each part computes what its name says."""
 
-from __future__ import annotations
-
 import copy
 import math
 

@@ -1,7 +1,5 @@
 """The Polaris homework's model and its training loop, on the CPU."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

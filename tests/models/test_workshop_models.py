@@ -1,7 +1,5 @@
 """The FSDP workshop's models: exact parameters, losses, greedy answers, weights from a folder."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

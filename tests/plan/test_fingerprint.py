@@ -1,7 +1,5 @@
 """Fingerprints: what counts and what does not, and that they do not depend on the Python that computes them."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """The plan: which cells, in which units, written only where their content changes."""
 
-from __future__ import annotations
-
 import copy
 import re
 import subprocess
@@ -27,9 +25,6 @@ EXPERIMENTS = registry.measured()
 def raw(**top: Any) -> dict[str, Any]:
     """config.yaml with other top-level values."""
     return {**copy.deepcopy(RAW), **top}
-
-
-# --- what is planned --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("experiment", EXPERIMENTS)
@@ -59,16 +54,10 @@ def test_what_is_left_out_is_not_planned() -> None:
         plan.build(raw(chapters=["cs336"], only=["io_formats"]), "tiny", ROOT)
 
 
-# --- what experiments declare -----------------------------------------------------------------------------------
-
-
 def test_the_references_of_what_an_experiment_reads_are_its_own() -> None:
     units = plan.build(RAW, "tiny", ROOT).units
     assert {"mixed_precision.csv", "end_to_end.csv"} <= set(units["present-end_to_end"]["references"])
     assert {"attention.csv", "flash_benchmarking.csv"} <= set(units["present-calibration"]["references"])
-
-
-# --- site and preset --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("lacking", "preset"), [("no CUDA device", "cpu"), (None, "gpu")])

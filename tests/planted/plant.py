@@ -6,8 +6,6 @@ caught: a test fails, or the tests take longer than the limit. missed: all pass.
 stand in its file exactly once. The tests are taken to pass without a fault. Exit status 1 where a fault is stale.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import re

@@ -1,7 +1,5 @@
 """What a unit made and is no longer so is due again; what no unit makes any more goes, and nothing else."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

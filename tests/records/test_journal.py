@@ -1,7 +1,5 @@
 """The journal: what is read back after a crash at any byte, retirements, and two writers."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import os

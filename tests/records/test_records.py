@@ -1,7 +1,5 @@
 """Records: merged over rounds, loaded in plan order."""
 
-from __future__ import annotations
-
 import itertools
 import random
 from pathlib import Path
@@ -32,9 +30,6 @@ def row(n: int = 1, status: str = "ok", number: int = 1, **fields: Any) -> dict[
             **fields,
         }
     )
-
-
-# --- rounds -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("statuses", [*itertools.combinations(records.STATUSES, 2)])
@@ -70,9 +65,6 @@ def test_what_rounds_have_apart_is_put_together() -> None:
     assert merged.flags == ["busy", "hot"]
     assert merged.provenances == [{"commit": "c1"}, {"commit": "c2"}], "each round's commit is told"
     assert (merged.status, merged.error) == ("oom", error)
-
-
-# --- files ------------------------------------------------------------------------------------------------------
 
 
 def test_cells_of_all_shards_stand_in_the_order_of_the_plan(tmp_path: Path) -> None:

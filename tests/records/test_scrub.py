@@ -1,7 +1,5 @@
 """Nothing private stays, and nothing else changes."""
 
-from __future__ import annotations
-
 import re
 
 import pytest
@@ -62,8 +60,6 @@ def test_kept_and_replaced(text, expected):
     assert scrub_text(text, ALICE) == expected
 
 
-# --- properties ---
-
 SAFE = """
 GB/s tokens/s TFLOP/s a/b 1/2
 NVIDIA H200 580.159.04 2.11.0+cu130 square root max min measured 0.95 1e-3 | , 95 % (n = 20)
@@ -112,9 +108,6 @@ def test_no_distinctive_name_is_left(name, words, is_host):
     for text in (name, f"{name}'s", f"job of {name} ended", f"a_{name}.csv", f"{name}@", f"x,{name},y", f"[{name}]"):
         left = re.sub("<host>|<user>", "", scrub_text(" ".join([*words, text]), private))
         assert not re.search(rf"(?<![^\W_]){re.escape(name)}(?![^\W_])", left)
-
-
-# --- JSON and files ---
 
 
 def test_names_of_other_nodes_are_gathered():

@@ -1,7 +1,5 @@
 """The hand-in of every committed site: the course's problems, headers and limits."""
 
-from __future__ import annotations
-
 import json
 import re
 from functools import cache

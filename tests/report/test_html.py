@@ -108,8 +108,6 @@ def test_the_hand_in_is_open_and_the_rest_folded(tmp_path: Path) -> None:
     assert [one.text for one in top.all("figcaption")] == ["Times", "Times"] and not top.all("em")
 
 
-# --- nothing in the text becomes HTML, and nothing is loaded ----------------------------------------------------------
-
 HOSTILE = [
     "<script>alert(1)</script>",
     '<img src="https://example.org/x.png" onerror="alert(1)">',

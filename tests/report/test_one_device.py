@@ -1,7 +1,5 @@
 """Answers about one device hold for what was measured: noise, cells out of memory, sizes that were not timed."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The report: its machines, people's notes, pages of details, and what the workflow does with them."""
 
-from __future__ import annotations
-
 import re
 import shutil
 from pathlib import Path
@@ -65,9 +63,6 @@ def test_what_the_machine_lacked_is_measured_by_no_commit(sources: report.Source
     assert "; 2026-02-01 to 2026-03-02; 2 commits." in page["report.md"] and len(summary["commits"]) == 2
 
 
-# --- notes and details ----------------------------------------------------------------------------------------------
-
-
 def test_notes_stand_under_their_problem_as_they_are(sources: report.Sources) -> None:
     problem = "Problem (pytorch_attention)"
     kept = (
@@ -95,9 +90,6 @@ def test_every_kept_table_and_figure_is_on_a_page() -> None:
     named = {one for problem in problems for one in (*problem.details, problem.figure, problem.figure_of_yours)} - {""}
     named |= {*details.DRAWN, *(one for *_, ids in details.OTHERS for one in ids)}
     assert made == named
-
-
-# --- in the workflow --------------------------------------------------------------------------------------------
 
 
 def test_notes_survive_and_pages_of_what_is_gone_go(tmp_path: Path) -> None:

@@ -1,7 +1,5 @@
 """Jobs on a cluster: how cells are dealt out, what each job asks for, what is recorded; without a scheduler."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 from pathlib import Path
@@ -33,9 +31,6 @@ def test_nodes_that_are_down_or_drained_are_not_counted(monkeypatch: pytest.Monk
         assert found is not None and found["max_nodes"] == nodes
     (tmp_path / "sinfo").write_text("#!/bin/sh\nexit 1\n")
     assert cluster.nodes_of_partition(None) == 1
-
-
-# --- dealing ----------------------------------------------------------------------------------------------------
 
 
 def test_cells_of_unlike_needs_go_to_unlike_jobs() -> None:
@@ -74,9 +69,6 @@ def test_an_edit_of_the_cluster_measures_nothing_again() -> None:
     assert plan.build(RAW, "tiny", ROOT, settings()).units == plan.build(RAW, "tiny", ROOT, other).units
 
 
-# --- what jobs ask for --------------------------------------------------------------------------------------------
-
-
 def jobs(*needs: Need, **own: Any) -> Cluster:
     return Cluster(settings(**own), {"a": needs})
 
@@ -112,9 +104,6 @@ def test_a_jobs_shell_begins_with_variables_and_setup() -> None:
     failing = subprocess.run(["bash", "-c", f"{jobs(setup=['false', 'true']).prologue()}echo no"])
     assert failing.returncode == 1
     assert done.stdout.splitlines()[4] == f"{len(os.sched_getaffinity(0))} 3"  # all cores of the job, unless it is told
-
-
-# --- the nodes of a job -------------------------------------------------------------------------------------------
 
 
 def test_short_forms_of_hosts() -> None:

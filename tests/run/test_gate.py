@@ -1,7 +1,5 @@
 """Cells that wait for a self-test: it is made before them, on this node, and holds back what it must."""
 
-from __future__ import annotations
-
 import datetime
 import json
 from pathlib import Path
@@ -91,9 +89,6 @@ def test_below_the_threshold_trainings_are_skipped_and_the_verdict_fails(tmp_pat
     assert ends(space, "preflight")[2] == "ok"
     own = [event["factors"] for event in events(space, "0.jsonl") if event["event"] == "record"]
     assert not [factors for factors in own if (factors["backend"], factors["world_size"]) == ("gloo", 2)]
-
-
-# --- which test still speaks -----------------------------------------------------------------------------------------
 
 
 class Bench:

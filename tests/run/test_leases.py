@@ -1,7 +1,5 @@
 """Leases of GPUs: who holds which, between real processes, with NVML's stand-in; and which jobs run at a time."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
@@ -93,9 +91,6 @@ def holding(gpus: int) -> Iterator[None]:
     lease.release()
 
 
-# --- who holds which --------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("visible", "need", "expected"),
     [("3,GPU-1aaa-bbb", 2, [3, 1]), ("1,1,2", 2, [1, 2]), ("0,1", 4, [0, 1])],  # the cells say that others are missing
@@ -123,9 +118,6 @@ def test_no_two_hold_one_and_none_waits_for_ever(tmp_path: Path) -> None:
     assert [taker.wait(120) for taker in takers] == [0] * 6
 
 
-# --- what stands in the folder ----------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("make", [os.symlink, os.link, lambda other, path: os.mkfifo(path)])
 def test_what_is_no_lock_file_is_refused_with_one_line(tmp_path: Path, make: Callable[[Path, Path], None]) -> None:
     path, other = leases.lock_file("GPU-a"), tmp_path / "other"
@@ -133,9 +125,6 @@ def test_what_is_no_lock_file_is_refused_with_one_line(tmp_path: Path, make: Cal
     make(other, path)
     with pytest.raises(OSError, match=r"; remove it, or name another folder .*perfscribe-GPU-a\.lock"):
         leases.try_lock(path)
-
-
-# --- which jobs run beside others -------------------------------------------------------------------------------
 
 
 class WithCores(FakeNvml):
@@ -166,9 +155,6 @@ def test_cores_are_disjoint_and_near(
     monkeypatch.setattr(environment, "open_nvml", lambda: nvml)
     monkeypatch.setattr(leases, "_whole_cores", lambda threads: [(thread,) for thread in sorted(threads)])
     assert leases.cores_by_gpu(leases.visible(), list(granted)) == expected
-
-
-# --- a job ------------------------------------------------------------------------------------------------------
 
 
 def job(root: Path, gpus: int = 4, requires: tuple[str, ...] = ("cuda",), seconds: float = 0.0) -> ShardJob:
@@ -237,9 +223,6 @@ def test_a_job_leases_for_the_cell_that_uses_most_of_those_that_can_run(
     assert leases.for_shard({"cells": cells}, tmp_path, beside_others=True) == leases.Lease(2)
     assert leases.for_shard({"cells": cells[:1]}, tmp_path, beside_others=True) == leases.Lease(0)
     assert leases.for_shard({"cells": cells[1:2]}, tmp_path, beside_others=True) == leases.Lease(1, True)
-
-
-# --- Snakemake --------------------------------------------------------------------------------------------------
 
 
 def test_as_many_jobs_at_a_time_as_gpus_and_one_that_is_alone(tmp_path: Path) -> None:

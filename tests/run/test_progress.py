@@ -1,7 +1,5 @@
 """Progress: one line a finished cell, read from the journals, with what is left."""
 
-from __future__ import annotations
-
 import io
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Jobs of Slurm that are left when a run ends; by stand-ins of squeue and scancel. tests/slurm asks Slurm itself."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

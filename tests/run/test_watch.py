@@ -1,7 +1,5 @@
 """Watch with recorded NVML values and, for the host's part, on the machine at hand."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

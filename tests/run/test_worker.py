@@ -1,7 +1,5 @@
 """The worker: what each kind of cell ends as, what is measured again and what is not, and how its processes end."""
 
-from __future__ import annotations
-
 import random
 import signal
 import sys

@@ -1,7 +1,5 @@
 """Figures: their bars, and what they say where nothing was measured. All else: the committed sites' (test_publish)."""
 
-from __future__ import annotations
-
 import html
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Published figures: the rows of references/ keep to their form, equal the seed texts, and bad rows are refused."""
 
-from __future__ import annotations
-
 import csv
 from pathlib import Path
 
@@ -39,8 +37,6 @@ def test_each_figure_stands_in_its_source(source: str) -> None:
             figures += [row["value"] for row in csv.DictReader(file) if row["source"] == source]
     assert len(figures) > 10 and [figure for figure in figures if figure not in text] == []
 
-
-# --- bad files ------------------------------------------------------------------------------------------------
 
 HEADER = "experiment,factors,metric,value,unit,hardware,source,remark"
 GOOD = "demo,size=small;seq_len=128;causal=true;ratio=0.5,forward_ms,1.5,ms,H100,note,"

@@ -1,7 +1,5 @@
 """Tables: columns from records, CSV and JSON files, Markdown with footnotes; no cell is ever blank."""
 
-from __future__ import annotations
-
 import csv
 import math
 import re

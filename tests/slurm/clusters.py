@@ -1,7 +1,5 @@
 """The clusters of tests: started where this machine can have them."""
 
-from __future__ import annotations
-
 import contextlib
 import importlib.util
 import os

@@ -1,7 +1,5 @@
 """Project trees whose user sits on the login node of a real Slurm."""
 
-from __future__ import annotations
-
 import os
 import re
 import sys

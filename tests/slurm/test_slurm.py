@@ -1,7 +1,5 @@
 """`snakemake --profile slurm report` on a real Slurm of two nodes: whole runs, and ranks on both nodes."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys
@@ -26,9 +24,6 @@ KINDS = ("all_reduce", "attention", "communication_nodes", "io_formats", "multi_
 def slurm() -> Iterator[LocalSlurm]:
     with cluster(cpus=8) as up:
         yield up
-
-
-# --- the user's command, from nothing to a report ------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -82,9 +77,6 @@ def test_a_second_run_starts_nothing(whole: OnSlurm) -> None:
     log = whole.finish()
     assert "Nothing to be done" in log and not jobs_of(log)
     assert whole.slurm.jobs() == before and whole.report() == report
-
-
-# --- ranks on two nodes -------------------------------------------------------------------------------------------
 
 
 def test_the_row_of_real_nodes(whole: OnSlurm) -> None:

@@ -4,8 +4,6 @@ These runs wait for most of their time, so that they go on beside each other. Th
 of their own.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -156,9 +154,6 @@ def refused(folder: Path, slurm: LocalSlurm) -> Ran:
     run = space.begin()
     assert run.wait(RUN_S) == 1, tail(run.log())
     return Ran(space, run.log(), "", side_file)
-
-
-# --- on a cluster of their own -------------------------------------------------------------------------------------
 
 
 def node_down(folder: Path, slurm: LocalSlurm) -> Ran:

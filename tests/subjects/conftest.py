@@ -1,7 +1,5 @@
 """A subject's checkout, right or with one fault, and its cells as a job's child runs them."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """What a subject's code ends as: right, wrong, leaking, printing; measured beside ours in the cell's child."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What a subject's records become: the plan, the page of subjects, the hand-in, a comparison of two."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

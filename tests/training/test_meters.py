@@ -1,7 +1,5 @@
 """The workshop's callback figures by its definitions, and those beside them, from readings and clocks made by hand."""
 
-from __future__ import annotations
-
 import statistics
 from types import SimpleNamespace
 

@@ -1,7 +1,5 @@
 """Trainings that really run on two gloo ranks: divided by fully_shard, by Trainer, tuned; and what is refused."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Exact match and F1 against cases computed by hand, and what the workshop's way makes of the same answers."""
 
-from __future__ import annotations
-
 import json
 from fractions import Fraction
 from pathlib import Path

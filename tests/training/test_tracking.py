@@ -1,7 +1,5 @@
 """Runs for a tracker, made of records: what they hold, and each tracker's runs read back by its own reader."""
 
-from __future__ import annotations
-
 import importlib.util
 import socket
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Training through Trainer, what it tells, what wrapped the model, answers; rows by rank as Trainer has them."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

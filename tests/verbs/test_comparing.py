@@ -1,7 +1,5 @@
 """Sites and commits beside each other: verdicts, what is refused and why, what is read, what the verb says."""
 
-from __future__ import annotations
-
 import csv
 import io
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The text of `./run doctor`."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

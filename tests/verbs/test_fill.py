@@ -1,7 +1,5 @@
 """`./run fill`: which table of the hand-in is meant, what a cell gets, what stays, what the verb says and refuses."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 
@@ -94,8 +92,6 @@ def test_nothing_else_of_the_file_changes(end: str) -> None:
     assert text == before.replace("| One GPU | 1 |  |", "| One GPU | 1 | 12.3 |")
 
 
-# --- the homework's own tables ------------------------------------------------------------------------------------
-
 # How many tables of each source are the hand-in's.
 OF_SEED = {"000": 2, "002": 4, "003": 8, "004": 1}
 
@@ -126,9 +122,6 @@ def test_blanked_tables_of_the_sources_are_filled(site: str, number: str) -> Non
     found = document.parse("".join(found.lines))
     told, total = verb.fill(found, tables)
     assert total > 0 and not [line for line in told if "no such row" in line or "several rows" in line]
-
-
-# --- the verb -------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,5 @@
 """Job scripts: what they say, checked by shellcheck, with schedulers' commands replaced, and really run."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import os
@@ -43,9 +41,6 @@ def test_every_script_is_sound_shell(scheduler, launcher, tmp_path):
     odd = ["my program", "it's", "$HOME", "a\nb", "`x`", ";"]
     path.write_text(script(scheduler, "--launcher", launcher, nodes=1, command=odd))
     assert subprocess.run(["bash", "-n", str(path)]).returncode == 0
-
-
-# --- with the schedulers' commands replaced ------------------------------------------------------------------------
 
 
 def run_replaced(text: str, tmp_path: Path, **variables: str) -> list[str]:
@@ -104,8 +99,6 @@ def test_srun_and_its_head(tmp_path):
     assert "--cpu-bind=cores" in script("slurm")
 
 
-# --- what cannot be ------------------------------------------------------------------------------------------------
-
 BAD = [
     (["--nodes", "two"], "argument --nodes: got 'two', expected a whole number from 1 to 100000"),
     (["--launcher", "mpiexec"], "--launcher: got 'mpiexec', expected srun or torchrun for --scheduler slurm"),
@@ -122,9 +115,6 @@ def test_bad_arguments_give_one_line(words, why):
     text = str(ended.value.code)
     assert text.startswith("run: launch: ") and text.endswith(" (./run launch --help)")
     assert why in text and "\n" not in text
-
-
-# --- really run ----------------------------------------------------------------------------------------------------
 
 
 def ranks_of(text: str) -> list[tuple[int, int, int]]:

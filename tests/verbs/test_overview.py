@@ -1,7 +1,5 @@
 """`./run plan`: what the journal says of each cell, and how long the rest may take."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`./run publish`: nothing private, drawn again byte for byte anywhere, read-only. Then every site committed here."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import os

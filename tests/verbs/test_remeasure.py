@@ -1,7 +1,5 @@
 """`./run remeasure`: what it retires, what it leaves, and what it says to words that fit nothing."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import faulty

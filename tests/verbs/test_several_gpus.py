@@ -1,7 +1,5 @@
 """Cells that need several GPUs: skipped, with the number at hand, before anything starts."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The front door: `./run`, its environment and its verbs."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import re

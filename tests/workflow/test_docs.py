@@ -1,7 +1,5 @@
 """The pages: links resolve, commands exist, and the project speaks of itself alone."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 from pathlib import Path
@@ -68,9 +66,6 @@ def test_every_page_is_reached_from_the_readme() -> None:
     assert set(PAGES) <= reached
 
 
-# --- commands ---------------------------------------------------------------------------------------------------
-
-
 def test_verbs_of_readme_help_and_command_line_are_the_same() -> None:
     told = set(VERB.findall((ROOT / "README.md").read_text(encoding="utf-8")))
     helped = set(re.findall(r"^\./run ([a-z][a-z-]*)", cli.HELP, re.MULTILINE))
@@ -85,9 +80,6 @@ def test_links_verbs_and_paths_of_a_page_exist(page: Path) -> None:
     made = set(re.findall(r"^```\w+ file=(\S+)", text, re.MULTILINE)) | {"references/copy_bandwidth.csv"}
     named = re.findall(rf"`({SOURCES}/[\w./-]+)`", COMMENT.sub("", FENCED.sub("", text)))
     assert [path for path in named if not (ROOT / path).exists() and path not in made] == []
-
-
-# --- the project speaks of itself alone ---------------------------------------------------------------------------
 
 
 # Words that belong to a workplace and not into the project, and the folder that has a use for them: tests may look for

@@ -1,7 +1,5 @@
 """Some trials of bench/faults.py, of several kinds: what a report meets, and the run after it."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

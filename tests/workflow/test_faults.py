@@ -1,7 +1,5 @@
 """Whole reports over cells and experiments that fail, runs that are told to stop, and two runs at once."""
 
-from __future__ import annotations
-
 import re
 import signal
 from pathlib import Path
@@ -73,9 +71,6 @@ def running(workspace: Workspace, *arguments: str) -> sessions.Process:
     )
 
 
-# --- cells that fail --------------------------------------------------------------------------------------------
-
-
 def test_a_report_with_every_fault_succeeds(tmp_path: Path) -> None:
     workspace = make(tmp_path / "root")
     add_faults(workspace, "faults", list(ENDS))
@@ -121,9 +116,6 @@ def test_an_experiment_of_which_nothing_worked(tmp_path: Path) -> None:
     once = dict.fromkeys(("broken raises", "broken gives_nan", "sound fine", "sound raises"), 1)
     assert faulty.notes(side_of(workspace)) == executions == {**once, "broken exits": 2}
     assert "cannot be imported" in workspace.report() and "a bad value" in workspace.report()
-
-
-# --- runs that are told to stop, and two runs at once -----------------------------------------------------------
 
 
 def test_a_run_told_to_stop_ends_soon_and_the_next_one_finishes(tmp_path: Path) -> None:

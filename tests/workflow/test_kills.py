@@ -1,7 +1,5 @@
 """kill -9 leaves nothing measuring and needs no unlocking; at any moment, it is a kind of trial of bench/faults.py."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections import Counter

@@ -3,8 +3,6 @@
 Valid files are damaged, the same way each time, for two seconds in all; PERFSCRIBE_FUZZ_S=60 gives each kind a minute.
 """
 
-from __future__ import annotations
-
 import gzip
 import json
 import os
@@ -40,7 +38,6 @@ from perfscribe.run.shard import Shard
 from perfscribe.verbs.fill import document, verb
 
 ROOT = Path(__file__).resolve().parents[2]
-# --- damage ---
 
 # In the place of a part of JSON.
 ODD: list[Any] = json.loads('[null, true, -1, 1e308, 0.5, "", "x", "../../x", "/etc/x", "\\n\\u0000", [], {}, [[]]]')
@@ -89,8 +86,6 @@ def as_lines(content: bytes, draw: Random) -> bytes:
     lines[place] = journal.as_line(made)[:-1] if signed else json.dumps(made).encode()
     return b"\n".join(lines) + b"\n"
 
-
-# --- what reads ---
 
 RECORDS = (ROOT / "tests/fixtures/report/records/probe/0.jsonl").read_bytes()
 

@@ -1,7 +1,5 @@
 """The profile for PBS: what qsub is asked, what qstat's answers mean, and a whole run beside commands that stand in."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import os
@@ -31,9 +29,6 @@ def asked(**resources: Any) -> str:
     return " ".join(submit.command(job, "job.sh"))
 
 
-# --- what is asked ------------------------------------------------------------------------------------------------
-
-
 def test_a_polaris_job_of_two_whole_nodes() -> None:
     cluster = {"slurm_account": "mine", "slurm_partition": "debug", "constraint": "filesystems=home:eagle"}
     words = asked(nodes=2, gres="gpu:4", runtime=75, slurm_extra="--exclusive", cpus_per_task=-1, **cluster)
@@ -54,8 +49,6 @@ def test_a_polaris_job_of_two_whole_nodes() -> None:
 def test_chunks(resources: dict[str, Any], select: str) -> None:
     assert f" -l select={select} " in asked(**resources)
 
-
-# --- what answers mean ----------------------------------------------------------------------------------------------
 
 # In the form of PBS Professional's `qstat -x -f`: attributes one a line, long ones broken and indented by a tab.
 ANSWER = """Job Id: 2012345.polaris-pbs-01.hsn.cm.polaris.alcf.anl.gov
@@ -108,8 +101,6 @@ def test_the_scripts_as_programs(tmp_path: Path) -> None:
     environment["PATH"] = str(tmp_path)
     assert run("status.py", "7").stdout == "running\n"
 
-
-# --- a whole run ------------------------------------------------------------------------------------------------------
 
 QSUB = """#!/bin/sh
 number=$(($(ls jobs | wc -l) + 1))

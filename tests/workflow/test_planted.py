@@ -1,7 +1,5 @@
 """The list of planted faults fits the code; planting them is for tests/planted/plant.py."""
 
-from __future__ import annotations
-
 import pytest
 from planted import plant
 

@@ -1,7 +1,5 @@
 """docs/reruns.md, edit by edit: the jobs of a dry run in a copy of the project are those of the document's table."""
 
-from __future__ import annotations
-
 import ast
 import copy
 import os

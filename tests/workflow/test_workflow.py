@@ -1,7 +1,5 @@
 """The real experiments on the tiny preset, from config.yaml to the report, twice."""
 
-from __future__ import annotations
-
 import base64
 import csv
 import gzip
@@ -59,9 +57,6 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
     told = [line for line in done.stdout.splitlines() if re.search(r"\(\d+/\d+(, .* left)?\)$", line)]
     assert told[-1].endswith(f"({len(told)}/{len(told)})")
     return space
-
-
-# --- the first run ----------------------------------------------------------------------------------------------
 
 
 def meant_to_fail(row: dict[str, Any]) -> bool:
@@ -126,9 +121,6 @@ def test_the_report_holds_everything_and_nothing_unsaid(measured: Workspace) -> 
     ended = [row for name in registry.measured() for row in measured.rows(name)]
     lacking = {row["reason"] for row in ended if row["status"] == "unsupported"}
     assert not [reason for reason in lacking if reason not in text], "what the machine lacks is told"
-
-
-# --- what was measured holds together -----------------------------------------------------------------------------
 
 
 def without_gpu(space: Workspace, experiment: str) -> list[Record]:
@@ -217,9 +209,6 @@ def test_two_ranks_under_the_profiler_have_a_trace_and_a_table_each(measured: Wo
         assert table.loc[communication_shown.TOTAL, "impact"] == f"refused: {said}"
 
 
-# --- the second run ---------------------------------------------------------------------------------------------
-
-
 def test_a_second_run_does_nothing_within_seconds(measured: Workspace) -> None:
     before = {path: path.stat().st_mtime_ns for path in measured.root.rglob("*") if ".perfscribe" not in path.parts}
     spent_s = []
@@ -235,9 +224,6 @@ def test_a_second_run_does_nothing_within_seconds(measured: Workspace) -> None:
     changed = [path for path, when in before.items() if path.is_file() and path.stat().st_mtime_ns != when]
     assert not [path for path in changed if ".snakemake" not in path.parts and "__pycache__" not in path.parts]
     assert measured.planned_jobs(*TINY) == set()
-
-
-# --- Snakemake's own report, as its workflow catalogue is told ----------------------------------------------------
 
 
 def test_snakemake_s_own_report_shows_figures_tables_and_the_page(measured: Workspace, tmp_path: Path) -> None:
