@@ -108,12 +108,12 @@ def text_of(path: Path) -> str:
         return ""
 
 
-def wait_for(happens: Callable[[], Any], timeout_s: float = 30) -> Any:
+def wait_for(happens: Callable[[], Any], timeout_s: float = 30, what: str = "this", every_s: float = 0.02) -> Any:
     """What `happens` gives as soon as it is true; AssertionError where it is not in time."""
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:
         found = happens()
         if found:
             return found
-        time.sleep(0.02)
-    raise AssertionError("did not happen in time")
+        time.sleep(every_s)
+    raise AssertionError(f"{what}: not within {timeout_s:g} s")

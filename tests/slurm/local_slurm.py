@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
+import importlib.util
 import os
 import re
 import secrets
@@ -18,15 +20,18 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+
+import pytest
+import sessions
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "ip")
 PATH = f"{os.environ.get('PATH', '')}:/usr/local/sbin:/usr/sbin:/sbin"
 # Of a job that this process may be part of, and of a user's defaults: nothing may reach the daemons.
 FOREIGN = re.compile(r"(SLURM|SBATCH|SRUN|SALLOC|SQUEUE|SINFO|SACCT|PMIX?)_")
 START_S, STOP_S = 180.0, 5.0
+wait_for = functools.partial(sessions.wait_for, every_s=0.2)  # what asks Slurm takes its time
 UNDER_WAY = ("PENDING", "CONFIGURING", "RUNNING", "COMPLETING")
 # Inside a node: its own host name, /sys/class/net, /dev/shm, host names and Slurm configuration. $1: the node.
 ENTER = """
@@ -89,18 +94,6 @@ def _die_with(parent: int) -> Callable[[], None]:
             os._exit(1)
 
     return ask
-
-
-def wait_for(condition: Callable[[], Any], timeout_s: float, what: str) -> Any:
-    """What the condition gives as soon as that is true. TimeoutError."""
-    until = time.monotonic() + timeout_s
-    while True:
-        found = condition()
-        if found:
-            return found
-        if time.monotonic() > until:
-            raise TimeoutError(f"{what}: not within {timeout_s:g} s")
-        time.sleep(0.2)
 
 
 class LocalSlurm:
@@ -301,6 +294,24 @@ class LocalSlurm:
             if process is not None:
                 process.poll()
             time.sleep(0.1)
+
+
+@contextlib.contextmanager
+def cluster(**more: object) -> Iterator[LocalSlurm]:
+    """A cluster of two nodes, down when left.
+
+    The test is skipped where this machine cannot have one; where REQUIRE names slurm, it runs or fails.
+    """
+    try:
+        if importlib.util.find_spec("snakemake_executor_plugin_slurm") is None:
+            raise NotHere("snakemake-executor-plugin-slurm is not installed")
+        require()
+    except NotHere as reason:
+        if "slurm" in os.environ.get("REQUIRE", "").split(","):
+            pytest.fail(f"REQUIRE names slurm, but {reason}")
+        pytest.skip(str(reason))
+    with LocalSlurm(**more) as up:  # type: ignore[arg-type]
+        yield up
 
 
 CONF = """\

@@ -17,8 +17,7 @@ from pathlib import Path
 import faulty
 import pytest
 import test_publish
-from clusters import cluster
-from local_slurm import LocalSlurm, wait_for
+from local_slurm import LocalSlurm, cluster, wait_for
 from on_slurm import RUN_S, OnSlurm, jobs_of, lost, tail
 
 from perfscribe.records import scrub
