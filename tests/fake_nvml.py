@@ -31,79 +31,45 @@ class Gpu:
 
 
 class FakeNvml:
-    """Functions under NVML's names; `lacking` names those that answer "not supported"."""
+    """Functions by NVML's names; `lacking` names those that answer "not supported"."""
 
     NVMLError = NVMLError
 
     def __init__(self, gpus=1, lacking=()):
         self.gpus = [Gpu(f"GPU-{index}aaa-bbb") for index in range(gpus)] if isinstance(gpus, int) else list(gpus)
-        self.lacking = set(lacking)
-        self.driver, self.cuda, self.names = "580.159.04", 13000, {}
+        self.lacking, self.cuda = set(lacking), 13000
+        self.functions = {
+            "nvmlSystemGetDriverVersion": lambda: "580.159.04",
+            "nvmlSystemGetCudaDriverVersion_v2": lambda: self.cuda,
+            "nvmlSystemGetProcessName": self._refuse,
+            "nvmlDeviceGetCount": lambda: len(self.gpus),
+            "nvmlDeviceGetHandleByIndex": lambda index: self._opened(self.gpus[index]),
+            "nvmlDeviceGetHandleByUUID": lambda uuid: self._opened(*(gpu for gpu in self.gpus if gpu.uuid == uuid)),
+            "nvmlDeviceGetUUID": lambda gpu: gpu.uuid,
+            "nvmlDeviceGetName": lambda gpu: gpu.name,
+            "nvmlDeviceGetMemoryInfo": self._memory,
+            "nvmlDeviceGetUtilizationRates": lambda gpu: SimpleNamespace(gpu=next(gpu.utilisation_reads), memory=0),
+            "nvmlDeviceGetPowerManagementLimit": lambda gpu: gpu.power_limit_mw,
+            "nvmlDeviceGetCudaComputeCapability": lambda gpu: gpu.capability,
+            "nvmlDeviceGetClockInfo": lambda gpu, kind: {1: next(gpu.clock_reads), 2: 3201}[kind],
+            "nvmlDeviceGetMaxClockInfo": lambda gpu, kind: {1: 1980, 2: 3201}[kind],
+            "nvmlDeviceGetCurrentClocksEventReasons": lambda gpu: next(gpu.reason_reads),
+            "nvmlDeviceGetComputeRunningProcesses": lambda gpu: gpu.processes,
+        }
 
-    def __getattribute__(self, name):
-        if name.startswith("nvml") and name in self.lacking:
-            return self._refuse
-        return super().__getattribute__(name)
+    def __getattr__(self, name):
+        if name not in self.functions:
+            raise AttributeError(name)
+        return self._refuse if name in self.lacking else self.functions[name]
 
     def _refuse(self, *_):
         raise NVMLError("Not Supported")
 
-    def nvmlSystemGetDriverVersion(self):
-        return self.driver
-
-    def nvmlSystemGetCudaDriverVersion_v2(self):
-        return self.cuda
-
-    def nvmlSystemGetProcessName(self, pid):
-        if pid not in self.names:
-            raise NVMLError("Not Found")
-        return self.names[pid]
-
-    def nvmlDeviceGetCount(self):
-        return len(self.gpus)
-
-    def nvmlDeviceGetHandleByIndex(self, index):
-        if not self.gpus[index].may_open:
+    def _opened(self, *found):
+        if [gpu.may_open for gpu in found] != [True]:
             raise NVMLError("Insufficient Permissions")
-        return self.gpus[index]
+        return found[0]
 
-    def nvmlDeviceGetHandleByUUID(self, uuid):
-        for gpu in self.gpus:
-            if gpu.uuid == uuid:
-                return gpu
-        raise NVMLError("Not Found")
-
-    def nvmlDeviceGetUUID(self, gpu):
-        return gpu.uuid
-
-    def nvmlDeviceGetName(self, gpu):
-        return gpu.name
-
-    def nvmlDeviceGetMemoryInfo(self, gpu):
+    def _memory(self, gpu):
         used = next(gpu.used_reads)
         return SimpleNamespace(total=gpu.memory_bytes, used=used, free=gpu.memory_bytes - used)
-
-    def nvmlDeviceGetUtilizationRates(self, gpu):
-        return SimpleNamespace(gpu=next(gpu.utilisation_reads), memory=0)
-
-    def nvmlDeviceGetPowerManagementLimit(self, gpu):
-        return gpu.power_limit_mw
-
-    def nvmlDeviceGetCudaComputeCapability(self, gpu):
-        return gpu.capability
-
-    def nvmlDeviceGetClockInfo(self, gpu, kind):
-        return {1: next(gpu.clock_reads), 2: 3201}[kind]
-
-    def nvmlDeviceGetMaxClockInfo(self, gpu, kind):
-        return {1: 1980, 2: 3201}[kind]
-
-    def nvmlDeviceGetCurrentClocksEventReasons(self, gpu):
-        return next(gpu.reason_reads)
-
-    def nvmlDeviceGetComputeRunningProcesses(self, gpu):
-        return gpu.processes
-
-
-def process(pid):
-    return SimpleNamespace(pid=pid)

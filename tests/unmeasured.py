@@ -2,13 +2,16 @@
 
 import importlib
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 from workspace import ROOT
 
 from perfscribe import config
 from perfscribe.base import registry
-from perfscribe.plan import plan
+from perfscribe.base.cells import Cell
+from perfscribe.plan import plan, subjects
+from perfscribe.plan.fingerprint import Sources
 from perfscribe.plan.plan_cells import show_module
 from perfscribe.records.records import Record
 from perfscribe.show.tables import Table
@@ -20,6 +23,12 @@ EXPERIMENTS = registry.known()
 def raw_config() -> dict[str, Any]:
     """config.yaml as it is committed."""
     return config.load(ROOT / "config.yaml")
+
+
+def subject_cells(experiment: str, adapters: Path) -> list[Cell]:
+    """The cells of a subject, of preset tiny."""
+    of = plan.planned_cells({}, experiment, "tiny")
+    return subjects.cells(experiment, of, [subjects.read("yours", adapters)], Sources(ROOT))
 
 
 @cache

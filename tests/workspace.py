@@ -7,9 +7,9 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
+from functools import cache
 from pathlib import Path
-
-import dry_runs
 
 from perfscribe.run import session
 
@@ -63,6 +63,42 @@ from perfscribe.config.keys import experiment
 LEVELS = experiment("an experiment of a test", **{own!r})
 SHOWN = Shown(**{shown!r})
 '''
+
+# Makes dry runs in processes forked from one that has imported Snakemake, which is most of a dry run's time. It imports
+# nothing of Perfscribe: each reads the project tree that it is asked about, whose folder is where modules are looked
+# for first, as `python -m snakemake` has it. What the Snakefile and Snakemake's own calls load on the way is there too.
+SERVER = """
+import gc, json, os, sys
+import snakemake.cli
+import jsonschema, numpy, psutil, smart_open, yaml
+gc.freeze()
+for line in sys.stdin:
+    order = json.loads(line)
+    pid = os.fork()
+    if not pid:
+        break
+    _, status = os.waitpid(pid, 0)
+    print(os.waitstatus_to_exitcode(status), flush=True)
+else:
+    sys.exit()
+said = os.open(order["output"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+for number in (1, 2):
+    os.dup2(said, number)
+os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+os.environ.clear()
+os.environ.update(order["environment"])
+os.chdir(order["root"])
+sys.path[0] = order["root"]
+sys.argv[:] = ["snakemake", "--dry-run", "--cores", "1", "--nocolor", *order["arguments"]]
+snakemake.cli.main()
+"""
+
+
+@cache
+def dry_runner() -> subprocess.Popen[str]:
+    """The process that makes dry runs; it ends with this one."""
+    variables, pipe = {**os.environ, "PYTHONPATH": ""}, subprocess.PIPE
+    return subprocess.Popen([sys.executable, "-c", SERVER], env=variables, stdin=pipe, stdout=pipe, text=True)
 
 
 def shown_by(present: str) -> dict[str, tuple[str, ...]]:
@@ -130,7 +166,13 @@ class Workspace:
 
     def planned_jobs(self, *arguments: str) -> set[str]:
         """What a dry run would start: `measure attention 0`, `present_attention`, `write_report`, ..."""
-        code, said = dry_runs.make(self.root, self.environment(), ["--cores", "1", "--nocolor", *arguments])
+        runner = dry_runner()
+        assert runner.stdin and runner.stdout
+        with tempfile.NamedTemporaryFile() as output:
+            order = {"root": str(self.root), "environment": self.environment(), "arguments": arguments}
+            runner.stdin.write(json.dumps({**order, "output": output.name}) + "\n")
+            runner.stdin.flush()
+            code, said = int(runner.stdout.readline()), output.read().decode()
         assert code == 0, said
         jobs, rule = set(), ""
         for line in said.splitlines():

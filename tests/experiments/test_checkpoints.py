@@ -6,12 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import trainer_ranks
 from measured_cells import generated
 
 pytest.importorskip("transformers", reason="the package transformers is not installed")
 from torch.distributed.checkpoint import FileSystemReader
-from trainer_programs import checkpoint_as_on_gpus, checkpoint_fused
+from trainer_programs import checkpoint_as_on_gpus, checkpoint_fused, preload
 
 from perfscribe.base.cells import Cell
 from perfscribe.data import squad_sets
@@ -28,7 +27,7 @@ SECTION |= {"learning_rate": 0.02, "weight_decay": 0.01, "dtype": "fp32"}
 
 @pytest.fixture(scope="module")
 def cell(tmp_path_factory: pytest.TempPathFactory) -> Cell:
-    trainer_ranks.preload()
+    preload()
     folder = generated(squad_sets.datasets(SECTION), tmp_path_factory.mktemp("data"))
     (made,) = measure.cells(SECTION)
     return replace(made, data_folder=str(folder))

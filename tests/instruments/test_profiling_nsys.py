@@ -1,26 +1,38 @@
-"""nsys itself, where there is one or one can be unpacked (real_nsys)."""
+"""nsys itself: the machine's own, else one that a script beside the checkout unpacks, once a checkout.
+
+nsys 2023.4, which that script unpacks, records no ranges of nvtx 0.2.12 and newer: an older nvtx is put beside it.
+PERFSCRIBE_NSYS names another nsys, PERFSCRIBE_TEST_NVTX a folder with another nvtx.
+"""
 
 import contextlib
 import csv
+import fcntl
 import io
 import os
+import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import psutil
 import pytest
-import real_nsys
 
 from perfscribe.instruments.profiling import nsys
+from perfscribe.instruments.profiling.nsys_export import read_sqlite
 from perfscribe.instruments.profiling.nvtx_kernels import COLUMNS, nvtx_kernel_summary
 from perfscribe.instruments.profiling.trace import Kernel, Range, Trace, process_and_thread, thread_key
+from perfscribe.instruments.tools import NSYS_VARIABLE
 
 ROOT = Path(__file__).resolve().parents[2]
+UNPACKER = ROOT.parent / "shared" / "tools" / "nsys-debian"
+TOOLS = ROOT / ".perfscribe" / "test-tools"
+NVTX_VARIABLE = "PERFSCRIBE_TEST_NVTX"
 FOLDER = ROOT / "tests" / "fixtures" / "nsys"  # exports, beside each what nsys printed
 PROGRAM = """
 import os, sys, time
@@ -37,9 +49,37 @@ time.sleep(float(sys.argv[3]))
 """
 
 
+def unpacked() -> bool:
+    """Whether nsys and nvtx lie in TOOLS, after an attempt to put them there."""
+    if not UNPACKER.is_file():
+        return False
+    TOOLS.mkdir(parents=True, exist_ok=True)
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--target", str(TOOLS / "nvtx"), "nvtx==0.2.11"]
+    with open(TOOLS / "lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (TOOLS / "done").is_file():
+            try:
+                for command in ([str(UNPACKER), str(TOOLS / "nsys")], pip):
+                    subprocess.run(command, check=True, capture_output=True, timeout=240)
+            except (OSError, subprocess.SubprocessError):
+                return False
+            (TOOLS / "done").touch()
+    return True
+
+
 @pytest.fixture
 def found(monkeypatch: pytest.MonkeyPatch) -> nsys.Nsys:
-    return real_nsys.provide(monkeypatch)
+    """An nsys, which the code under test finds too. Programs find the project, and an nvtx that this nsys knows."""
+    there = nsys.find()
+    if there is None and unpacked():
+        monkeypatch.setenv(NSYS_VARIABLE, str(TOOLS / "nsys" / "bin" / "nsys"))
+        monkeypatch.setenv(NVTX_VARIABLE, str(TOOLS / "nvtx"))
+        there = nsys.find()
+    if there is None:
+        pytest.skip(f"no nsys on this machine ({NSYS_VARIABLE} may name one)")
+    packages = [os.environ.get(NVTX_VARIABLE), str(ROOT), os.environ.get("PYTHONPATH")]
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, packages)))
+    return there
 
 
 @pytest.fixture
@@ -163,3 +203,60 @@ def test_an_nsys_that_does_not_run_is_none(tmp_path: Path, monkeypatch: pytest.M
     fake.write_text(f"#!/bin/sh\n{script}\n")
     fake.chmod(0o755)
     assert nsys.find() is None
+
+
+SYNTHETIC = FOLDER / "synthetic.sqlite"  # every case that counts
+CUDA_TABLES = [f"CUPTI_ACTIVITY_KIND_{kind}" for kind in ("KERNEL", "MEMCPY", "MEMSET", "RUNTIME")]
+
+
+def export(path: Path, *statements: str) -> Path:
+    """The committed export, with these changes."""
+    shutil.copyfile(SYNTHETIC, path)
+    with closing(sqlite3.connect(path)) as connection:
+        for statement in statements:
+            connection.execute(statement)
+        connection.commit()
+    return path
+
+
+def test_a_later_schema_reads_the_same(tmp_path: Path) -> None:
+    later = export(
+        tmp_path / "later #x?.sqlite",
+        "ALTER TABLE CUPTI_ACTIVITY_KIND_KERNEL ADD COLUMN greenContextId INTEGER",
+        "ALTER TABLE NVTX_EVENTS ADD COLUMN binaryData TEXT",
+        "CREATE TABLE CUPTI_ACTIVITY_KIND_GRAPH_TRACE AS SELECT 1 AS start",
+        "CREATE TABLE DIAGNOSTIC_EVENT (severity INTEGER, text TEXT)",
+        "INSERT INTO DIAGNOSTIC_EVENT VALUES (3, 'CUDA events were lost'), (1, 'CUDA is here'), (3, 'CUDA in /home/x')",
+        "UPDATE META_DATA_EXPORT SET value = '2025.3.1.90' WHERE name = 'EXPORT_PRODUCT_VERSION'",
+    )
+    found, known = read_sqlite(later), read_sqlite(SYNTHETIC)
+    assert (found.tool, known.tool) == ("nsys 2025.3.1", "nsys 2023.4.4")
+    assert found.kernels == known.kernels and found.ranges == known.ranges
+    # no information, no path of the machine
+    assert set(found.remarks) - set(known.remarks) == {
+        "1 CUDA graphs traced as a whole, without their kernels",
+        "CUDA events were lost",
+    }
+
+
+def test_tables_may_be_absent(tmp_path: Path) -> None:
+    drops = [f"DROP TABLE {table}" for table in CUDA_TABLES]
+    host = read_sqlite(export(tmp_path / "host.sqlite", *drops))
+    assert not host.kernels and host.no_kernels == "no CUDA" and len(host.ranges) == 21
+    calls = read_sqlite(export(tmp_path / "calls.sqlite", *drops[:3]))
+    assert calls.no_kernels == "nsys 2023.4.4 recorded CUDA calls but no kernel"
+    bare = read_sqlite(export(tmp_path / "bare.sqlite", *drops, "DROP TABLE NVTX_EVENTS"))
+    assert not bare.kernels and not bare.ranges
+
+
+def test_correlations_count_within_a_process(tmp_path: Path) -> None:
+    """Another process counts from one, too."""
+    tables = ("CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_RUNTIME")
+    again = [f"UPDATE {table} SET correlationId = 1 WHERE correlationId = 36" for table in tables]
+    assert read_sqlite(export(tmp_path / "two.sqlite", *again)).kernels == read_sqlite(SYNTHETIC).kernels
+
+
+def test_an_export_that_lacks_a_column_is_refused(tmp_path: Path) -> None:
+    missing = export(tmp_path / "columns.sqlite", "ALTER TABLE CUPTI_ACTIVITY_KIND_KERNEL DROP COLUMN streamId")
+    with pytest.raises(ValueError, match=r"no SQLite export of nsys"):
+        read_sqlite(missing)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -10,18 +11,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import pretended_gpus
 import pytest
 from fake_nvml import FakeNvml
 from sessions import wait_for
 from shards import ShardJob
-from workspace import Workspace
+from workspace import ROOT, Workspace
 
 from perfscribe.base.cells import Cell
 from perfscribe.records import environment
 from perfscribe.run import leases
-
-ROOT = Path(__file__).resolve().parents[2]
 
 # Takes GPUs again and again; a file that is made anew for each and removed afterwards shows that nobody else has one.
 TAKER = """
@@ -73,6 +71,30 @@ def run(cell):
 '''
 
 
+PYNVML = '''"""Answers as NVML of {count} GPUs does."""
+from fake_nvml import FakeNvml, NVMLError
+
+_NVML = FakeNvml({count})
+
+
+def nvmlInit():
+    pass
+
+
+def __getattr__(name):
+    return getattr(_NVML, name)
+'''
+
+
+def pretend_gpus(folder: Path, count: int) -> None:
+    """Put a pynvml and a torch of CUDA 13 into a folder in which processes look for modules first."""
+    shutil.copy(ROOT / "tests" / "fake_nvml.py", folder)
+    (folder / "pynvml.py").write_text(PYNVML.format(count=count))
+    (folder / "torch").mkdir()
+    (folder / "torch" / "__init__.py").write_text("raise ImportError('a stand-in: there is nothing to compute with')\n")
+    (folder / "torch" / "version.py").write_text('__version__ = "2.11.0+cu130"\ncuda = "13.0"\n')
+
+
 @pytest.fixture(autouse=True)
 def lease_folder(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     """Locks of this test's own, and all GPUs visible."""
@@ -109,7 +131,7 @@ def test_visible_devices_are_respected(
 
 
 def test_no_two_hold_one_and_none_waits_for_ever(tmp_path: Path) -> None:
-    pretended_gpus.put(tmp_path, 4)
+    pretend_gpus(tmp_path, 4)
     env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)])}
     takers = [
         subprocess.Popen([sys.executable, "-c", TAKER, str(seed), str(tmp_path)], env=env, cwd=tmp_path)
@@ -160,7 +182,7 @@ def test_cores_are_disjoint_and_near(
 def job(root: Path, gpus: int = 4, requires: tuple[str, ...] = ("cuda",), seconds: float = 0.0) -> ShardJob:
     made = ShardJob(root, TELLS.format(requires=requires, seconds=seconds))
     made.plan([Cell({"n": n}, requires=requires) for n in range(2)])
-    pretended_gpus.put(root, gpus)
+    pretend_gpus(root, gpus)
     return made
 
 
@@ -231,13 +253,13 @@ def test_as_many_jobs_at_a_time_as_gpus_and_one_that_is_alone(tmp_path: Path) ->
     project.only()
     project.add_experiment("single", TELLS.format(requires=("cuda",), seconds=3.0), n=[0, 1, 2, 3, 4, 5])
     project.add_experiment("wide", TELLS.format(requires=("cuda",), seconds=0.5), alone=True, n=[0])
-    pretended_gpus.put(project.root, 4)
+    pretend_gpus(project.root, 4)
     project.set_config("preset: gpu\nexperiments: {single: {shards: 6}}\n")
     done = project.run("report", "--cores", "4")
     assert done.returncode == 0, done.stdout
     single, wide = ([told(row) for row in project.rows(name)] for name in ("single", "wide"))
     assert max(sum(one["began"] <= other["began"] < one["ended"] for one in single) for other in single) == 4
-    assert {one["gpus"] for one in single} == set(pretended_gpus.uuids(4))
+    assert {one["gpus"] for one in single} == {f"GPU-{number}aaa-bbb" for number in range(4)}
     for one in single:
         meanwhile = [other for other in single if one["began"] < other["ended"] and other["began"] < one["ended"]]
         assert all(other["gpus"] != one["gpus"] for other in meanwhile if other is not one)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from subject_cells import subject_cells
+from unmeasured import subject_cells
 
 from perfscribe.data import tokens
 from perfscribe.plan.plan_cells import cell_to_json

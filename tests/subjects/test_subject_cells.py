@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from subject_cells import subject_cells
+from unmeasured import subject_cells
 
 from perfscribe.experiments.subjects import show
 from perfscribe.plan import subjects

@@ -5,9 +5,8 @@ from typing import Any
 import pytest
 
 pytest.importorskip("transformers", reason="the package transformers is not installed")
-import trainer_ranks
 from measured_cells import generated
-from trainer_programs import overflow_on_one_rank, train_as_on_gpus
+from trainer_programs import overflow_on_one_rank, preload, train_as_on_gpus
 
 from perfscribe.data import squad_sets
 from perfscribe.distributed.failures import RankError
@@ -24,7 +23,7 @@ CUSTOM = BLOOM | {"model_name": "simple_gpt", **SHAPE}
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
-    trainer_ranks.preload()
+    preload()
     folder = generated(squad_sets.datasets(CONFIG), tmp_path_factory.mktemp("data"))
     return str(folder), squad_sets.dataset_name(CONFIG)
 

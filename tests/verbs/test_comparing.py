@@ -1,19 +1,96 @@
 """Sites and commits beside each other: verdicts, what is refused and why, what is read, what the verb says."""
 
 import csv
+import gzip
 import io
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import compared_sites as made
 import pytest
-from compared_sites import Measured, identity, steady, write_site
+from planned_site import journal_file, planned, record
 
+from perfscribe.base import files
+from perfscribe.base.cells import Cell
+from perfscribe.records import journal
 from perfscribe.verbs.compare import sides, verb
 from perfscribe.verbs.compare.compared import Figure, compare
 
+CODE, OTHER_CODE = "a" * 16, "b" * 16
+FIRST, SECOND = "1" * 40, "2" * 40
+SET = "numbers"
 DEVICE = {"timer": "CUDA graph replay"}
+
+
+@dataclass
+class Measured:
+    """What one cell gave. rounds: samples of time_ms, a list a round, or of the samples named by `sample`."""
+
+    factors: dict[str, Any]
+    rounds: Sequence[Sequence[float]] = ()
+    status: str = "ok"
+    values: dict[str, Any] = field(default_factory=dict)
+    flags: Sequence[str] = ()
+    sample: str = "time_ms"
+    timer: str = "host clock"
+    code: str = CODE
+    commit: str = FIRST
+    dirty: bool = False
+
+
+def steady(time_ms: float, rounds: int = 6, samples: int = 5) -> list[list[float]]:
+    """Samples around a time, a few per mille apart, as are the medians of rounds."""
+    return [
+        [time_ms * (1 + 0.002 * (3 * number % 5 - 2) + 0.001 * (place - 2)) for place in range(samples)]
+        for number in range(rounds)
+    ]
+
+
+def identity(**parts: Any) -> dict[str, Any]:
+    """A machine with one GPU."""
+    gpu = {"gpu_model": "GPU One", "gpu_count": 1, "gpu_memory_bytes": 2**33, "gpu_power_limit_w": 300}
+    machine = {"driver_version": "1.0", "cpu_model": "CPU One", "cpu_cores": 4, "python": "3.12"}
+    return {**gpu, **machine, "platform": "Linux x86_64", "libraries": {"torch": "2.9.0"}, **parts}
+
+
+def write_site(
+    root: Path,
+    site: str,
+    cells: Sequence[Measured],
+    *,
+    machine: dict[str, Any] | None = None,
+    data: str = "",
+    extra: Sequence[Measured] = (),
+) -> None:
+    """results/<site> of the experiment `probe`; `local` as a run leaves it, any other as it is published.
+
+    data: digest of the data set that every cell reads. extra: records in the journal that the plan does not ask for.
+    """
+    folder, name = root / "results" / site, f"{site}-machine"
+    reads = (SET,) if data else ()
+    unit = {"fingerprint": cells[0].code, "rounds": max(1, *(len(cell.rounds) for cell in cells)), "datasets": reads}
+    planned(root, [Cell(cell.factors, data=reads) for cell in cells], site, **unit)
+    files.write_json(folder / "environments" / f"{name}.json", machine or identity())
+    if data:
+        files.write_json(folder / "data" / f"{SET}.digest", {"arrays": data})
+    lines = [line for cell in (*extra, *cells) for line in _lines(cell, environment=name, data_digest=data)]
+    text = b"".join(map(journal.as_line, lines))
+    if site == "local":
+        files.write_bytes(journal_file(root), text)
+    else:
+        files.write_bytes(folder / "journal" / "probe" / "0.jsonl.gz", gzip.compress(text, mtime=0))
+        files.write_json(folder / "published.json", {"version": "0", "commit": FIRST, "dirty": False})
+
+
+def _lines(cell: Measured, **fields: Any) -> Iterator[dict[str, Any]]:
+    """A record a round."""
+    fields |= {"factors": cell.factors, "values": cell.values, "flags": cell.flags, "fingerprint": cell.code}
+    for number, samples in enumerate(cell.rounds or [[]], start=1):
+        timed = {"samples": {cell.sample: list(samples)}, "timers": {cell.sample: cell.timer}} if samples else {}
+        told = {"commit": cell.commit, "dirty": cell.dirty, "time": f"2026-01-0{number}"}
+        one = record(status=cell.status, **{"samples": {}, **timed}, round=number, provenance=told, **fields)
+        yield {"event": "record", **one}
 
 
 def pair(tmp_path: Path, one: Measured, other: Measured) -> list[Figure]:
@@ -127,7 +204,7 @@ def test_cells_that_ended_otherwise_or_stand_alone(tmp_path: Path) -> None:
 
 def test_a_commit_on_another_machine_is_marked(tmp_path: Path) -> None:
     write_site(tmp_path, "a", [timed(2.0)])
-    write_site(tmp_path, "b", [timed(1.0, code=made.OTHER_CODE)], machine=identity(driver_version="2.0"))
+    write_site(tmp_path, "b", [timed(1.0, code=OTHER_CODE)], machine=identity(driver_version="2.0"))
     a, b = (sides.read(tmp_path, name) for name in "ab")
     marks = only(compare(a, replace(b, site=a.site))).marks
     assert marks == ("code differs", "another machine or software (driver_version)")
@@ -141,11 +218,11 @@ def test_the_page_says_once_what_happened_beside_a_sides_rounds(tmp_path: Path) 
 
 
 def test_commits_of_site_local(tmp_path: Path) -> None:
-    old = timed(2.0, commit=made.FIRST)
-    new = timed(1.0, commit=made.SECOND, code=made.OTHER_CODE)
-    tried = timed(0.5, commit=made.SECOND, code="c" * 16, dirty=True)
+    old = timed(2.0, commit=FIRST)
+    new = timed(1.0, commit=SECOND, code=OTHER_CODE)
+    tried = timed(0.5, commit=SECOND, code="c" * 16, dirty=True)
     write_site(tmp_path, "local", [new], extra=[old, tried])
-    a, b = (sides.read(tmp_path, f"local@{commit}") for commit in (made.FIRST[:8], made.SECOND))
+    a, b = (sides.read(tmp_path, f"local@{commit}") for commit in (FIRST[:8], SECOND))
     assert only(compare(a, b)).verdict == "faster" and a.site == b.site == "local"
     assert only(compare(a, sides.read(tmp_path, "local"))).verdict == "faster"
 
