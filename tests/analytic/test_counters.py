@@ -5,11 +5,11 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from perfscribe.analytic import flops, roofline
-from perfscribe.analytic.parameters import (
-    transformer_matmul_parameters,
-)
-from perfscribe.analytic.peaks import mfu, peak_flops
+from perfscribe.analytic import weak_scaling as w
+from perfscribe.analytic.parameters import transformer_matmul_parameters
+from perfscribe.analytic.peaks import mfu, peak_bandwidth, peak_flops
 from perfscribe.analytic.shapes import SIZES, Shape
+from perfscribe.analytic.workshop_shapes import BLOOM_TOKENIZER_VOCABULARY, SimpleGptShape
 from perfscribe.attention.eager import scaled_dot_product_attention
 from perfscribe.models.transformer import Model, next_token_loss
 
@@ -58,10 +58,12 @@ def test_peaks_of_devices(name, tera):
     assert all("NVIDIA" in peak.source for peak in peaks if peak)
 
 
-def test_mfu():
+def test_mfu_and_bandwidths():
     peak = peak_flops("NVIDIA H200", "bf16")
     assert mfu(989e12, 2.0, peak) == pytest.approx(0.5)
     assert mfu(989e12, 2.0, None) is None
+    assert [peak_bandwidth("NVIDIA H200", kind).bytes_per_s for kind in ("memory", "pcie")] == [4.8e12, 64e9]
+    assert peak_bandwidth("NVIDIA H200 MIG 1g.18gb", "memory") is None
 
 
 def test_bytes_of_attention() -> None:
@@ -71,3 +73,27 @@ def test_bytes_of_attention() -> None:
     assert eager == {"forward": 4 * 384 + 4 * 768, "backward": 7 * 384 + 7 * 768}
     for dtype in ("fp32", "tf32"):
         assert roofline.eager_attention_bytes(2, 3, 8, 4, dtype) == {name: 2 * size for name, size in eager.items()}
+
+
+WORLDS, LAYERS, BATCHES = (2, 4, 8, 16), (3, 6, 12, 24), (8, 4, 2, 1)
+ASKED = SimpleGptShape()
+RAN = SimpleGptShape(vocab_size=BLOOM_TOKENIZER_VOCABULARY)
+
+
+def _of(shape, variant):
+    return [s for s in w.setups(shape, 512, WORLDS, LAYERS, BATCHES) if s.variant == variant]
+
+
+@pytest.mark.parametrize("shape", [RAN, ASKED])
+def test_variants_of_equal_work(shape):
+    same, deeper = _of(shape, w.SAME_MODEL), _of(shape, w.DEEPER)
+    assert {s.flop_per_gpu for s in same} == {_of(shape, w.SOURCE)[0].flop_per_gpu}
+    assert [s.total_batch for s in same] == [16, 32, 64, 128]
+    assert all(s.flop_per_gpu == pytest.approx(deeper[0].flop_per_gpu, rel=0.01) for s in deeper)
+    assert [s.batch for s in deeper] == list(BATCHES)
+    assert deeper[0].shape == _of(shape, w.SOURCE)[0].shape
+
+
+def test_efficiency_and_its_inverse():
+    assert w.efficiency_percent(10, 20) == 50
+    assert w.inverted_percent(10, 20) == 200

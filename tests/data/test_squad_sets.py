@@ -3,13 +3,13 @@
 import json
 from pathlib import Path
 
-import numpy as np
 import pytest
+
+from perfscribe.data import squad
 
 pytest.importorskip("tokenizers", reason="the package tokenizers is not installed")
 from perfscribe.data import squad_sets, squad_tokenised, tokenizer
 from perfscribe.data.generate import generate
-from perfscribe.data.prompts import IGNORED
 
 NOWHERE = {"squad": None, "weights": None, "tokenizer": None}
 CONFIG = {"train_size": 12, "eval_size": 6, "max_length": 96, "new_tokens": 8, "vocab_size": 400, "seed": 0}
@@ -26,18 +26,6 @@ def _make(config: dict, folder: Path) -> tuple[str, dict]:
 def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str, dict]:
     folder = tmp_path_factory.mktemp("data")
     return folder, *_make(CONFIG, folder)
-
-
-def test_the_prompt_is_masked_and_the_answer_is_both_read_and_asked(made) -> None:
-    held = squad_sets.read(*made[:2], "answer")
-    first = held.training
-    for ids, labels, mask in zip(first["input_ids"], first["labels"], first["attention_mask"], strict=True):
-        trained = labels != IGNORED
-        assert (ids[trained] == labels[trained]).all()
-        assert 0 < trained.sum() == mask.sum() - np.argmax(trained)  # up to the end, and nothing of the padding
-    trains = held.facts["trains"]["answer"]
-    assert trains["targets_read"] == trains["targets"]
-    assert trains["rows_asked"] == trains["rows_with_marker"] == 12
 
 
 def test_what_the_source_trains_is_counted(made) -> None:
@@ -75,3 +63,29 @@ def test_a_models_own_tokenizer_is_taken_where_its_weights_bring_one(tmp_path) -
     assert digest["parameters"]["tokenizer"] == {"sha256": tokenizer.sha256_of(folder)}, "where it lies is private"
     moved = folder.rename(tmp_path / "elsewhere")
     assert squad_sets.dataset_name({**CONFIG, "workshop": {**NOWHERE, "tokenizer": str(moved)}}) == name
+
+
+TEXTS = ["the river the river the rising river", "rivers rise, the river rises"]
+
+
+@pytest.fixture(scope="module")
+def trained() -> tokenizer.Tokenizer:
+    return tokenizer.train(squad.texts(squad.obtain(None, 60, 10, 3).training), 600)
+
+
+def test_the_size_reached_may_be_smaller_than_the_one_asked(trained: tokenizer.Tokenizer) -> None:
+    assert trained.inner.get_vocab_size() == 600
+    small = tokenizer.train(TEXTS, 50_000)
+    assert tokenizer.LEAST_VOCABULARY < small.inner.get_vocab_size() < 300
+    assert len(small.of(" river")) == 1
+    assert len(small.of("quiz")) == 4 and len(small.of(" rising")) > 1  # never and once in the texts
+    with pytest.raises(ValueError, match=r"^vocab_size: 257: expected at least 258"):
+        tokenizer.train(TEXTS, 257)
+
+
+@pytest.mark.parametrize("text", ["", "unseen: Ωμέγα 😀 \x00\t\n", "</s> and <pad> as text", "  two  spaces "])
+def test_every_text_comes_back(trained: tokenizer.Tokenizer, text: str) -> None:
+    ids = trained.of(text)
+    assert all(0 <= number < 600 for number in ids)
+    assert trained.pad_id not in ids and trained.end_id not in ids
+    assert trained.inner.decode([*ids, trained.end_id, trained.pad_id], skip_special_tokens=True) == text

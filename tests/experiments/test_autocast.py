@@ -2,10 +2,12 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 
 from perfscribe.experiments.autocast_dtypes import measure, variance
+from perfscribe.experiments.mixed_precision_accumulation import measure as sums
 
 CONFIG = {
     "device": ["cpu"],
@@ -78,3 +80,36 @@ def test_sums_keep_their_accumulator_in_the_dtype() -> None:
     ones = torch.ones(1, 4095, dtype=torch.float16)
     assert variance.left_to_right_sum(ones).item() == 2048  # where 1 is half an ulp and is rounded away
     assert variance.pairwise_sum(ones).item() == 4096
+
+
+SUMS = {"device": ["cpu"], "terms": 1000, "addend": 0.01}
+PUBLISHED = {"fp32": 10.0001, "fp16": 9.9531, "fp32_plus_fp16": 10.0021, "fp32_plus_upcast_fp16": 10.0021}
+
+
+def test_the_sums_are_the_published_ones_and_their_errors_exact():
+    values = {cell["accumulation"]: sums.run(cell).values for cell in sums.cells(SUMS)}
+    assert {name: round(figures["sum"], 4) for name, figures in values.items()} == PUBLISHED
+    for figures in values.values():
+        assert figures["exact_sum"] == 10.0
+        assert figures["error"] == pytest.approx(figures["sum"] - 10, abs=1e-15)
+        assert figures["relative_error"] == pytest.approx(figures["error"] / 10)
+        parts = figures["error_from_addend"] + figures["error_from_accumulation"]
+        assert parts == pytest.approx(figures["error"], abs=1e-15)
+    for accumulation in ("fp32_plus_fp16", "fp32_plus_upcast_fp16"):
+        assert values[accumulation]["rounded_addend"] == float(np.float16(0.01))
+        assert values[accumulation]["error_from_accumulation"] == 0
+        assert values[accumulation]["error"] == pytest.approx(1000 * (float(np.float16(0.01)) - 0.01), abs=1e-12)
+    fp16 = values["fp16"]  # near ten it adds one ulp in place of the addend
+    assert fp16["ulp_at_sum"] == fp16["last_increment"] == 0.0078125
+
+
+@pytest.mark.parametrize("value", [0.0, 1e-7, 1.998, 2048.0, 60000.0])
+def test_ulp_agrees_with_numpy(value):
+    assert sums.ulp(value, torch.float16) == np.spacing(np.float16(value))
+    assert sums.ulp(-value, torch.float32) == np.spacing(np.float32(value))
+
+
+def test_an_overflowing_sum_says_so():
+    cell = next(c for c in sums.cells(SUMS | {"addend": 60000.0, "terms": 3}) if c["accumulation"] == "fp16")
+    figures = sums.run(cell).values
+    assert figures["sum"] == figures["error"] == "overflow" and figures["exact_sum"] == 180000.0

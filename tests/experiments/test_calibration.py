@@ -9,20 +9,10 @@ import torch
 import unmeasured
 from measured_cells import as_record
 
-from perfscribe.analytic import peaks
-from perfscribe.analytic.peaks import peak_bandwidth
 from perfscribe.base.cells import Cell, Unsupported
 from perfscribe.experiments.calibration import measure
 from perfscribe.plan import plan
 from perfscribe.show import ceilings
-
-
-def test_bandwidths_of_data_sheets() -> None:
-    found = [peak_bandwidth("NVIDIA H200", kind) for kind in ("memory", "pcie")]
-    assert [one.bytes_per_s / 1e9 for one in found if one] == [4800, 64]
-    assert peak_bandwidth("NVIDIA H200 MIG 1g.18gb", "memory") is None
-    for name in ("NVIDIA H100 80GB HBM3", "NVIDIA A100-SXM4-40GB", "NVIDIA L40S", "Tesla V100-PCIE-32GB"):
-        assert peaks.peak_flops(name, "fp16") is not None and peak_bandwidth(name, "memory") is not None
 
 
 def test_rates_are_of_all_bytes_that_move_and_of_right_products() -> None:

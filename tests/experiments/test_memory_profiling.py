@@ -6,8 +6,9 @@ import pytest
 import torch
 from measured_cells import as_record, with_tokens
 
-from perfscribe.base.cells import Measurement
+from perfscribe.base.cells import Cell, Measurement
 from perfscribe.base.partial import of_error
+from perfscribe.experiments.attention import measure as attention
 from perfscribe.experiments.memory_profiling import measure, show
 from perfscribe.models.training_step import Step
 
@@ -39,3 +40,9 @@ def test_what_was_recorded_before_memory_ran_out_is_kept(tmp_path, monkeypatch, 
     peaks = made["cs336.memory_peaks"].iloc[0]
     assert peaks["forward_gib"] > 0 and peaks["backward_gib"] is None  # the CSV says oom
     assert made["cs336.memory_timelines"]["timeline"][0].startswith("{")
+
+
+def test_the_peak_of_forward_is_below_that_of_both_passes() -> None:
+    levels = {"device": "cpu", "implementation": "eager", "dtype": "fp32", "seq_len": 256, "head_dim": 16, "batch": 4}
+    found = attention.run(Cell({**levels, "warmup_passes": 0, "passes": 1})).values
+    assert 0 < found["peak_forward_bytes"] < found["peak_allocated_bytes"]

@@ -1,8 +1,13 @@
 """What happened in a range: attribution, busy time and gaps; and the summary by range that nsys prints."""
 
+import csv
+from pathlib import Path
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from perfscribe.instruments.profiling.families import family, require_communication
 from perfscribe.instruments.profiling.nvtx_kernels import nvtx_kernel_summary
 from perfscribe.instruments.profiling.summary import DeviceTime, Launches, device_time
 from perfscribe.instruments.profiling.trace import UNKNOWN_THREAD, Kernel, Range, Trace, thread_key
@@ -60,3 +65,24 @@ def test_halves_are_rounded_as_nsys_does() -> None:
     made = trace([kernel(n * 10, n * 10, duration) for n, duration in enumerate(durations)], Range("r", 0, 99, MAIN))
     (row,) = nvtx_kernel_summary(made).itertuples(index=False, name=None)
     assert row == ("r", "PushPop", "1", "1", "1", "4", "5", "1.3", "1.0", "1", "2", "0.5", GEMM)
+
+
+with open(Path(__file__).parents[1] / "fixtures" / "kernel_names.csv", encoding="utf-8", newline="") as stream:
+    NAMES = [(row["name"], row["family"]) for row in csv.DictReader(stream)]
+
+
+def test_names_have_their_families() -> None:
+    assert [(name, family(name)) for name, _ in NAMES] == NAMES
+
+
+def of_ranks(*names: str) -> Trace:
+    threads = [thread_key(100 + n, 1) for n in range(len(names))]
+    return Trace("nsys 1", [Kernel(name, 0, 1, 0, 1, t) for name, t in zip(names, threads, strict=True)], [])
+
+
+def test_a_trace_of_several_ranks_holds_communication() -> None:
+    require_communication(of_ranks("ampere_sgemm_128x64_tn"), ranks=1)
+    require_communication(of_ranks("ampere_sgemm_128x64_tn", "ncclDevKernel_AllReduce_Sum_f32_RING_LL"), ranks=2)
+    expected = "2 ranks without a communication kernel: 1 kernels of 1 processes by nsys 1"
+    with pytest.raises(ValueError, match=expected):
+        require_communication(of_ranks("ampere_sgemm_128x64_tn"), ranks=2)

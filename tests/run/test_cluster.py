@@ -13,6 +13,7 @@ from perfscribe.base.cells import Cell
 from perfscribe.distributed import hosts
 from perfscribe.plan import cluster, plan
 from perfscribe.plan.cluster import Cluster, Need
+from perfscribe.run.slurm_jobs import Keeper
 
 RAW = config.load(ROOT / "config.yaml")
 
@@ -64,11 +65,6 @@ def test_trainings_over_several_nodes_have_jobs_of_their_own() -> None:
         assert {min(4, cell["factors"]["nodes"]) for cell in cells if not cell["skip"]} == {need.nodes}
 
 
-def test_an_edit_of_the_cluster_measures_nothing_again() -> None:
-    other = settings(partition="other", time_minutes=7, environment={"A": "b"})
-    assert plan.build(RAW, "tiny", ROOT, settings()).units == plan.build(RAW, "tiny", ROOT, other).units
-
-
 def jobs(*needs: Need, **own: Any) -> Cluster:
     return Cluster(settings(**own), {"a": needs})
 
@@ -110,3 +106,35 @@ def test_short_forms_of_hosts() -> None:
     names = ["a08", "a09", "a10", "a12", "b", "r1n0", "r1n1", "r2n0", "r2n1"]
     assert hosts.of_job({"SLURM_JOB_NODELIST": "a[08-10,12],b,r[1-2]n[0-1]"}) == names
     assert hosts.of_job({"SLURM_JOB_NODELIST": ""}) == []
+
+
+def test_jobs_of_this_run_are_told_where_they_wait_in_vain_and_cancelled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    queue, told = tmp_path / "queue", tmp_path / "told"
+    for name, text in {"squeue": f"cat {queue}", "scancel": f'echo "$@" >> {told}'}.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    earlier = f"1|None|{tmp_path}\n2|None|/elsewhere\n"
+    queue.write_text(earlier)
+    jobs = Keeper(tmp_path)
+    jobs.start()
+    limit = f"PartitionTimeLimit|{tmp_path}"
+    queue.write_text(f"{earlier}3|Priority|{tmp_path}\n4|None|/elsewhere\n5|{limit}\n6|{limit}\n")
+    jobs.look()
+    jobs.look()
+    assert capsys.readouterr().err == "jobs 5, 6 wait: PartitionTimeLimit\n", "once, and not who waits for a turn"
+    jobs.stop()
+    assert jobs.cancel() == ["3", "5", "6"] and told.read_text() == "3 5 6\n"
+    (tmp_path / "scancel").write_text("#!/bin/sh\nexit 1\n")
+    assert jobs.cancel() == [], "refused, so not told as cancelled"
+    queue.write_text(earlier)
+    assert jobs.cancel() == []
+    queue.unlink()
+    mute = Keeper(tmp_path)
+    mute.start()
+    mute.stop()
+    queue.write_text(earlier)
+    assert mute.cancel() == [], "which jobs are of earlier runs is not known"
+    assert told.read_text() == "3 5 6\n"

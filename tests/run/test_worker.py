@@ -10,6 +10,7 @@ from typing import Any
 
 import faulty
 import pytest
+from fake_nvml import FakeNvml
 from sessions import wait_for
 from shards import ShardJob
 
@@ -221,3 +222,28 @@ def test_a_budget_is_in_minutes(tmp_path: Path) -> None:
     session.Session._start_clock(SimpleNamespace(plan=plan, root=tmp_path))
     clock = files.read_json(tmp_path / CLOCK)
     assert clock["budget_ends"] - clock["started"] == pytest.approx(1800, abs=5)
+
+
+WITH_GPUS = """
+from perfscribe.base.cells import Measurement
+
+
+def run(cell):
+    return Measurement(values={"gpus": cell["world_size"]})
+"""
+
+
+def test_the_worker_skips_them_and_takes_them_up_on_more_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    probe = ShardJob(tmp_path, WITH_GPUS)
+    probe.plan([Cell({"world_size": n}, requires=(f"cuda:{n}",), cost=float(n)) for n in (2, 4, 6)])
+    monkeypatch.setattr(environment, "_version_file", lambda name: {"cuda": "13.0"})
+    monkeypatch.setattr(environment, "_installed", lambda module: True)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    told = []
+    for gpus in (0, 2, 2, 4):
+        monkeypatch.setattr(environment, "open_nvml", lambda gpus=gpus: FakeNvml(gpus) if gpus else None)
+        told.append([(row["status"], row["reason"]) for row in probe.measure()])
+    few, ok = ("skipped", "2 GPUs"), ("ok", "")
+    none = [("unsupported", "no CUDA device")] * 3
+    assert told == [none, [ok, few, few], [ok, few, few], [ok, ok, ("skipped", "4 GPUs")]]
+    assert [event["event"] for event in probe.events()].count("record") == 8, "nothing new, nothing written"

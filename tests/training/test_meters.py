@@ -1,6 +1,9 @@
 """The workshop's callback figures by its definitions, and those beside them, from readings and clocks made by hand."""
 
+import json
 import statistics
+from fractions import Fraction
+from pathlib import Path
 from types import SimpleNamespace
 
 import fake_nvml
@@ -9,7 +12,7 @@ import torch
 import torch.distributed as dist
 
 from perfscribe.distributed import links
-from perfscribe.training import meters
+from perfscribe.training import meters, squad_scores
 from perfscribe.training.meters import MIB, SpeedMeter, UtilisationMeter
 
 
@@ -60,3 +63,16 @@ def test_the_workshops_clock_counts_what_is_no_training(monkeypatch):
     assert found["stepping_steps"] == 3  # the first is left out
     assert found["stepping_steps/s"] == pytest.approx(1.0)
     assert found["stepping_samples_per_second"] == pytest.approx(8.0)
+
+
+FIXTURE = Path(__file__).parents[1] / "fixtures" / "squad_scores.json"
+CASES = json.loads(FIXTURE.read_text(encoding="utf-8"))["cases"]
+WAYS = {"official": squad_scores.score, "workshop": squad_scores.workshop_score}
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("case", CASES, ids=[case["name"] for case in CASES])
+def test_a_case_computed_by_hand(case: dict, way: str) -> None:
+    given = WAYS[way]({"q": case["prediction"]}, {"q": case["references"]})
+    expected = [100 * float(Fraction(text)) for text in case[way]]
+    assert [given.exact_match_percent, given.f1_percent] == pytest.approx(expected, abs=1e-12), case["work"]
