@@ -1,58 +1,52 @@
 """The rules for reports of nsys, as a user calls them."""
 
 import csv
+import os
 import shutil
+import subprocess
+import sys
+from pathlib import Path
 
-import pytest
 from workspace import ROOT, Workspace
 
 from perfscribe.instruments.profiling.nvtx_kernels import COLUMNS
 
 SYNTHETIC = ROOT / "tests" / "fixtures" / "nsys" / "synthetic.sqlite"
 EXPORTS = "results/elsewhere/nsys"
+# Its export of a report is the committed one, and none where the report is empty.
+NSYS = f"""#!/bin/sh
+case "$1" in --version) echo version 2023.4.4.54; exit ;; esac
+for word in "$@"; do case $word in --output=*) out="${{word#--output=}}" ;; esac; done
+for report; do :; done
+[ -s "$report" ] && cp {SYNTHETIC} "$out"
+"""
 
 
-@pytest.fixture(scope="module")
-def workspace(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
-    made = Workspace(tmp_path_factory.mktemp("rules"))
-    made.only("mixed_precision_accumulation")
-    (made.root / EXPORTS).mkdir(parents=True)
-    fake = made.root / "tools" / "nsys"
-    fake.parent.mkdir()
-    fake.write_text(  # its export is the committed one
-        '#!/bin/sh\ncase "$1" in --version) echo version 2023.4.4.54; exit ;; esac\nfor word in "$@"; do\n'
-        f'case $word in --output=*) cp {SYNTHETIC} "${{word#--output=}}" ;; esac; done\n'
-    )
+def test_reports_and_exports_become_summaries_and_what_fails_is_one_line(tmp_path: Path) -> None:
+    space = Workspace(tmp_path)
+    space.only("mixed_precision_accumulation")
+    folder, fake = space.root / EXPORTS, space.root / "tools" / "nsys"
+    for made in (folder, fake.parent):
+        made.mkdir(parents=True)
+    fake.write_text(NSYS)
     fake.chmod(0o755)
-    text = (made.root / "config.yaml").read_text()
-    made.set_config(text.replace("nsys: null ", "nsys: tools/nsys "))
-    return made
-
-
-def test_a_report_becomes_a_summary(workspace: Workspace) -> None:
-    (workspace.root / EXPORTS / "a-1.x.nsys-rep").write_bytes(b"report")
-    done = workspace.run(f"{EXPORTS}/a-1.x.kernels.csv")
-    assert done.returncode == 0, done.stdout
-    folder = workspace.root / EXPORTS
-    assert sorted(path.name for path in folder.iterdir()) == ["a-1.x.kernels.csv", "a-1.x.nsys-rep", "a-1.x.sqlite"]
-    with open(folder / "a-1.x.kernels.csv", encoding="utf-8", newline="") as stream:
-        rows = list(csv.reader(stream))
-    assert tuple(rows[0]) == COLUMNS and len(rows) == 20
-    log = (workspace.root / "logs/elsewhere/nsys_kernels_a-1.x.log").read_text()
-    assert "nsys 2023.4.4: 36 kernels, 21 ranges, 19 rows" in log
-
-
-def test_an_export_of_ones_own_needs_no_nsys_and_what_fails_is_one_line(workspace: Workspace) -> None:
-    folder = workspace.root / EXPORTS
-    shutil.copyfile(SYNTHETIC, folder / "own.sqlite")
-    (folder / "b.nsys-rep").write_bytes(b"report")
+    space.set_config((space.root / "config.yaml").read_text().replace("nsys: null ", "nsys: tools/nsys "))
+    (folder / "a-1.x.nsys-rep").write_bytes(b"report")
+    (folder / "b.nsys-rep").touch()
     (folder / "broken.sqlite").write_text("text")
-    workspace.set_config(
-        (workspace.root / "config.yaml").read_text().replace("nsys: tools/nsys ", "nsys: tools/absent ")
-    )
-    asked = [f"{EXPORTS}/{name}" for name in ("own.kernels.csv", "broken.kernels.csv", "b.sqlite")]
-    done = workspace.run("--cores", "1", "--keep-going", *asked)
-    assert done.returncode != 0 and "nsys_export: no nsys found" in done.stdout
+    shutil.copyfile(SYNTHETIC, folder / "own.sqlite")
+    names = ("a-1.x.kernels.csv", "own.kernels.csv", "broken.kernels.csv", "b.sqlite")
+    done = space.run("--cores", "1", "--keep-going", *(f"{EXPORTS}/{name}" for name in names))
+    assert done.returncode != 0 and "nsys_export: nsys export" in done.stdout, done.stdout
     assert "broken.sqlite: no SQLite export of nsys" in done.stdout
-    assert "Traceback" not in (workspace.root / "logs/elsewhere/nsys_kernels_broken.log").read_text()
-    assert (folder / "own.kernels.csv").exists() and not (folder / "broken.kernels.csv").exists()
+    assert "Traceback" not in (space.root / "logs/elsewhere/nsys_kernels_broken.log").read_text()
+    summaries = [folder / "a-1.x.kernels.csv", folder / "own.kernels.csv"]
+    assert sorted(folder.glob("*.csv")) == summaries and (folder / "a-1.x.sqlite").exists()
+    for path in summaries:
+        rows = list(csv.reader(path.read_text(encoding="utf-8").splitlines()))
+        assert tuple(rows[0]) == COLUMNS and len(rows) == 20
+    log = (space.root / "logs/elsewhere/nsys_kernels_a-1.x.log").read_text()
+    assert "nsys 2023.4.4: 36 kernels, 21 ranges, 19 rows" in log
+    command = [sys.executable, ROOT / "workflow/scripts/nsys_export.py", "--report", "b", "--out", "c"]
+    lacking = subprocess.run(command, env={**os.environ, "PERFSCRIBE_NSYS": "/absent"}, capture_output=True, text=True)
+    assert lacking.stderr.startswith("nsys_export: no nsys found; ")

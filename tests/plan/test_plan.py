@@ -88,11 +88,14 @@ def test_cells_that_cannot_be_planned_are_one_line(
         plan.planned_cells(RAW, "attention", "tiny")
 
 
-def test_planning_imports_nothing_heavy() -> None:
+def test_planning_and_environments_import_nothing_heavy() -> None:
     """A plan is made each time that Snakemake starts."""
     code = (
         "import sys\nfrom pathlib import Path\nfrom perfscribe import config; from perfscribe.plan import plan\n"
-        "raw = config.load(Path('config.yaml'))\nplan.build(raw, 'tiny', Path.cwd())\n"
+        "from perfscribe.records import environment, scrub\nfrom perfscribe.run import monitor\n"
+        "from perfscribe.verbs import doctor\nraw = config.load(Path('config.yaml'))\n"
+        "plan.build(raw, 'tiny', Path.cwd())\nenvironment.identity(['torch'])\ndoctor.report([])\n"
+        "environment.missing(environment.CAPABILITIES)\nenvironment.provenance(Path('.'))\n"
         "print(sorted({'torch', 'numpy', 'pandas', 'matplotlib', 'h5py', 'snakemake'} & set(sys.modules)))\n"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)

@@ -98,6 +98,10 @@ def test_notes_survive_and_pages_of_what_is_gone_go(tmp_path: Path) -> None:
     space.add_experiment("one", CHEAP, n=[1, 2, 3])
     space.add_experiment("two", CHEAP, n=[1])
     note = space.root / "report" / "notes" / "local" / "cs336.md"
+    files.write_text(note, "### Problem (flash_benchmark)\nMine.\n")
+    told = space.run("report")
+    assert told.returncode == 1 and "notes/local/cs336.md: no problem 'Problem (flash_benchmark)'; did" in told.stdout
+    assert not (space.root / "results" / "local" / "journal").exists(), "told before anything is measured"
     files.write_text(note, "Written by hand: {{ 1 }}.\n")
     done = space.run("report")
     assert done.returncode == 0, done.stdout
@@ -112,13 +116,3 @@ def test_notes_survive_and_pages_of_what_is_gone_go(tmp_path: Path) -> None:
     note.rename(note.with_name("cs366.md"))
     told = space.run("report")
     assert told.returncode and "report/notes/local/cs366.md: expected the name of a chapter: cs336" in told.stdout
-
-
-def test_a_misspelt_heading_is_told_before_measuring(tmp_path: Path) -> None:
-    space = Workspace(tmp_path)
-    space.only()
-    space.add_experiment("one", CHEAP, n=[1])
-    files.write_text(space.root / "report" / "notes" / "local" / "cs336.md", "### Problem (flash_benchmark)\nMine.\n")
-    told = space.run("report")
-    assert told.returncode == 1 and "notes/local/cs336.md: no problem 'Problem (flash_benchmark)'; did" in told.stdout
-    assert not (space.root / "results" / "local" / "journal").exists()

@@ -5,8 +5,8 @@ from pathlib import Path
 import faulty
 import pytest
 from shards import ShardJob
-from workspace import Workspace
 
+from perfscribe.base import files
 from perfscribe.base.cells import Cell
 from perfscribe.verbs import remeasure
 
@@ -53,27 +53,14 @@ def test_a_published_site_is_read_only(tmp_path: Path) -> None:
         remeasure.main(tmp_path, ["probe"], lambda: {"site": "h200"})
 
 
-def test_the_verb_and_the_report_after_it(tmp_path: Path) -> None:
-    workspace, side = Workspace(tmp_path / "root"), tmp_path / "side"
-    workspace.only()
-    cells = 'def cells(config):\n    return [Cell({"n": n}) for n in config["n"]]\n\n\n'
-    workspace.add_experiment("probe", faulty.source("probe", side, cells + FAILS_AT_TWO), n=[1, 2, 3])
-    workspace.add_experiment("other", faulty.sleeping("other", side, (0,)), n=[1, 2, 3])
-    first = workspace.run("report")
-    assert first.returncode == 0, first.stdout  # one cell of three failed, which breaks no experiment
-    kept = {row["factors"]["n"]: row["id"] for row in workspace.rows("probe")}
-    done = workspace.run("remeasure", "probe", "n=2")
-    assert done.returncode == 0
-    assert done.stdout == "records of probe retired: 1; the next `./run report` measures their cells again\n"
-    assert not [*workspace.root.glob("results/local/checksums/measure-probe-*")], "the job is due"
-    assert workspace.planned_jobs() == {"measure probe 0", "present_probe", "write_report", "write_html", "verdict"}
-    report = workspace.run("report")
-    assert report.returncode == 0, report.stdout
-    told = [line for line in report.stdout.splitlines() if "probe n=" in line or "other n=" in line]
-    assert len(told) == 1 and "probe n=2: " in told[0] and "(6/6)" in told[0]
-    again = {row["factors"]["n"]: row["id"] for row in workspace.rows("probe")}
-    assert {n for n in kept if kept[n] != again[n]} == {2}
-    assert faulty.notes(side) == {"probe 2": 2} | {
-        cell: 1 for cell in ("probe 1", "probe 3", "other 1", "other 2", "other 3")
-    }
-    assert "records of other retired: 3;" in workspace.run("remeasure", "other").stdout
+def test_what_is_retired_is_measured_again_alone(measured: ShardJob, capsys: pytest.CaptureFixture[str]) -> None:
+    of_job, of_another = (measured.site / "checksums" / f"measure-{name}-0.json" for name in ("probe", "other"))
+    for path in (of_job, of_another):
+        files.write_json(path, {})
+    kept = {row["id"] for row in measured.rows()}
+    assert remeasure.main(measured.root, "local", ["probe", "n=2", "status=failed", "dtype=fp32"]) == 0
+    told = "records of probe retired: 1; the next `./run report` measures their cells again\n"
+    assert capsys.readouterr().out == told
+    assert of_another.exists() and not of_job.exists(), "the job is due"
+    (new,) = [row for row in measured.measure() if row["id"] not in kept]
+    assert new["factors"] == {"n": 2, "dtype": "fp32"}

