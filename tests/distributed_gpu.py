@@ -15,10 +15,9 @@ import time
 import fsdp_cases
 import pytest
 import test_fsdp
-import test_launch
 import torch
 import torch.distributed as dist
-from sessions import wait_for
+from test_launch import nothing_left  # noqa: F401 (a fixture for each test)
 
 from perfscribe.distributed import watching
 from perfscribe.distributed.failures import RankError, RankOutOfMemory, RankTimeout
@@ -35,15 +34,6 @@ HOOKED = ("overlapped", "bucketed_tiny", "bucketed_two", "bucketed_one")
 def run(program, arguments: dict | None = None, world_size: int = 2, timeout_s: float = 60, **options) -> list:
     options = {"backend": "nccl", "world_size": world_size, "timeout_s": timeout_s} | options
     return launch(program, arguments or {}, **options)
-
-
-@pytest.fixture(autouse=True)
-def nothing_left():
-    before = test_launch.open_ports()
-    yield
-    left = test_launch.own_processes
-    assert wait_for(lambda: left() == {}) is not None, left()
-    assert test_launch.open_ports() == before
 
 
 class Late(torch.autograd.Function):

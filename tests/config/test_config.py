@@ -5,7 +5,6 @@ import datetime
 import functools
 import operator
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +42,6 @@ UNREADABLE: dict[str, tuple[str | bytes, tuple[str, ...]]] = {
     "list at the top": ("- site\n- preset\n", ('["site", "preset"]', "site: local")),
     "not UTF-8": (b"site: local\npreset: \xff\n", ("UTF-8", "byte 20")),
     "leading tab": ("experiments:\n\tattention: {}\n", ("line 2", "'\\t'")),
-    "open bracket": ("chapters: [cs336,\nseed: 0\n", ("line 3", "expected ',' or ']'")),
     "too large": ("#" * (reading.MAX_CHARACTERS + 1), ("131072 characters",)),
     "deep mapping": ("{a: " * 15_000, ("expected key: value", "recursion")),
     "alias bomb": (
@@ -75,7 +73,6 @@ REFUSED: dict[str, tuple[Any, tuple[str, ...]]] = {
     "true seed": ({"seed": True}, ("seed", "true", "whole number")),
     "NaN": ({"budget_minutes": float("nan")}, ("budget_minutes", "got NaN", "a number above 0", "or null")),
     "unknown experiment": ({"experiments": {"atention": {}}}, ("experiments.atention", "{}", f"nearest is {A}")),
-    "enabled": (section("attention", enabled="yes"), (f"{A}.enabled", '"yes"', "true or false")),
     "length 0": (section("attention", seq_len=[16, 0]), (f"{A}.seq_len[1]", "got 0", "from 1 to 1048576")),
     "unknown preset of a value": (
         section("attention", seq_len={"cpu": [16], "gpuu": [32]}),
@@ -150,20 +147,6 @@ def test_reference_is_generated_and_has_the_keys_of_every_experiment() -> None:
         own = [key for key in properties(section) if key not in properties(keys.experiment(""))]
         own += [f"{key}.{inner}" for key in own for inner in properties(properties(section)[key])]
         assert [key for key in own if f"|`{key}`|" not in rows] == [], name
-
-
-def schema_nodes(node: Any) -> Iterator[dict[str, Any]]:
-    yield node
-    for inner in properties(node).values():
-        yield from schema_nodes(inner)
-
-
-def test_schema_is_closed_and_explained() -> None:
-    jsonschema.Draft202012Validator.check_schema(schema())
-    for node in schema_nodes(schema()):
-        assert node["description"]
-        assert "properties" not in node or node["additionalProperties"] is False
-        assert not set(properties(node)) & set(PRESETS)
 
 
 LEAVES = [path for path in paths(schema()) if path[0] == "experiments" and len(path) > 2]

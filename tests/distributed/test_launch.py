@@ -13,9 +13,8 @@ import psutil
 import pytest
 import torch
 from sessions import wait_for
-from shards import ShardJob
 
-from perfscribe.base.cells import Cell, Unsupported
+from perfscribe.base.cells import Unsupported
 from perfscribe.distributed import watching
 from perfscribe.distributed.channel import Hub
 from perfscribe.distributed.failures import RankError, RankOutOfMemory, RankTimeout
@@ -163,30 +162,6 @@ def test_no_rank_outlives_its_launcher(tmp_path):
     for grandchild in (pids[1], pids[3]):  # those may outlive a rank that the kernel killed before it could tell them
         if not has_ended(grandchild):
             os.kill(grandchild, signal.SIGKILL)
-
-
-PROBE = '''"""Cells of a test: each launches two ranks."""
-import time
-
-
-def run(cell):
-    from perfscribe.distributed.launch import launch
-
-    launch("perfscribe.experiments.probe.measure:hangs", {}, world_size=2, timeout_s=600)
-
-
-def hangs(arguments, rank):
-    time.sleep(123456)
-'''
-
-
-def test_a_cell_that_takes_too_long_leaves_no_rank(tmp_path):
-    """In the worker's own child: a cell's time-out below the launch's, and no process left."""
-    probe = ShardJob(tmp_path / "root", PROBE)
-    probe.plan([Cell({"n": 1})], timeout_s=7, libraries=["torch"])
-    assert [(row["status"], row["reason"]) for row in probe.measure()] == [("timeout", "longer than 7 s")]
-    here = str(probe.root)
-    assert wait_for(lambda: not [p for p in psutil.process_iter(["cwd"]) if p.info["cwd"] == here])
 
 
 # --- what cannot be ---------------------------------------------------------------------------------------------

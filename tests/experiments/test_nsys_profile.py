@@ -12,7 +12,6 @@ from measured_cells import as_record, with_tokens
 from workspace import ROOT
 
 from perfscribe import config
-from perfscribe.base.cells import Cell
 from perfscribe.experiments.nsys_profile import measure, reading, show
 from perfscribe.instruments.profiling import ranges
 from perfscribe.instruments.profiling.families import family
@@ -119,16 +118,6 @@ def test_kernels_by_range(trace: Trace) -> None:
     assert parts == {"scores": {names[GEMM]: 30}, "softmax": {names[SOFTMAX]: 30}, "final_matmul": {names[GEMM]: 100}}
 
 
-@pytest.fixture
-def cell(tmp_path: Path) -> Cell:
-    """The tiny preset's detailed cell, of few passes, with its tokens."""
-    section = plan.own_section(config.resolve({}, "tiny"), "nsys_profile")
-    chosen = next(found for found in measure.cells(section) if found["detailed"])
-    few = {**chosen.factors, "warmup_steps": 1, "timed_steps": 2, "traced_steps": 2}
-    folder = with_tokens(tmp_path / "data", chosen["batch"], chosen["seq_len"])
-    return dataclasses.replace(chosen, factors=few, data_folder=str(folder))
-
-
 @pytest.mark.parametrize("preset", ["tiny", "cpu"])
 def test_the_cell_whose_kernels_a_cpus_hand_in_lists_keeps_every_kernel(preset: str) -> None:
     cells = measure.cells(plan.own_section(config.resolve({}, preset), "nsys_profile"))
@@ -136,7 +125,13 @@ def test_the_cell_whose_kernels_a_cpus_hand_in_lists_keeps_every_kernel(preset: 
     assert [one["detailed"] for one in cells if one["seq_len"] == longest][-1]
 
 
-def test_an_nsys_that_fails_leaves_torchs_profiler(cell: Cell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_nsys_that_fails_leaves_torchs_profiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the tiny preset's detailed cell, of few passes."""
+    section = plan.own_section(config.resolve({}, "tiny"), "nsys_profile")
+    chosen = next(found for found in measure.cells(section) if found["detailed"])
+    few = {**chosen.factors, "warmup_steps": 1, "timed_steps": 2, "traced_steps": 2}
+    folder = with_tokens(tmp_path / "data", chosen["batch"], chosen["seq_len"])
+    cell = dataclasses.replace(chosen, factors=few, data_folder=str(folder))
     fake = tmp_path / "fake_nsys"
     fake.write_text(
         '#!/bin/sh\ncase "$1 $2" in\n--version*) echo "NVIDIA Nsight Systems version 2024.1.1.59-241133802077v0" ;;\n'

@@ -4,12 +4,8 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from perfscribe.instruments.statistics import format_figure, median_interval, ratio, summarise
-
-times = st.floats(0, 1e6, allow_nan=False)
 
 
 def one_each(values):
@@ -27,14 +23,6 @@ def test_summary_of_known_samples():
 @pytest.mark.parametrize("n, rank", [(6, 1), (9, 2), (40, 14)])
 def test_order_statistics_of_the_median_interval(n, rank):
     assert median_interval([float(i) for i in range(1, n + 1)]) == (rank, n + 1 - rank)
-
-
-@given(st.lists(st.lists(times, min_size=1, max_size=6), min_size=1, max_size=9))
-def test_summary_is_ordered_and_ignores_the_order_within_rounds(rounds):
-    summary, reversed_ = (summarise(one) for one in (rounds, [samples[::-1] for samples in rounds]))
-    assert summary.minimum <= summary.median <= summary.maximum
-    assert summary.n == sum(map(len, rounds))
-    assert summary == reversed_ or math.isclose(summary.mean, reversed_.mean)
 
 
 def pairs(seed, effect, rounds=10, noise=0.01, drift=0.05):

@@ -35,14 +35,6 @@ def ids(folder: Path) -> set[str]:
     return {one["id"] for one in journal.read(folder).all_records()}
 
 
-def test_records_come_back_as_they_were(tmp_path: Path) -> None:
-    first = record("a", reason="naïve ∞ text", samples={"time_ms": [0.1, 1e-300, 1 / 3]})
-    write(tmp_path / "0.jsonl", first, record("a", 2))
-    history = journal.read(tmp_path)
-    assert [history.latest(("a", number)) for number in (1, 2)] == [first, record("a", 2)]
-    assert history.latest(("b", 1)) is None and not any(history.open_starts.values())
-
-
 def test_a_crash_at_any_byte_loses_only_the_line_being_written(tmp_path: Path) -> None:
     whole, cut = tmp_path / "whole.jsonl", tmp_path / "cut" / "0.jsonl"
     cut.parent.mkdir()
