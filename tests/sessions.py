@@ -26,6 +26,7 @@ class Process:
                 stdout=stream,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
+                preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),  # nohup has it ignored, by all below
             )
         self.pid = self._process.pid
 
