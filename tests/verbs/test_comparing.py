@@ -212,7 +212,7 @@ def test_a_commit_on_another_machine_is_marked(tmp_path: Path) -> None:
 
 def test_the_page_says_once_what_happened_beside_a_sides_rounds(tmp_path: Path) -> None:
     flags = [f"host busy ({load} % of the cores with what is not counted as the cell's)" for load in (50, 60, 70)]
-    slower = timed(3, flags=flags, code=made.OTHER_CODE)
+    slower = timed(3, flags=flags, code=OTHER_CODE)
     (line,), heads = verb._changes([only(pair(tmp_path, timed(1), slower))], {"probe": set()}, "a", "b")
     assert heads[-1] == "Remark" and line[-1] == "code differs; B: host busy"
 
