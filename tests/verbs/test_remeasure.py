@@ -58,7 +58,7 @@ def test_what_is_retired_is_measured_again_alone(measured: ShardJob, capsys: pyt
     for path in (of_job, of_another):
         files.write_json(path, {})
     kept = {row["id"] for row in measured.rows()}
-    assert remeasure.main(measured.root, "local", ["probe", "n=2", "status=failed", "dtype=fp32"]) == 0
+    assert remeasure.main(measured.root, ["probe", "n=2", "status=failed", "dtype=fp32"], dict) == 0
     told = "records of probe retired: 1; the next `./run report` measures their cells again\n"
     assert capsys.readouterr().out == told
     assert of_another.exists() and not of_job.exists(), "the job is due"
