@@ -14,6 +14,7 @@ from planned_site import planned
 
 from perfscribe.base import files
 from perfscribe.base.cells import Cell
+from perfscribe.plan.fingerprint import Sources
 from perfscribe.records import journal
 from perfscribe.run import worker
 
@@ -39,7 +40,8 @@ class ShardJob:
 
     def plan(self, cells: Sequence[Cell], isolation: str = "job", timeout_s: float = 60, **fields: Any) -> None:
         """Write the shard's plan; fields replace its defaults."""
-        planned(self.root, cells, **{"libraries": [], "budget_minutes": None, **fields})
+        code = Sources(self.root).fingerprint("perfscribe.experiments.probe.measure")
+        planned(self.root, cells, **{"fingerprint": code, "libraries": [], "budget_minutes": None, **fields})
         options = {"probe": {"isolation": isolation, "timeout_s": timeout_s}}
         files.write_json(self.plan_file.with_name("options.json"), options)
 

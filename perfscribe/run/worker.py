@@ -17,6 +17,8 @@ from typing import Any, NoReturn
 from perfscribe.base import files
 from perfscribe.instruments import tools
 from perfscribe.plan import cluster
+from perfscribe.plan.fingerprint import Sources
+from perfscribe.plan.plan_cells import measure_module
 from perfscribe.records import environment, journal, records
 from perfscribe.records.disturbances import flags_of
 from perfscribe.run import leases
@@ -83,7 +85,15 @@ class Worker:
             if (now := (task.round, str(task.cell["factors"].get("subject", "")))) != last:
                 self._stop_child()
                 last = now
+            if (self.child is None or not self.child.alive) and self._code_changed():
+                self._say_waiting("is left to the next run: its code has changed since this one was planned")
+                return
             yield task
+
+    def _code_changed(self) -> bool:
+        """Whether a child would import other code than the plan's, by whose fingerprint its records are found."""
+        now = Sources(self.shard.root).fingerprint(measure_module(self.shard.plan["experiment"]))
+        return now != str(self.shard.plan["fingerprint"])
 
     def _try_out(self, shard: Shard, task: Task) -> None:
         """Measure a self-test that cells of this shard wait for, into a journal file that only this job writes."""

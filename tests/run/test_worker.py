@@ -134,6 +134,12 @@ def test_no_child_outlives_its_worker(tmp_path: Path, side: Path) -> None:
 # --- what stands and what is measured again ---------------------------------------------------------------------
 
 
+def edit(probe: ShardJob) -> None:
+    """Code of the experiment that is not as it was."""
+    with open(probe.root / "perfscribe" / "experiments" / "probe" / "measure.py", "a") as source:
+        source.write("\nEDITED = True\n")
+
+
 def test_other_data_code_or_seed_measure_again(tmp_path: Path, side: Path) -> None:
     probe, cells = sleeper(tmp_path, side, 0), [Cell({"n": 0}, data=("words",)), Cell({"n": 1})]
     probe.plan(cells, datasets=["words"])
@@ -143,10 +149,22 @@ def test_other_data_code_or_seed_measure_again(tmp_path: Path, side: Path) -> No
         digest.write_text(f'{{"arrays": "{arrays}"}}')
         probe.measure()
     assert faulty.notes(side) == {"probe 0": 2, "probe 1": 1}
-    for changed in ({"fingerprint": "0123456789abcdef"}, {"seed": 7}):
-        probe.plan(cells, datasets=["words"], **changed)
+    edit(probe)
+    for seed in (0, 7):
+        probe.plan(cells, datasets=["words"], seed=seed)
         probe.measure()
     assert faulty.notes(side) == {"probe 0": 4, "probe 1": 3}
+
+
+def test_code_that_was_edited_after_planning_is_not_measured_for_what_was_planned(tmp_path: Path, side: Path) -> None:
+    """Taking the edit back would bring its figures under the old code's name."""
+    probe = sleeper(tmp_path, side, 0)
+    probe.plan([Cell({"n": 0})])
+    edit(probe)
+    assert statuses(probe.measure()) == ["not_run"] and not faulty.notes(side)
+    assert "its code has changed" in next(event["what"] for event in probe.events() if event["event"] == "waiting")
+    probe.plan([Cell({"n": 0})])
+    assert statuses(probe.measure()) == ["ok"]
 
 
 @pytest.mark.parametrize(
