@@ -44,15 +44,6 @@ def test_the_worst_status_of_a_cell_wins(statuses: tuple[str, str]) -> None:
         assert merged.flags == ([] if shown or statuses[0] == "skipped" else ["1 of 2 rounds"])
 
 
-def test_figures_of_a_failed_cell_are_those_before_its_failure() -> None:
-    partly = row(status="oom", number=1, samples={"time_ms": [3.0]}, values={"size": 7})
-    later = row(status="oom", number=2)
-    [merged] = records.merge_rounds([partly, later])
-    assert (merged.status, merged.samples, merged.values) == ("oom", {"time_ms": [[3.0]]}, {"size": 7})
-    [beside] = records.merge_rounds([row(number=1), partly | {"round": 2}])
-    assert (beside.status, beside.samples) == ("oom", {"time_ms": [[1.0, 1.5]]}), "a round that is ok goes first"
-
-
 def test_what_rounds_have_apart_is_put_together() -> None:
     error = {"requested_bytes": 5}
     rounds = [
@@ -75,16 +66,3 @@ def test_cells_of_all_shards_stand_in_the_order_of_the_plan(tmp_path: Path) -> N
     loaded = records.load_by_experiment(sorted(tmp_path.glob("probe/*.jsonl"), reverse=True))
     assert list(loaded) == ["probe"]
     assert [cell.factors["n"] for cell in loaded["probe"]] == list(range(10))
-
-
-def test_of_figures_that_rounds_have_apart_the_median_and_the_range_are_kept() -> None:
-    rounds = [
-        row(number=number, values={"rate": rate, "steps": 4, "by": by}, series={"loss": [9.0, loss]})
-        for number, rate, by, loss in ((1, 22.1, "one", 8.0), (2, 16.0, "two", 8.5), (3, 18.0, "three", 8.2))
-    ]
-    [merged] = records.merge_rounds(rounds)
-    assert merged.values == {"rate": 18.0, "steps": 4, "by": "one"}
-    assert merged.ranges == {"rate": pytest.approx(6.1), "steps": 0}
-    assert (merged.series, merged.rounds) == ({"loss": [9.0, 8.2]}, 3)
-    [alone] = records.merge_rounds(rounds[:1])
-    assert (alone.values["rate"], alone.ranges, alone.rounds) == (22.1, {}, 1)
