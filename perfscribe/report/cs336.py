@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
-from math import log2
+from math import log2, nan
 from typing import Any
 
 from perfscribe.report.cells import NO_SUCH_THING, Cell, as_cell, shown, word
@@ -109,7 +109,7 @@ class BenchmarkingScript(Problem):
         found = [(size, figure(row, "first_forward_ms"), figure(row, "forward_ms")) for size, row in rows.items()]
         found = [one for one in found if all(one)] or [("", NO_FIGURE, NO_FIGURE)]
         size, first, later = max(found, key=lambda one: one[1].value / one[2].value)
-        if not self.stands_out(size, first):
+        if self.first_over_later(size, 0) <= 1:
             said = f"Without warm-up a later forward takes as long as the first, {first} ms ({size})"
             yield Lettered("c", f"{said}.", self.few_steps())
             yield Title(said)
@@ -118,7 +118,7 @@ class BenchmarkingScript(Problem):
         yield Lettered(
             "c",
             f"Without warm-up the first forward takes {first} ms, later ones {later} ({size}); the mean is "
-            f"{cold!s} ms, after five warm-up steps {warm}{' (within noise)' * cold.within_noise(warm)}.",
+            f"{cold!s} ms, after five warm-up steps {warm}.",
             Why(
                 "The first step also loads kernels, sets up cuBLAS and fills the allocator's cache.",
                 self.site.gpu and bool(first),
@@ -128,14 +128,15 @@ class BenchmarkingScript(Problem):
         yield Title(f"Without warm-up the first forward takes {first.over(later)} times a later one ({size})")
         size = (self.site.levels(self.WARMUP, "size") or [""])[-1]
         first, later = (figure(self.warm(size, 0), column) for column in ("first_forward_ms", "forward_ms"))
-        if self.stands_out(size, first):
+        if self.first_over_later(size, 0) > 1:
             said = f"Without warm-up the first forward of {size} takes {first.over(later)} times a later one."
             yield Finding(16, "one device", said)
 
-    def stands_out(self, size: str, first: Figure) -> bool:
-        """Whether no later forward of the cell without warm-up took as long as the first."""
-        rows = self.site.rows("cs336.benchmarking_steps", size=size, warmup_steps="0", dtype="fp32")
-        return all(figure(row, "forward_ms").value < first.value for row in rows if row["step"] != "1")
+    def first_over_later(self, size: str, steps: int) -> float:
+        """The first timed forward after so many warm-up steps over the longest of those that follow it."""
+        levels = {"size": size, "warmup_steps": steps, "dtype": "fp32", "kind": "timed"}
+        found = [figure(row, "forward_ms").value for row in self.site.rows("cs336.benchmarking_steps", **levels)]
+        return found[0] / max(found[1:]) if found[1:] else nan
 
     def row(self, size: str, context: str) -> Row | None:
         """The cell in FP32."""
@@ -160,15 +161,14 @@ class BenchmarkingScript(Problem):
         return f"The largest std is {most} % ({which}, {context}); half of the passes have at most {middle} %."
 
     def few_steps(self) -> str:
-        """Sizes whose mean after one step, and then after two, differs from that after five beyond noise."""
-        found = {size: [figure(self.warm(size, n), "forward_ms_mean") for n in (1, 2, 5)] for size in self.warm_sizes}
-        means = {size: of for size, of in found.items() if all(of)}
-        one = [size for size, (first, _, five) in means.items() if not first.within_noise(five)]
-        two = [size for size in one if not means[size][1].within_noise(means[size][2])]
-        if not one:
-            return "After one step every mean equals that after five within noise." if means else ""
-        then = f"{', '.join(one)}, after two at {', '.join(two) or 'none'}"
-        return f"After one step the mean still differs from that after five at {then}."
+        """Sizes whose first timed forward stands out after one warm-up step, and after two."""
+        there = [size for size in self.warm_sizes if all(ok(self.warm(size, steps)) for steps in (1, 2))]
+        one, two = ([size for size in there if self.first_over_later(size, n) > 1.05] for n in (1, 2))
+        if not one + two:
+            return "After one or two warm-up steps no first timed forward stands out." if there else ""
+        at, then = (", ".join(of) or "none" for of in (one, two))
+        longer = "the first timed forward still takes over 5 % longer than later ones"
+        return f"After one step {longer} at {at}, after two at {then}."
 
 
 class MixedPrecisionAccumulation(Problem):

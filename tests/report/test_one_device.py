@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from perfscribe.report.cs336 import PytorchAttention
+from perfscribe.report.cs336 import BenchmarkingScript, PytorchAttention
 from perfscribe.report.cs336_kernels import FlashBenchmarking, NsysProfile
 from perfscribe.report.handin import lacking
 from perfscribe.report.polaris import DataTypes, Formats, RankMethods
@@ -58,6 +58,18 @@ def test_dtypes_of_one_width_and_length() -> None:
     low = trained | {"dtype": "bf16", "time_ratio": "0.5", "memory_ratio": "0.9", "epochs_apart": "all quicker"}
     page = DataTypes(site("cpu", "polaris", dtypes=[trained, low])).markdown({})
     assert "later epochs of Baseline take 0.500 times FP32's. Its peak is 0.900 of FP32's." in page
+
+
+def test_a_slow_first_forward_is_told_whatever_it_adds_to_the_spread() -> None:
+    times = {"0": (90, 10, 11), "1": (14, 10, 11), "2": (11, 10, 11)}
+    cell = OK | {"size": "small", "seq_len": "512", "full_step_ms_n": "3", "forward_ms": "10", "kind": "timed"}
+    cells = [
+        {**cell, "warmup_steps": n, "first_forward_ms": f"{of[0]}", "forward_ms_mean": "37", "forward_ms_std": "46"}
+        for n, of in times.items()
+    ]
+    steps = [{**cell, "warmup_steps": n, "forward_ms": f"{ms}"} for n, of in times.items() for ms in of]
+    made = BenchmarkingScript(site(benchmarking_warmup=cells, benchmarking_steps=steps))
+    assert made.answered[-1].text().endswith("longer than later ones at small, after two at none.")
 
 
 def flash(length: int, width: int, plain: float, ours: float) -> list[Row]:
