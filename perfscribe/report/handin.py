@@ -230,6 +230,7 @@ ELSEWHERE = "Measured only in other settings, see their details"
 
 
 def _reason(why: str) -> str:
-    what = "cluster" if re.fullmatch(r"\d+ nodes", why) else "machine"
-    has = f"This {what} has " if re.fullmatch(r"\d+ (GPU|node|process)(s|es)?", why) else ""
-    return f"{has}{why}" if has else why[:1].upper() + why[1:]
+    # A site may have several machines, so that no reason speaks of its one.
+    on = "cluster" if re.fullmatch(r"\d+ nodes", why) else "machine"
+    lacks = re.fullmatch(r"\d+ (GPU|node|process)(s|es)?", why)
+    return f"Skipped on a {on} with {why}" if lacks else why[:1].upper() + why[1:]

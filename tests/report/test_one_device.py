@@ -7,6 +7,7 @@ import pytest
 
 from perfscribe.report.cs336 import BenchmarkingScript, PytorchAttention
 from perfscribe.report.cs336_kernels import FlashBenchmarking, NsysProfile
+from perfscribe.report.fsdp import LinkTest
 from perfscribe.report.handin import lacking
 from perfscribe.report.polaris import DataTypes, Formats, RankMethods
 from perfscribe.report.site import Row, Site
@@ -51,6 +52,19 @@ def test_what_a_launcher_lacks_is_told_where_none_ran() -> None:
     assert "CUDA" not in lacking([RankMethods(found)])  # Open MPI's launch takes no GPU either
     found = site("cpu", "polaris", rank_methods=[trained | no_gpu])
     assert "No CUDA device" in lacking([RankMethods(found)])
+
+
+def test_two_machines_of_a_site_are_not_both_this_one() -> None:
+    cell = OK | {
+        "backend": "nccl",
+        "on_nodes": "1",
+        "busbw_gb_per_s": "300",
+        "threshold_gb_per_s": "5",
+        "exit_code": "0",
+    }
+    more = [cell | {"status": "skipped", "world_size": n, "reason": f"{has} GPUs"} for n, has in (("4", 2), ("8", 4))]
+    text = lacking([LinkTest(site(of="fsdp", preflight=[cell | {"world_size": "2"}, *more]))])
+    assert "- Skipped on a machine with 2 GPUs: " in text and "- Skipped on a machine with 4 GPUs: " in text
 
 
 def test_dtypes_of_one_width_and_length() -> None:
