@@ -483,7 +483,7 @@ class Scaling(Problem):
         nodes = ON_ONE_HOST if "†" in "".join(found) else ""
         return Table(
             f"{what}{common}.",
-            f"{self.setup(measured)}{nodes}{other}.",
+            f"{self.setup(measured)}{self.site.machines(measured)}{nodes}{other}.",
             ["Setup", "Total GPUs", *self.columns],
             rows,
             *notes,
@@ -915,7 +915,7 @@ class WeakScaling(Problem):
         alone = ", the first row without FSDP" if row.get("wrapped_by") == "none" else ""
         return (
             f"{sizes}, {epochs}, {turns}, {clock}; {losses(row)}; efficiency T(first)/T(row) by median steps, "
-            f"host clock, without the first step{alone}{other}."
+            f"host clock, without the first step{alone}{self.site.machines(filter(ok, self.found.values()))}{other}."
         )
 
 

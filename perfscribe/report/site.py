@@ -8,9 +8,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeGuard
 
+from perfscribe.base import files
 from perfscribe.records import form
 from perfscribe.show import references
 from perfscribe.show.markdown_tables import as_number
+from perfscribe.show.provenance import device_name
 from perfscribe.show.rounding import GIB_AS_GB, NO_FIGURE, Figure
 from perfscribe.subjects import YOURS
 
@@ -111,6 +113,16 @@ class Site:
         """Whether the nodes that its trainings are on are one machine, as the test of their links saw."""
         tests = [row for row in self.rows("fsdp.preflight", status="ok") if row["on_nodes"] != "1"]
         return bool(tests) and all(entry(row, "machines") == "1" for row in tests)
+
+    def machines(self, rows: Iterable[Row]) -> str:
+        """How many ranks ran on which machines, at the end of a set-up; nothing where all rows are of the same."""
+        ranks: dict[str, dict[str, None]] = {}
+        for row in rows:
+            known = [self.folder.parent / "environments" / f"{one}.json" for one in row["environment"].split("+")]
+            names = sorted({device_name(files.read_object(path)) for path in known})
+            ranks.setdefault(" and ".join(names), {})[row["world_size"]] = None
+        told = (f"{self.ranks(' and '.join(of))} on {names}" for names, of in ranks.items())
+        return f"; machines: {', '.join(told)}" if len(ranks) > 1 else ""
 
     def value(self, table: str, column: str, **levels: Any) -> Figure:
         """The figure of a cell, in its table's unit."""

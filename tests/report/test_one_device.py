@@ -1,5 +1,6 @@
 """Answers about one device hold for what was measured: noise, cells out of memory, sizes that were not timed."""
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -7,7 +8,7 @@ import pytest
 
 from perfscribe.report.cs336 import BenchmarkingScript, PytorchAttention
 from perfscribe.report.cs336_kernels import FlashBenchmarking, NsysProfile
-from perfscribe.report.fsdp import LinkTest
+from perfscribe.report.fsdp import LinkTest, MultiGpu
 from perfscribe.report.handin import lacking
 from perfscribe.report.polaris import DataTypes, Formats, RankMethods
 from perfscribe.report.site import Row, Site
@@ -65,6 +66,19 @@ def test_two_machines_of_a_site_are_not_both_this_one() -> None:
     more = [cell | {"status": "skipped", "world_size": n, "reason": f"{has} GPUs"} for n, has in (("4", 2), ("8", 4))]
     text = lacking([LinkTest(site(of="fsdp", preflight=[cell | {"world_size": "2"}, *more]))])
     assert "- Skipped on a machine with 2 GPUs: " in text and "- Skipped on a machine with 4 GPUs: " in text
+
+
+def test_gains_over_another_machine_say_so(tmp_path: Path) -> None:
+    (tmp_path / "environments").mkdir()
+    for name, gpus in (("a", 2), ("b", 4)):
+        told = {"cpu_model": "C", "gpu_model": "G", "gpu_count": gpus}
+        (tmp_path / "environments" / f"{name}.json").write_text(json.dumps(told), encoding="utf-8")
+    trained = OK | {"dtype": "fp16", "batch_size": "1", "grad_acc": "4", "max_length": "512", "train_size": "500"}
+    trained |= {"labels": "answer", "loop": "trainer", "nodes": "1", "num_epochs": "5", "wrapped_by": "FSDP1"}
+    rows = [trained | {"world_size": ranks, "environment": of} for ranks, of in (("2", "a"), ("4", "a+b"))]
+    for measured, said in ((rows, "2 GPUs on 2 × G, 4 GPUs on 2 × G and 4 × G."), (rows[:1], "")):
+        page = MultiGpu(Site("made", tmp_path / "tables", "cuda", {"fsdp.multi_gpu": measured})).made[0].setup
+        assert page.partition("; machines: ")[2] == said
 
 
 def test_dtypes_of_one_width_and_length() -> None:
