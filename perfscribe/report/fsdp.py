@@ -538,6 +538,12 @@ class OfBloom(Scaling):
 
     columns, what = BLOOM, "BLOOM fine-tuning"
 
+    def cell(self, row: Row | None, column: str, mark: str) -> Cell:
+        """A figure of a training; a scale factor no finer than what it is of."""
+        of = {"samples_scale": DEFAULT, "runtime_scale": "train_runtime_s"}.get(column, column)
+        scale = figure(row, of).of(figure(row, column).value, figure(self.first, of))
+        return Cell(f"{scale}{mark}") if scale and of != column else super().cell(row, column, mark)
+
     def setup(self, rows: Sequence[Row]) -> str:
         """What stands behind the title."""
         row = self.first or next(iter(rows), None)

@@ -68,17 +68,27 @@ def test_two_machines_of_a_site_are_not_both_this_one() -> None:
     assert "- Skipped on a machine with 2 GPUs: " in text and "- Skipped on a machine with 4 GPUs: " in text
 
 
+TRAINED = OK | {"dtype": "fp16", "batch_size": "1", "grad_acc": "4", "max_length": "512", "train_size": "500"}
+TRAINED |= {"labels": "answer", "loop": "trainer", "nodes": "1", "num_epochs": "5", "wrapped_by": "FSDP1"}
+
+
 def test_gains_over_another_machine_say_so(tmp_path: Path) -> None:
     (tmp_path / "environments").mkdir()
     for name, gpus in (("a", 2), ("b", 4)):
         told = {"cpu_model": "C", "gpu_model": "G", "gpu_count": gpus}
         (tmp_path / "environments" / f"{name}.json").write_text(json.dumps(told), encoding="utf-8")
-    trained = OK | {"dtype": "fp16", "batch_size": "1", "grad_acc": "4", "max_length": "512", "train_size": "500"}
-    trained |= {"labels": "answer", "loop": "trainer", "nodes": "1", "num_epochs": "5", "wrapped_by": "FSDP1"}
-    rows = [trained | {"world_size": ranks, "environment": of} for ranks, of in (("2", "a"), ("4", "a+b"))]
+    rows = [TRAINED | {"world_size": ranks, "environment": of} for ranks, of in (("2", "a"), ("4", "a+b"))]
     for measured, said in ((rows, "2 GPUs on 2 × G, 4 GPUs on 2 × G and 4 × G."), (rows[:1], "")):
         page = MultiGpu(Site("made", tmp_path / "tables", "cuda", {"fsdp.multi_gpu": measured})).made[0].setup
         assert page.partition("; machines: ")[2] == said
+
+
+def test_a_scale_factor_is_no_finer_than_its_rates() -> None:
+    alone = TRAINED | {"world_size": "1", "wrapped_by": "none", "train_samples_per_second": "12.5", "environment": "a"}
+    many = {"world_size": "4", "train_samples_per_second": "18.778", "train_samples_per_second_spread": "3.8"}
+    rows = [alone, alone | many | {"wrapped_by": "FSDP1", "samples_scale": "1.502"}]
+    page = MultiGpu(site(of="fsdp", multi_gpu=rows)).markdown({})
+    assert "| 4 | 19 ± 2 | 1.5 |" in page and "give 1.5x the samples/s" in page
 
 
 def test_dtypes_of_one_width_and_length() -> None:
