@@ -35,6 +35,9 @@ OTHERS: Sequence[tuple[str, str, str, Sequence[str]]] = (
     ("fsdp_checkpoints", "Checkpoints", "fsdp", ("fsdp.checkpoints",)),
 )
 
+# Those that the first page alone links to.
+FURTHER = {name: title for name, title, *_ in OTHERS} | {MORE: "Others"}
+
 
 def pages(
     problems: Sequence[Problem], chapters: Collection[str], tables: Path, figures: Mapping[str, str]

@@ -90,8 +90,8 @@ def write(
     if figures := [picture(*one) for one in first_page.figures(problems, captions)]:
         parts.append("## Figures\n" + "\n\n".join(figures))
     lists = [overview(short, of) for short, _, _, of in made]
-    for name, title in ((details.SUBJECTS, "Subjects"), (details.MORE, "Further tables")):
-        lists += [f"- [{title}](details/{name}.md)"] if name in pages else []
+    further = [f"[{title}](details/{name}.md)" for name, title in details.FURTHER.items() if name in pages]
+    lists += [f"- Further tables: {' · '.join(further)}"] if further else []
     parts.append("## Problems\nTable cells that hold a figure:\n\n" + "\n".join(lists))
     if said := first_page.caveats(site, problems, summary):
         parts.append(f"## Caveats\n{' '.join(said)}")

@@ -89,6 +89,15 @@ def test_answers_are_short(site: str) -> None:
             assert len(words) <= MOST_WORDS and len(quoted) <= most, (problem.name, text)
 
 
+@pytest.mark.parametrize("site", SITES)
+def test_every_page_can_be_reached(site: str) -> None:
+    folder = ROOT / "results" / site
+    summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+    tables = Site(site, folder / "tables", "cuda" if summary["gpus"] else "cpu")
+    made = handin.write(tables, summary, {}, {chapter: {} for chapter in registry.CHAPTERS})
+    assert {*re.findall(r"\]\((details/[^)]*)\)", made["report.md"])} == {*made} - {"report.md"}
+
+
 def test_it_takes_nothing_from_experiments() -> None:
     """An experiment can be deleted, and what it allows is said where it is asked for."""
     texts = [path.read_text(encoding="utf-8") for path in (ROOT / "perfscribe" / "report").glob("*.py")]
