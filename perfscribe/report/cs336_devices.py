@@ -615,8 +615,9 @@ class OptimizerStateShardingAccounting(Problem):
         for world in WORLDS:
             plain, sharded = (self.time("step_ms", one, world) for one in self.optimizers)
             both = f"{plain!s}, {sharded!s}" if said else f"unsharded {plain!s}, sharded {sharded!s} ms"
-            said += [f"{both} on {world}"] if plain and sharded else []
-        return f"Step: {'; '.join(said)}." if said else ""
+            said += [f"{both} on {self.site.ranks(world)}"] if plain and sharded else []
+        of = self.site.of_so_many(self.TIMES, "step_ms_n", **training(self.site, self.TIMES))
+        return f"Step, median ± half IQR{of}: {'; '.join(said)}." if said else ""
 
     def messages(self) -> list[str]:
         """What is sent in a step, by stage 1 and by ours."""

@@ -90,6 +90,14 @@ def test_answers_are_short(site: str) -> None:
 
 
 @pytest.mark.parametrize("site", SITES)
+def test_each_spread_says_what_it_is_of(site: str) -> None:
+    for known in verb.known(ROOT, site):
+        texts = [*known.table.notes, *(cell.text for cell in known.table.cells)]
+        wide = [text for text in texts if " ± " in text]
+        assert not [one for one in wide if not re.search("± (half|std)", known.table.setup + one)], known.name
+
+
+@pytest.mark.parametrize("site", SITES)
 def test_every_page_can_be_reached(site: str) -> None:
     folder = ROOT / "results" / site
     summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
