@@ -19,8 +19,8 @@ CHUNKS_NOTE = (
 )
 LOADER_NOTE = (
     "Whole epochs with nothing done between batches, so that all of it is waiting for the loader. Epochs of one "
-    "process and thread were interleaved with those of several. Threads read the samples of a batch at once. Inflated "
-    "by h5py: within HDF5; by zlib: outside of it."
+    "process and thread were interleaved with those of several, and ratios are to these. Threads read the samples of a "
+    "batch at once. Inflated by h5py: within HDF5; by zlib: outside of it."
 )
 KIB = 1024
 BASE = "is that"
