@@ -10,6 +10,7 @@ import unmeasured
 from matplotlib import pyplot as plt
 
 from perfscribe.base import registry
+from perfscribe.experiments.torch_compile import show as torch_compile
 from perfscribe.show import figures as f
 
 FOOTER = "site demo: 8 × NVIDIA H200 · n = 5 a cell · environment 0123456789ab · commit 0123456789"
@@ -31,6 +32,23 @@ def test_bars_are_as_long_as_the_spread() -> None:
     bars = [container[2][0].get_segments() for container in axes.containers]
     lengths = [[round(float(bar[1][1] - bar[0][1]), 6) for bar in line if len(bar)] for line in bars]
     assert lengths == [[0.1, 0.2], [0.5]]
+
+
+def test_speed_ups_of_a_few_percent_can_be_read() -> None:
+    rows = {
+        "size": ["small", "2.7B"],
+        "seq_len": ["512"] * 2,
+        "full_step_low": [1.13, 1.03],
+        "forward_low": [1.15, 1.03],
+    }
+    rows |= {f"{phase}_{n}": [1.16, 1.04] for phase in ("forward", "full_step") for n in ("speedup", "high")}
+    canvas = plt.figure()
+    torch_compile._draw(canvas, pd.DataFrame(rows))
+    canvas.draw_without_rendering()
+    axes = canvas.axes[0]
+    low, high = axes.get_ylim()
+    plt.close(canvas)
+    assert sum(low <= tick <= high for tick in axes.get_yticks()) >= f.LEAST_TICKS
 
 
 @pytest.mark.parametrize("experiment", [name for name in unmeasured.EXPERIMENTS if registry.shown(name).figures])

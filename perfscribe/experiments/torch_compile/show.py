@@ -196,8 +196,6 @@ def _draw(canvas: Any, rows: pd.DataFrame) -> None:
             at = [sizes.index(size) + shift for size in group["size"]]
             _points(axes, number, at, group, phase, f"context {' '.join(map(str, level))}")
         axes.axhline(1, color="#555555", linewidth=0.8, linestyle="--")
-        axes.set_yscale("log")  # half and double lie equally far from eager
-        f.plain_ticks(axes, (1, 1.5, 2, 3, 5, 7))
         axes.set_title(_title(phase).capitalize())
         axes.set_xlabel("Model size")
         axes.set_xticks(range(len(sizes)), sizes)
