@@ -192,8 +192,8 @@ SAVED = [
 ]
 TIMES = [
     *_factors(AVERAGING),
-    *t.timed("step_ms", "Step (ms)", "n"),
-    *t.timed("optimizer_ms", "Optimizer (ms)", "n"),
+    *t.timed("step_ms", "Step (ms)", "n, step"),
+    *t.timed("optimizer_ms", "Optimizer (ms)", "n, optimizer"),
     *t.only(_is_ours, "not apart", t.median("update_ms", "Update (ms)"), t.median("exchange_ms", "Exchange (ms)")),
     *t.only(_is_ours, "not compared", OFF_BY),
     t.timer("step_ms"),
