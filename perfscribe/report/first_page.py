@@ -83,7 +83,10 @@ def _of_several_devices(site: Site) -> Iterator[Headline]:
     of = f"{entry(row, 'message').replace(' ', '')}, {site.ranks(entry(row, 'world_size'))}"
     what, problem = f"bus bandwidth of all-reduce, {of}", "details/distributed_communication_single_node"
     timer = ", CUDA events" * site.gpu
-    yield Headline(f"{what}{timer}", rate, "GB/s", problem, rate.share(link), "of a plain copy")
+    copies = [one for one in site.rows("cs336.ceilings_bandwidths", status="ok") if one["work"].startswith("GPU ")]
+    others = sorted({site.machine(one) for one in copies} - {site.machine(row) if row else ""})
+    copy = f"of a plain copy{' on ' * bool(others)}{' and '.join(others)}"
+    yield Headline(f"{what}{timer}", rate, "GB/s", problem, rate.share(link), copy)
 
     table = "cs336.ddp_benchmark"
     levels = {"implementation": handed_in(site, table, "overlap_bucketed"), "world_size": "2", "dtype": "fp32"}

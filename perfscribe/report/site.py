@@ -114,13 +114,16 @@ class Site:
         tests = [row for row in self.rows("fsdp.preflight", status="ok") if row["on_nodes"] != "1"]
         return bool(tests) and all(entry(row, "machines") == "1" for row in tests)
 
+    def machine(self, row: Row) -> str:
+        """What measured a row, or which machines its rounds."""
+        known = [self.folder.parent / "environments" / f"{one}.json" for one in row["environment"].split("+")]
+        return " and ".join(sorted({device_name(files.read_object(path)) for path in known}))
+
     def machines(self, rows: Iterable[Row]) -> str:
         """How many ranks ran on which machines, at the end of a set-up; nothing where all rows are of the same."""
         ranks: dict[str, dict[str, None]] = {}
         for row in rows:
-            known = [self.folder.parent / "environments" / f"{one}.json" for one in row["environment"].split("+")]
-            names = sorted({device_name(files.read_object(path)) for path in known})
-            ranks.setdefault(" and ".join(names), {})[row["world_size"]] = None
+            ranks.setdefault(self.machine(row), {})[row["world_size"]] = None
         told = (f"{self.ranks(' and '.join(of))} on {names}" for names, of in ranks.items())
         return f"; machines: {', '.join(told)}" if len(ranks) > 1 else ""
 

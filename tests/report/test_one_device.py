@@ -8,6 +8,7 @@ import pytest
 
 from perfscribe.report.cs336 import BenchmarkingScript, PytorchAttention
 from perfscribe.report.cs336_kernels import FlashBenchmarking, NsysProfile
+from perfscribe.report.first_page import headlines
 from perfscribe.report.fsdp import LinkTest, MultiGpu
 from perfscribe.report.handin import lacking
 from perfscribe.report.polaris import DataTypes, Formats, RankMethods
@@ -81,6 +82,12 @@ def test_gains_over_another_machine_say_so(tmp_path: Path) -> None:
     for measured, said in ((rows, "2 GPUs on 2 × G, 4 GPUs on 2 × G and 4 × G."), (rows[:1], "")):
         page = MultiGpu(Site("made", tmp_path / "tables", "cuda", {"fsdp.multi_gpu": measured})).made[0].setup
         assert page.partition("; machines: ")[2] == said
+    reduced = OK | {"backend": "nccl", "world_size": "4", "size_bytes": "1", "message": "1 GB", "environment": "b"}
+    tables: dict[str, list[Row]] = {"cs336.all_reduce": [reduced | {"busbw_gb_per_s": "300", "link_gb_per_s": "400"}]}
+    for copied, on in (("a", " on 2 × G"), ("b", "")):
+        tables["cs336.ceilings_bandwidths"] = [OK | {"work": "GPU 0 to GPU 1", "environment": copied}]
+        (reduces,) = headlines(Site("made", tmp_path / "tables", "cuda", dict(tables)))
+        assert reduces.bound == f"75.0 % of a plain copy{on}"
 
 
 def test_a_scale_factor_is_no_finer_than_its_rates() -> None:
