@@ -300,8 +300,8 @@ class CrossNode(Problem):
         here = f"; here {own}, with one profile in {epochs}" if own and self.site.gpu else ""
         yield Table(
             f"Communication of DDP across nodes and within{end}.",
-            f"{model}, 2 ranks, {self.library}: rank 0 over the active profiled steps, median ± half IQR of "
-            f"{entry(self.row(self.TOTAL), 'turns', '6')} turns, torch profiler; overhead: share of all device time"
+            f"{model}, 2 ranks, {self.library}: rank 0 over {entry(ran, 'active', '2')} profiled steps, median ± "
+            f"half IQR of {entry(ran, 'turns', '6')} turns, torch profiler; overhead: share of all device time"
             f"{self.links()}.",
             ["Metric", "Task 4 (Inter-Node)", "Task 5 (Intra-Node)", "Impact"],
             rows,

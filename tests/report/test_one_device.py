@@ -11,7 +11,7 @@ from perfscribe.report.cs336_kernels import FlashBenchmarking, NsysProfile
 from perfscribe.report.first_page import headlines
 from perfscribe.report.fsdp import LinkTest, MultiGpu
 from perfscribe.report.handin import lacking
-from perfscribe.report.polaris import DataTypes, Formats, RankMethods
+from perfscribe.report.polaris import CrossNode, DataTypes, Formats, RankMethods
 from perfscribe.report.site import Row, Site
 
 OK = {"status": "ok", "reason": "none", "device": "cuda", "dtype": "fp32", "batch": "4"}
@@ -115,6 +115,13 @@ def test_a_slow_first_forward_is_told_whatever_it_adds_to_the_spread() -> None:
     steps = [{**cell, "warmup_steps": n, "forward_ms": f"{ms}"} for n, of in times.items() for ms in of]
     made = BenchmarkingScript(site(benchmarking_warmup=cells, benchmarking_steps=steps))
     assert made.answered[-1].text().endswith("longer than later ones at small, after two at none.")
+
+
+def test_how_many_profiled_steps_a_total_is_of() -> None:
+    row = OK | {"backend": "nccl", "implementation": "torch_ddp", "metric": CrossNode.TOTAL, "inter": "9", "intra": "3"}
+    row |= {"impact": "3", "turns": "6", "layers": "6", "features": "512", "active": "3"}
+    (table,) = CrossNode(site(of="polaris", communication=[row])).made
+    assert "NCCL: rank 0 over 3 profiled steps, median ± half IQR of 6 turns" in table.setup
 
 
 def flash(length: int, width: int, plain: float, ours: float) -> list[Row]:

@@ -142,7 +142,7 @@ METRIC_COLUMNS = [
     t.rounded(INTRA, "intra", without=t.ONE_SAMPLE),
     t.rounded("impact", "Impact (×)", without="no interval"),
     *t.exact(impact_interval="95 % interval", impact_verdict="Across nodes it is", turns="Turns"),
-    *t.settings("dtype", "layers", "features", "batch"),
+    *t.settings("dtype", "layers", "features", "batch", "active"),
 ]
 
 
