@@ -183,7 +183,7 @@ STAGGER = 0.06  # of the distance between two sizes, so that bars do not hide ea
 def figures(tables: Mapping[str, t.Table]) -> list[f.Figure]:
     """Speed-ups of whole models by size."""
     draw = f.of(tables[TABLES[3]].ok, _draw)
-    return [f.Figure(FIGURES[0], CAPTION, draw, sample="compiled_forward_ms")]
+    return [f.Figure(FIGURES[0], CAPTION, draw, sample="compiled_full_step_ms")]
 
 
 def _draw(canvas: Any, rows: pd.DataFrame) -> None:
