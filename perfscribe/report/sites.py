@@ -25,9 +25,9 @@ TOP = """\
 
 <!-- Made of results/*/summary.json by `python -m perfscribe.report.sites > report/README.md`. -->
 
-Committed sites, each measured on its own machine and drawn from its journals by today's code. `./run report --config
-site=NAME` makes `report/NAME/report.html`, the whole report as one file, and measures nothing. Your own runs are site
-`local`; `./run publish NAME` makes a site of them.
+Committed sites, each drawn from its journals by today's code. `./run report --config site=NAME` makes
+`report/NAME/report.html`, the whole report as one file, and measures nothing. Your own runs are site `local`;
+`./run publish NAME` makes a site of them.
 """
 
 
