@@ -42,7 +42,7 @@ class SingleGpu(Problem):
             f"nn.Transformer{size} in {entry(any_row, 'dtype', 'fp32').upper()}, {entry(any_row, 'samples', SAMPLES)} "
             f"samples, {entry(any_row, 'epochs', '10')} epochs, batch {entry(any_row, 'batch', '32')}, "
             f"{site.one_device}, one run each; time by the homework's clock, which stops when the last step is queued; "
-            "later epochs: median ± half IQR; peak of allocated memory.",
+            f"later epochs: median ± half IQR{site.of_so_many(self.table, 'epoch_s_n')}; peak of allocated memory.",
             ["Batches", "Time (s)", "First epoch (s)", "Later epochs (s)", "Peak memory (GB)", "001 (s)"],
             [self.line(n, *way) for n in layers for way in self.BATCHES[: None if gpu else 2]],
         )
