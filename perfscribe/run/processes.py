@@ -16,6 +16,9 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from perfscribe.distributed.rank import die_with
+from perfscribe.distributed.watching import exit_text
+
 if TYPE_CHECKING:
     from perfscribe.run.leases import Lease
 
@@ -32,31 +35,9 @@ def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def signal_name(number: int) -> str:
-    """Name of a signal, its number where it has none."""
-    try:
-        return signal.Signals(number).name
-    except ValueError:  # real-time signals have no names
-        return f"signal {number}"
-
-
-def die_with_parent(parent: int) -> None:
-    """Ask the kernel to kill this process when its parent dies; for preexec_fn, parent is the caller's process id.
-
-    Linux only; elsewhere the closed pipe ends a child after its cell.
-    """
-    if sys.platform.startswith("linux"):
-        import ctypes
-
-        pr_set_pdeathsig = 1
-        ctypes.CDLL(None, use_errno=True).prctl(pr_set_pdeathsig, signal.SIGKILL)
-        if os.getppid() != parent:  # it died before the kernel was asked
-            os._exit(1)
-
-
 def begin_child(parent: int, cores: Collection[int] = ()) -> None:
     """For preexec_fn: what a child asks of the kernel before it is itself; no cores: all that its parent has."""
-    die_with_parent(parent)
+    die_with(parent)
     if cores:
         os.sched_setaffinity(0, cores)
 
@@ -131,9 +112,7 @@ class Child:
         except subprocess.TimeoutExpired:
             self.stop()
             return {"status": "failed", "reason": "closed its pipe and went on", "died": True}
-        if code < 0:
-            return {"status": "failed", "reason": f"died by {signal_name(-code)}", "died": True}
-        return {"status": "failed", "reason": f"left with exit code {code}", "died": True}
+        return {"status": "failed", "reason": exit_text(code), "died": True}
 
     @property
     def alive(self) -> bool:
@@ -154,7 +133,7 @@ def supervise(command: list[str], folder: Path) -> int:
     run = _run_above()
     while True:
         before = _size(folder)
-        process = subprocess.Popen(command, preexec_fn=functools.partial(die_with_parent, os.getpid()))
+        process = subprocess.Popen(command, preexec_fn=functools.partial(die_with, os.getpid()))
         _forward_signals(process, asked)
         if run is not None and not _ends_before(process, run):
             say("the run has ended; so does what it measures")
@@ -166,9 +145,9 @@ def supervise(command: list[str], folder: Path) -> int:
         if code >= 0 or asked:
             return code if code >= 0 else 128 - code
         if _size(folder) == before:
-            say(f"the worker died by {signal_name(-code)} before its first cell; run it again")
+            say(f"the worker {exit_text(code)} before its first cell; run it again")
             return 128 - code
-        say(f"the worker died by {signal_name(-code)}; starting it again")
+        say(f"the worker {exit_text(code)}; starting it again")
 
 
 def _run_above() -> int | None:

@@ -14,7 +14,7 @@ from typing import NoReturn
 
 import psutil
 
-from perfscribe.run.processes import die_with_parent
+from perfscribe.distributed.rank import die_with
 
 # After the first signal: what measures is asked to stop, then Snakemake, which cancels a cluster's jobs, then all end.
 SNAKEMAKE_AFTER_S, ALL_AFTER_S = 3.0, 6.0
@@ -24,7 +24,7 @@ class Command:
     """A running command in a process group of its own: a terminal's Ctrl-C comes here alone."""
 
     def __init__(self, words: Sequence[str], cwd: Path) -> None:
-        begin = functools.partial(die_with_parent, os.getpid())
+        begin = functools.partial(die_with, os.getpid())
         self._process = subprocess.Popen(words, cwd=cwd, process_group=0, preexec_fn=begin)
         self._asked: list[int] = []
         self._steps = [self._end_snakemake, self._end_all]

@@ -24,7 +24,7 @@ from perfscribe.records.disturbances import flags_of
 from perfscribe.run import leases
 from perfscribe.run.gate import Gate, journal_file
 from perfscribe.run.monitor import Watch
-from perfscribe.run.processes import STOP_SIGNALS, Child, say, signal_name
+from perfscribe.run.processes import STOP_SIGNALS, Child, say
 from perfscribe.run.shard import Shard, Task
 from perfscribe.subjects import VARIABLE as SUBJECTS
 
@@ -228,6 +228,6 @@ def measure_until_stopped(plan_file: Path, root: Path, out: Path) -> int:
     try:
         measure(plan_file, root, out)
     except Interrupted as stop:
-        say(f"stopped by {signal_name(stop.args[0])}")
+        say(f"stopped by {signal.Signals(stop.args[0]).name}")
         return 128 + int(stop.args[0])
     return 0
