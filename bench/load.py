@@ -1,6 +1,6 @@
-"""What a large site costs: 5,000 cells in 20 rounds read, drawn and reported; a dry run of 2,000 jobs.
+"""What a large site costs: 1,280 cells in 20 rounds read, drawn and reported; a dry run of 2,000 jobs.
 
-bench/load.py [--cells 5000] [--rounds 20] [--jobs 2000]
+bench/load.py [--cells 1280] [--rounds 20] [--jobs 2000]
 
 Works in a scratch copy of this checkout, whose journal gets a record for each planned cell and round; the scripts then
 run one after the other, as the workflow starts them, at a quarter, a half and all of the cells. Exit status 1: one took
@@ -138,7 +138,7 @@ def dry_run(root: Path, cells: int, jobs: int) -> Spent:
 def main() -> int:
     """Print the table; the exit status says whether all is within the limits."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--cells", type=int, default=5000, help=f"a multiple of {4 * HEAD_DIMS}, from which it is cut")
+    parser.add_argument("--cells", type=int, default=1280, help=f"a multiple of {4 * HEAD_DIMS}, from which it is cut")
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--jobs", type=int, default=2000)
     args = parser.parse_args()

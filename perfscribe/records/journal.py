@@ -12,106 +12,54 @@ import fcntl
 import gzip
 import hashlib
 import heapq
-import itertools
 import json
 import os
 import re
 import sys
-import tempfile
 import time
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import Any
 
 from perfscribe.base import files
 from perfscribe.records import form
 
 Slot = tuple[str, int]  # key of the cell, round
+Record = dict[str, Any]
 
 _DIGEST = re.compile(rb', "digest": "([0-9a-f]{16})"\}')
 _DIGEST_BYTES = len(', "digest": ""}') + 16
-SPOOL_BYTES = 1 << 26  # of records' lines, kept in memory
 
 
 class Damaged(ValueError):
     """A line that does not say what was written; the text says why."""
 
 
-class Kept(NamedTuple):
-    """Where a History keeps a record's line, and what is asked of many records.
-
-    before_start: whether it says what the machine lacked, before anything ran.
-    """
-
-    id: str
-    environment: str
-    status: str
-    before_start: bool
-    wall_s: float
-    start: int
-    size: int
-
-
 @dataclass
 class History:
-    """What a journal folder says: records that stand, by slot, and how often a slot was started without an end.
+    """What a journal folder says: records that stand, by slot, and how often a slot was started without an end."""
 
-    Records are kept as lines, large histories in a temporary file, and read when they are asked for: as objects, those
-    of a large site would fill the memory.
-    """
-
-    records: dict[Slot, list[Kept]] = field(default_factory=dict)
+    records: dict[Slot, list[Record]] = field(default_factory=dict)
     open_starts: dict[Slot, int] = field(default_factory=dict)
-    _lines: IO[bytes] = field(default_factory=partial(tempfile.SpooledTemporaryFile, SPOOL_BYTES), repr=False)
-    _by_cell: dict[tuple[str, int], Kept] = field(default_factory=dict, repr=False)
+    _by_cell: dict[tuple[str, int], Record] = field(default_factory=dict, repr=False)
 
-    def latest(self, slot: Slot) -> dict[str, Any] | None:
-        """The slot's newest record."""
-        kept = self.newest(slot)
-        return None if kept is None else self.record(kept)
-
-    def newest(self, slot: Slot, environment: str | None = None) -> Kept | None:
-        """Where that record is kept, of one environment where it is given."""
+    def newest(self, slot: Slot, environment: str | None = None) -> Record | None:
+        """The slot's newest record, of one environment where it is given."""
         of_slot = reversed(self.records.get(slot, []))
-        return next((kept for kept in of_slot if environment in (None, kept.environment)), None)
+        return next((record for record in of_slot if environment in (None, record["environment"])), None)
 
-    def of_cell(self, factors: dict[str, Any], number: int) -> Kept | None:
+    def of_cell(self, factors: dict[str, Any], number: int) -> Record | None:
         """The newest record of the cell with these factors in this round, whatever its key."""
         if not self._by_cell:
-            times = dict[tuple[str, int], str]()
-            for kept in self._all():
-                record = self.record(kept)
-                cell = files.canonical(record["factors"]), int(record["round"])
-                told = str(record["provenance"].get("time", ""))
-                if told >= times.get(cell, ""):
-                    self._by_cell[cell], times[cell] = kept, told
+            by_time = sorted(self.all_records(), key=lambda record: str(record["provenance"].get("time", "")))
+            self._by_cell = {(files.canonical(record["factors"]), int(record["round"])): record for record in by_time}
         return self._by_cell.get((files.canonical(factors), number))
 
-    def all_records(self) -> Iterable[dict[str, Any]]:
+    def all_records(self) -> list[Record]:
         """Every record that stands, retired ones left out."""
-        return map(self.record, self._all())
-
-    def keep(self, slot: Slot, event: Mapping[str, Any], line: bytes) -> None:
-        """Add a record by its event, and the line that this was read from."""
-        start = self._lines.seek(0, os.SEEK_END)
-        environment, status = sys.intern(event["environment"]), sys.intern(event["status"])
-        early, wall_s = bool(event["values"].get("before_start")), float(event["spent"].get("wall_s", 0.0))
-        kept = Kept(event["id"], environment, status, early, wall_s, start, self._lines.write(line))
-        self.records.setdefault(slot, []).append(kept)
-
-    def _all(self) -> Iterator[Kept]:
-        return itertools.chain.from_iterable(self.records.values())
-
-    def record(self, kept: Kept) -> dict[str, Any]:
-        """The record."""
-        self._lines.seek(kept.start)
-        record = json.loads(self._lines.read(kept.size))
-        for name in ("event", "time", "digest"):
-            record.pop(name, None)
-        return dict(record)
+        return [record for of_slot in self.records.values() for record in of_slot]
 
 
 def _warn(text: str) -> None:
@@ -163,19 +111,19 @@ def _lines(path: Path, read: Callable[[bytes], Any]) -> Iterator[tuple[bytes, An
                 yield b"", None, f"{path}:{number}: damaged line dropped ({error})"
 
 
-def _events(path: Path) -> Iterator[tuple[dict[str, Any], bytes]]:
-    """The file's events in order, and of each the line; a damaged line is dropped with a warning.
+def _events(path: Path) -> Iterator[dict[str, Any]]:
+    """The file's events in order; a damaged line is dropped with a warning.
 
     A published journal, to which nothing is appended any more, is compressed (.gz). It must be whole: ValueError.
     """
     try:
-        for line, event, fault in _lines(path, parse):
+        for _, event, fault in _lines(path, parse):
             if fault and path.suffix == ".gz":
                 raise Damaged(f"{fault.replace(' dropped', '')}; a published journal must be as it was committed")
             if fault:
                 _warn(fault)
             else:
-                yield event, line
+                yield event
     except (OSError, EOFError, zlib.error) as error:
         raise ValueError(f"{path}: cannot be read ({error})") from None
 
@@ -189,15 +137,15 @@ def read(folder: Path, names: str = "*.jsonl") -> History:
     retired: set[str] = set()
     paths = [*folder.glob(names), *folder.glob(f"{names}.gz")] if folder.is_dir() else []
     journals = [_events(path) for path in sorted(paths)]
-    for event, line in heapq.merge(*journals, key=lambda pair: float(pair[0].get("time", 0))):
-        _apply(history, retired, event, line)
+    for event in heapq.merge(*journals, key=lambda event: float(event.get("time", 0))):
+        _apply(history, retired, event)
     if retired:
         for slot, records in history.records.items():
-            history.records[slot] = [record for record in records if record.id not in retired]
+            history.records[slot] = [record for record in records if record["id"] not in retired]
     return history
 
 
-def _apply(history: History, retired: set[str], event: dict[str, Any], line: bytes) -> None:
+def _apply(history: History, retired: set[str], event: dict[str, Any]) -> None:
     kind = event["event"]
     if kind == "retired":
         retired.update(event["ids"])
@@ -214,7 +162,8 @@ def _apply(history: History, retired: set[str], event: dict[str, Any], line: byt
         history.open_starts[slot] = max(0, history.open_starts.get(slot, 0) - 1)
     elif kind == "record":
         history.open_starts.pop(slot, None)
-        history.keep(slot, event, line)
+        record = {name: part for name, part in event.items() if name not in ("event", "time", "digest")}
+        history.records.setdefault(slot, []).append(record)
 
 
 class Journal:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime
 import hashlib
 import json
-import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,8 +17,6 @@ from perfscribe.records.disturbances import flags_of
 from perfscribe.records.form import STATUSES as STATUSES
 
 SCHEMA = 1
-# What a round adds to a cell whose first round is ok.
-OF_A_LATER_ROUND = ("experiment", "status", "reason", "origin", "environment")
 
 
 def now_utc() -> str:
@@ -59,7 +56,7 @@ class Record:
     ranges: of each figure in values, the greatest over rounds less the least; empty for one round.
     rounds: how many rounds count.
     reason: why the status is not ok; for oom, sizes asked and free stand in error.
-    provenance: of the first round that counts; later: commit, dirty and time of those after it.
+    provenance: of the first round that counts; later: of those after it.
     gpu: what the driver calls the GPU of the machine that measured; empty where that is not known, or none, or several.
     """
 
@@ -156,26 +153,11 @@ def is_number(value: Any) -> bool:
 
 
 def merge_rounds(rows: Iterable[Mapping[str, Any]]) -> list[Record]:
-    """One Record a cell, in the order of the plan, or that in which the cells first appear.
-
-    Of many rounds only what counts is kept while the others are read.
-    """
+    """One Record a cell, in the order of the plan, or that in which the cells first appear."""
     by_cell: dict[str, list[Mapping[str, Any]]] = {}
     for row in rows:
-        rounds = by_cell.setdefault(files.canonical(row["factors"]), [])
-        rounds.append(_added(row, rounds) | {"flags": flags_of(row)})
+        by_cell.setdefault(files.canonical(row["factors"]), []).append({**row, "flags": flags_of(row)})
     return [_merge(rounds) for rounds in sorted(by_cell.values(), key=lambda rounds: rounds[0].get("order", 0))]
-
-
-def _added(row: Mapping[str, Any], rounds: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    if not rounds or rounds[0]["status"] != "ok":
-        return dict(row)
-    kept: dict[str, Any] = {name: sys.intern(row[name]) for name in OF_A_LATER_ROUND}
-    for part in ("samples", "warmup", "values", "series"):
-        kept[part] = {sys.intern(name): held for name, held in row[part].items()}
-    told = row["provenance"]
-    provenance = {name: told[name] for name in ("error", "commit", "dirty", "time") if name in told}
-    return kept | {"factors": rounds[0]["factors"], "provenance": provenance}
 
 
 def load(paths: Iterable[Path]) -> list[Record]:

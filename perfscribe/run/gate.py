@@ -91,12 +91,12 @@ class Gate:
         record = self._recent(shard, task)
         if record is None:
             self.measure(shard, task)
-            record = journal.read(shard.folder).latest(task.slot)
+            record = journal.read(shard.folder).newest(task.slot)
         return refusal(record) if record else f"{prefix(NO_FIGURE)}the self-test left no record"
 
     def _recent(self, shard: Shard, task: Task) -> dict[str, Any] | None:
         """The newest record of the test, where it is of this run or passed not long ago, on this node and hardware."""
-        record = journal.read(shard.folder).latest(task.slot)
+        record = journal.read(shard.folder).newest(task.slot)
         if record is None or record["provenance"].get("node") != platform.node():
             return None
         if task.cell["factors"].get("nodes", 1) > 1 and not _of_these_nodes(record):

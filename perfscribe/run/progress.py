@@ -132,7 +132,7 @@ class Watcher:
                 levels.setdefault(name, set()).add(str(level))
             found = history.newest(task.slot)
             if found is not None:
-                self._finish(cell, found.wall_s)
+                self._finish(cell, found["spent"].get("wall_s", 0.0))
 
     def _finish(self, cell: tuple[str, str, int], wall_s: float) -> bool:
         if cell not in self.left:

@@ -76,7 +76,7 @@ class Shard:
         path = self.site_folder / "data" / f"{form.name(dataset)}.digest"
         return str(files.read_json(path)["arrays"]) if path.is_file() else "absent"
 
-    def standing(self, task: Task, history: journal.History, identity: str | None) -> journal.Kept | None:
+    def standing(self, task: Task, history: journal.History, identity: str | None) -> journal.Record | None:
         """The journal's record that stands for the task on a machine of this identity, or None: to be measured.
 
         identity None: any record stands (a site that is only shown).
@@ -86,16 +86,15 @@ class Shard:
         found, newest = history.newest(task.slot, identity), history.newest(task.slot)
         if newest is None:
             return None
-        if found is None or (found.before_start and not newest.before_start):  # measured elsewhere since
+        if found is None or (_before_start(found) and not _before_start(newest)):  # measured elsewhere since
             found = newest
-        if found.before_start:
+        if _before_start(found):
             # The machine may have got since what it lacked then.
-            record = history.record(found)
-            return found if self.lacking(task) == (record["status"], record["reason"]) else None
-        if found.environment == identity:
+            return found if self.lacking(task) == (found["status"], found["reason"]) else None
+        if found["environment"] == identity:
             return found
         # Another machine's out-of-memory says nothing of this one's.
-        return found if self.plan["on_identity_change"] == "keep" and found.status == "ok" else None
+        return found if self.plan["on_identity_change"] == "keep" and found["status"] == "ok" else None
 
     def lacking(self, task: Task) -> tuple[str, str] | None:
         """Status and reason of a cell that cannot run here, or is held back; None where nothing is in its way.
@@ -122,11 +121,11 @@ class Shard:
     def row(self, task: Task, history: journal.History, identity: str | None) -> dict[str, Any]:
         """What stands for the task in the records file."""
         found = self.standing(task, history, identity)
-        if task.cell["skip"] and (found is None or found.status != "unsupported"):
+        if task.cell["skip"] and (found is None or found["status"] != "unsupported"):
             record = self.fields(task, status="skipped", reason=task.cell["skip"])
         else:
             missing = {"status": "not_run", "reason": "not measured yet; the next `./run report` goes on"}
-            record = self.fields(task, **missing) if found is None else history.record(found)
+            record = self.fields(task, **missing) if found is None else found
         if identity is not None and record["environment"] not in ("", identity):
             record = {**record, "flags": [*record["flags"], f"kept from environment {record['environment']}"]}
         return {**record, "order": task.cell["position"]}
@@ -149,3 +148,8 @@ class Shard:
         checksums.keep(self.site_folder, self.unit, [out, *own, *identities])
         if identity is not None and not whole:
             checksums.forget(self.site_folder, [self.unit])
+
+
+def _before_start(record: journal.Record) -> bool:
+    """Whether it says what the machine lacked, before anything ran."""
+    return bool(record["values"].get("before_start"))
