@@ -123,10 +123,10 @@ def choice(meaning: str, options: Sequence[Any], default: Any, **by: Any) -> Key
 
 
 def choices(
-    meaning: str, options: Sequence[Any], default: Sequence[Any], *, empty: bool = False, **by: Sequence[Any]
+    meaning: str, options: Sequence[Any], default: Sequence[Any] | None = None, *, empty: bool = False, **by: Any
 ) -> Key:
-    """Different ones of some words."""
-    return _key(meaning, _several({"enum": list(options)}, empty), default, by)
+    """Different ones of some words; all of them where no default is said."""
+    return _key(meaning, _several({"enum": list(options)}, empty), options if default is None else default, by)
 
 
 def dtypes(meaning: str, default: Sequence[str], *, empty: bool = False, **by: Any) -> Key:

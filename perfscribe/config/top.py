@@ -34,9 +34,7 @@ TOP = dict(
         "tiny | cpu | gpu; auto: gpu where a CUDA device is found, else cpu", ["auto", "tiny", "cpu", "gpu"], "auto"
     ),
     chapters=choices(
-        "chapters of the report; experiments that none of them shows are not measured",
-        ["cs336", "polaris", "fsdp"],
-        ["cs336", "polaris", "fsdp"],
+        "chapters of the report; experiments that none of them shows are not measured", ["cs336", "polaris", "fsdp"]
     ),
     subject=path(
         "tests/adapters.py of your checkout of CS336's assignment 2: your code is measured and handed in; null: ours"

@@ -6,7 +6,7 @@ from perfscribe.config.keys import choices, devices, experiment, number, numbers
 LEVELS = experiment(
     "Dtype of each part of a small model under autocast, and accuracy of the variance in LayerNorm",
     device=devices(["cpu"], gpu=["cuda"]),
-    dtype=choices("autocast dtypes", ["fp16", "bf16"], ["fp16", "bf16"]),
+    dtype=choices("autocast dtypes", ["fp16", "bf16"]),
     variance_mean=numbers(
         "means of the LayerNorm inputs whose variance is computed", 0, 65_504, [0, 10, 100, 1000, 10000]
     ),

@@ -8,24 +8,12 @@ LEVELS = experiment(
     "Training on one device without FSDP: BLOOM, and the workshop's custom model, keys named as there",
     (("source_rows", "train_size"),),
     rounds=shared.ROUNDS,
-    model=choices(
-        "bloom: model_name | simple_gpt: of hidden_size, num_layers, …",
-        ["bloom", "simple_gpt"],
-        ["bloom", "simple_gpt"],
-    ),
+    model=choices("bloom: model_name | simple_gpt: of hidden_size, num_layers, …", ["bloom", "simple_gpt"]),
     device=devices(["cpu"], gpu=["cuda"]),
     labels=choices(
-        "answer: after its prompt in one sequence, the prompt masked | source: the workshop's way",
-        ["answer", "source"],
-        ["answer", "source"],
+        "answer: after its prompt in one sequence, the prompt masked | source: the workshop's way", ["answer", "source"]
     ),
-    model_name=choice(
-        "bigscience/bloom-560m; bloom-micro and bloom-tiny are for machines without a GPU",
-        ["bigscience/bloom-560m", "bloom-micro", "bloom-tiny"],
-        "bloom-micro",
-        tiny="bloom-tiny",
-        gpu="bigscience/bloom-560m",
-    ),
+    model_name=shared.BLOOM,
     max_length=whole("tokens of a row", 16, 8192, 256, tiny=96, gpu=512),
     train_size=whole("rows to train on", 1, 100_000, 16, tiny=8, gpu=500),
     source_rows=whole("of them, those that bloom trains on with labels: source", 1, 100_000, 16, tiny=8, gpu=500),

@@ -16,7 +16,7 @@ LEVELS = experiment(
     ),
     memory=section(
         "within a device's memory",
-        operation=choices("triad: a = b + s c", ["copy", "triad"], ["copy", "triad"]),
+        operation=choices("triad: a = b + s c", ["copy", "triad"]),
         size_mib=wholes(
             "of a tensor; the largest is the ceiling", 1, 1_048_576, [16, 256], tiny=[1, 16], gpu=[256, 1024, 4096]
         ),
@@ -28,17 +28,13 @@ LEVELS = experiment(
     ),
     transfer=section(
         "between the host's memory and the device",
-        operation=choices("directions", ["host to device", "device to host"], ["host to device", "device to host"]),
-        host_memory=choices("how the host's memory is held", ["pinned", "pageable"], ["pinned", "pageable"]),
+        operation=choices("directions", ["host to device", "device to host"]),
+        host_memory=choices("how the host's memory is held", ["pinned", "pageable"]),
         size_mib=wholes("sizes of the copy", 1, 65_536, [256]),
     ),
     disk=section(
         "a file on the disk that holds the results; it is removed",
-        operation=choices(
-            "write: with fsync; cold read: dropped from the page cache before",
-            ["write", "cold read"],
-            ["write", "cold read"],
-        ),
+        operation=choices("write: with fsync; cold read: dropped from the page cache before", ["write", "cold read"]),
         size_mib=wholes("sizes of the file", 1, 65_536, [64], tiny=[8], gpu=[512]),
         samples=whole("times that it is written, or read", 1, 1000, 3),
     ),

@@ -13,7 +13,6 @@ LEVELS = experiment(
     implementation=choices(
         "naive, flat: after backward; overlap_…: during it; torch_ddp: PyTorch's DistributedDataParallel",
         ["naive", "flat", "overlap_individual", "overlap_bucketed", "torch_ddp"],
-        ["naive", "flat", "overlap_individual", "overlap_bucketed", "torch_ddp"],
     ),
     bucket_mb=numbers(
         "sizes of overlap_bucketed's buckets, in MB of 10^6 bytes",

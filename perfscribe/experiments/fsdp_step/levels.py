@@ -11,7 +11,6 @@ LEVELS = experiment(
     wrapping=choices(
         "per_block: FSDP2, a unit a block | whole: FSDP1, one unit, as the workshop's settings take effect",
         ["per_block", "whole"],
-        ["per_block", "whole"],
     ),
     batch=wholes(
         "rows of a rank; one that is too large for the GPU is shown as such", 1, 65_536, [1, 8], gpu=[1, 8, 16, 32]

@@ -16,7 +16,6 @@ LEVELS = experiment(
     format=choices(
         "memory: the arrays themselves, without a file",
         ["memory", "hdf5_gzip", "hdf5", "pt", "npz_compressed", "npz", "npy"],
-        ["memory", "hdf5_gzip", "hdf5", "pt", "npz_compressed", "npz", "npy"],
     ),
     samples=whole("samples in the data set", 1, 10_000_000, 256, tiny=64, gpu=2048),
     source_length=whole("positions of a source sequence", 1, 65_536, 1),
@@ -43,11 +42,7 @@ LEVELS = experiment(
     layers=whole("encoder layers of the model, and as many decoder layers", 1, 1000, 1, gpu=6),
     d_ff=whole("width of its feed-forward layers", 1, 1_048_576, 512, tiny=64, gpu=2048),
     read_samples=whole("single samples that are read in random order", 1, 10_000_000, 32, tiny=8, gpu=512),
-    cache=choices(
-        "page cache before reading; cold where the kernel lets a process drop its pages",
-        ["warm", "cold"],
-        ["warm", "cold"],
-    ),
+    cache=choices("page cache before reading; cold where the kernel lets a process drop its pages", ["warm", "cold"]),
 )
 
 SHOWN = Shown(tables=("polaris.io_formats", "polaris.io_parts", "polaris.io_reads"), figures=("polaris.io_times",))

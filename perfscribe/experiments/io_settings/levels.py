@@ -14,9 +14,8 @@ LEVELS = experiment(
     chunk=choices(
         "samples in a chunk; whole: all of them, guess: chunks of the shape that h5py chooses, contiguous: no chunks",
         ["contiguous", 1, 32, "whole", "guess"],
-        ["contiguous", 1, 32, "whole", "guess"],
     ),
-    compression=choices("gzip: at h5py's default level", ["none", "gzip"], ["none", "gzip"]),
+    compression=choices("gzip: at h5py's default level", ["none", "gzip"]),
     workers=wholes("worker processes of the loader; 0: the process itself reads", 0, 64, [0, 2], gpu=[0, 2, 4]),
     threads=wholes("threads that read the samples of a batch", 1, 64, [1, 2], gpu=[1, 4]),
     samples=whole("samples in the data set", 1, 10_000_000, 128, tiny=64, gpu=2048),

@@ -12,7 +12,6 @@ LEVELS = experiment(
     mode=choices(
         "inference: forward under no_grad | forward: with the graph kept | full_step: forward, backward, optimizer",
         ["inference", "forward", "full_step"],
-        ["inference", "forward", "full_step"],
     ),
     dtype=dtypes("bf16, fp16: autocast | tf32: fp32 with TF32 matrix products", ["fp32", "bf16"]),
     batch=whole("sequences in a batch", 1, 1_048_576, 4),

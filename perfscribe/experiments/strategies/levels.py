@@ -21,7 +21,6 @@ LEVELS = experiment(
     dtype=choices(
         "of the products and of what is gathered; parameters are fp32",
         ["fp32", "bf16", "fp16"],
-        ["fp32", "bf16", "fp16"],
         tiny=["fp32", "bf16"],
         gpu=["fp16"],
     ),

@@ -16,7 +16,7 @@ LEVELS = experiment(
         gpu=[1024, 4096],
         multiple=8,
     ),
-    dtype=choices("of the whole model", ["fp32", "bf16"], ["fp32", "bf16"]),
+    dtype=choices("of the whole model", ["fp32", "bf16"]),
     autocast=choices(
         "further dtypes: of the products alone, by autocast; bf16 | fp16", ["bf16", "fp16"], ["bf16"], empty=True
     ),
