@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pandas as pd
@@ -15,7 +16,6 @@ from perfscribe.show import tables as t
 
 TABLES = SHOWN.tables
 NAME = "communication_accounting"
-NO_FIGURE = "no record"  # in the place of a step of a cell that has none
 LINE = ("quantity", "formula", "value", "unit")
 # Config key -> symbol of the formulas, what it is, unit.
 INPUTS = {
@@ -43,51 +43,28 @@ KINDS = {"GiB": "gib", "B": "bytes"}  # last part of a published step's metric b
 def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
     """The inputs; the steps of all parts. A row is one input or one step of a record."""
     made = records[NAME]
-    inputs = [replace(record, factors=record.factors | {"key": key}) for record in made for key in INPUTS]
-    columns = [
-        t.factor("key", "Config key"),
-        t.factor("symbol", "Symbol", lambda r: INPUTS[r.factors["key"]][0]),
-        t.factor("quantity", "Quantity", lambda r: INPUTS[r.factors["key"]][1]),
-        t.derived("value", "Value", lambda r: r.factors[r.factors["key"]], exact=True),
-        t.factor("unit", "Unit", lambda r: INPUTS[r.factors["key"]][2]),
+    inputs = [
+        replace(record, factors={**record.factors, "key": key, "symbol": symbol, "quantity": quantity, "unit": unit})
+        for record in made
+        for key, (symbol, quantity, unit) in INPUTS.items()
     ]
     note = f"Config keys stand below experiments.{NAME}."
-    return [t.make(TABLES[0], "What is given", inputs, columns, [note]), _steps(made)]
-
-
-def _steps(made: list[Record]) -> t.Table:
-    rows = [row for record in made for row in _rows(record)]
-    known = references.load(NAME)
-
-    def published(source: str) -> t.Column:
-        """What the source prints for a step, where its inputs are those of the record."""
-
-        def get(row: Record) -> Any:
-            metric = f"step_{KINDS.get(row.values.get('unit', ''), 'count')}"
-            return references.shown(known, source, metric, row.factors)
-
-        return t.quoted(f"published_{source}", source, get)
-
-    columns = [
-        *t.factors(part="Part", step="Step"),
-        *(t.value(name, name.capitalize(), exact=True) for name in LINE),
-        *map(published, SOURCES),
-    ]
-    return t.make(TABLES[1], "Steps of each part", rows, columns, [NOTE])
-
-
-def _rows(record: Record) -> list[Record]:
-    """The record as one row for each step; one row in all where it has none."""
-    if not record.series:
-        return [replace(record, factors=record.factors | {"part": NO_FIGURE, "step": NO_FIGURE})]
     return [
-        replace(
-            record,
-            factors=record.factors | {"part": step["part"], "step": step["name"]},
-            values={**step, "value": _rounded(record.values[step["name"]])},
-        )
-        for step in pd.DataFrame(record.series).to_dict("records")
+        t.make(TABLES[0], "What is given", inputs, GIVEN, [note]),
+        t.make(TABLES[1], "Steps of each part", t.expanded(made, ["part", "step"], _steps), STEPS, [NOTE]),
     ]
+
+
+GIVEN = [
+    *t.factors(key="Config key", symbol="Symbol", quantity="Quantity"),
+    t.derived("value", "Value", lambda record: record.factors[record.factors["key"]], exact=True),
+    t.factor("unit", "Unit"),
+]
+
+
+def _steps(record: Record) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    for step in pd.DataFrame(record.series).to_dict("records"):
+        yield step["part"], step["name"], {**step, "value": _rounded(record.values[step["name"]])}
 
 
 def _rounded(value: float | str) -> float | str:
@@ -95,3 +72,16 @@ def _rounded(value: float | str) -> float | str:
     if isinstance(value, str):
         return value
     return int(value) if value == int(value) else float(f"{value:.{DIGITS}g}")
+
+
+def _published(row: Record, source: str) -> Any:
+    """What the source prints for a step, where its inputs are those of the record."""
+    metric = f"step_{KINDS.get(row.values.get('unit', ''), 'count')}"
+    return references.shown(references.load(NAME), source, metric, row.factors)
+
+
+STEPS = [
+    *t.factors(part="Part", step="Step"),
+    *(t.value(name, name.capitalize(), exact=True) for name in LINE),
+    *(t.quoted(f"published_{source}", source, partial(_published, source=source)) for source in SOURCES),
+]
