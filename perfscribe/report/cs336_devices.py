@@ -146,10 +146,9 @@ class DistributedCommunicationSingleNode(Problem):
         """002's slowest rank, ms."""
         number, unit = message.split()
         size = int(number) * (1024 if unit == "GB" else 1)
-        ranks = references.find(
-            references.load("all_reduce"), "time_ms", backend=backend, world_size=int(world), size_mb=size
-        )
-        times = [one.value for one in ranks if one.source == "cs336-writeup-002" and one.value is not None]
+        levels: dict[str, references.Level] = {"backend": backend, "world_size": int(world), "size_mb": size}
+        ranks = references.find("all_reduce", "time_ms", references.OF_002, **levels)
+        times = [one.value for one in ranks if one.value is not None]
         return str(Figure(max(times))) if times else NOTHING
 
     def more_devices(self, said: str, one: Figure, other: Figure, few: str) -> str:

@@ -202,7 +202,7 @@ def ends(figures: Iterable[Figure]) -> tuple[Figure, Figure]:
 
 def printed(experiment: str, metric: str, source: str, **levels: str | int) -> str:
     """A published figure as its source prints it; a word in its place as code."""
-    found = [one for one in references.find(references.load(experiment), metric, **levels) if one.source == source]
+    found = references.find(experiment, metric, source, **levels)
     if not found:
         return NOTHING
     return found[0].text if found[0].value is not None else f"`{found[0].text}`"

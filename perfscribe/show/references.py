@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import cache
@@ -105,22 +105,13 @@ def load(experiment: str, folder: Path = FOLDER) -> list[Reference]:
     return references
 
 
-def find(references: Iterable[Reference], metric: str, **factors: Level) -> list[Reference]:
-    """References of the metric whose factors include all the given ones; 1 and 1.0 are the same level."""
+def find(experiment: str, metric: str, source: str = "", **factors: Level) -> list[Reference]:
+    """References of the metric whose factors include all the given ones; source: of one alone. 1 and 1.0 are equal."""
     return [
-        reference
-        for reference in references
-        if reference.metric == metric
-        and all(name in reference.factors and reference.factors[name] == level for name, level in factors.items())
+        one
+        for one in load(experiment)
+        if one.metric == metric and source in ("", one.source) and factors.items() <= one.factors.items()
     ]
-
-
-def of_source(
-    references: Iterable[Reference], source: str, metric: str, levels: Mapping[str, object]
-) -> Reference | None:
-    """The source's first figure of the metric, all of whose stated levels are among these; None where it has none."""
-    of_metric = (one for one in references if (one.source, one.metric) == (source, metric))
-    return next((one for one in of_metric if one.factors.items() <= levels.items()), None)
 
 
 def short(source: str) -> str:
@@ -128,10 +119,10 @@ def short(source: str) -> str:
     return source.removeprefix("cs336-writeup-")
 
 
-def shown(references: Iterable[Reference], source: str, metric: str, levels: Mapping[str, object]) -> float | str:
-    """The same as a table shows it; `none` where the source has none."""
-    found = of_source(references, source, metric, levels)
-    return "none" if found is None else found.shown
+def shown(experiment: str, source: str, metric: str, levels: Mapping[str, object]) -> float | str:
+    """The source's first figure of the metric, all of whose stated levels are among these; `none` where it has none."""
+    found = (one.shown for one in find(experiment, metric, source) if one.factors.items() <= levels.items())
+    return next(found, "none")
 
 
 def _reference(row: dict[str, str]) -> Reference:

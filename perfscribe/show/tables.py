@@ -236,12 +236,10 @@ def published(
     levels: Callable[[Record], Mapping[str, Any]] = lambda record: record.factors,
 ) -> Column:
     """The source's first published figure all of whose stated levels are the record's; `none` where it has none."""
-    known = [ref for ref in references.load(experiment) if (ref.source, ref.metric) == (source, metric)]
-
     return quoted(
         column or f"{metric}_{source}",
         title,
-        lambda record: references.shown(known, source, metric, levels(record)),
+        lambda record: references.shown(experiment, source, metric, levels(record)),
     )
 
 

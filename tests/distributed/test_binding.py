@@ -15,8 +15,7 @@ def test_bindings_in_all_their_forms_and_masks_as_the_write_up_prints_them():
     for text in ("--cpu-bind verbose,list:0-1:8,9:16,17:24,25", "--cpu-bind=mask_cpu:0x3,0x300,0x30000,0x3000000"):
         assert binding.parse_cpu_bind(text) == HOMEWORK
     assert binding.parse_cpu_bind("map_cpu:24,16,8,0") == binding.parse_cpu_bind("list:24:16:8:0")
-    published = references.load("rank_methods")
-    masks, cores = (references.find(published, name) for name in ("cpu_mask", "cpu_cores"))
+    masks, cores = (references.find("rank_methods", name) for name in ("cpu_mask", "cpu_cores"))
     assert [binding.mask(cores) for cores in HOMEWORK] == [one.text for one in masks]
     assert [binding.shown(cores) for cores in HOMEWORK] == [one.text for one in cores]
 

@@ -15,7 +15,6 @@ from perfscribe.records.records import Record
 from perfscribe.show import ceilings, references
 from perfscribe.show import figures as f
 from perfscribe.show import tables as t
-from perfscribe.show.references import Reference
 
 TABLES, FIGURES = SHOWN.tables, SHOWN.figures
 NAME = "all_reduce"
@@ -36,9 +35,7 @@ def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
     every = _once(records[NAME])
     grid = t.having(every, grid="sizes")
     nccl = _nccl(every)
-    known = references.load(NAME)
-    published = [_published_ms(source, known) for source in SOURCES]
-    timed = [*PLACE[1:], *TIMES, *nccl, *published, ceilings.slowest_link(records)]
+    timed = [*PLACE[1:], *TIMES, *nccl, *map(_published_ms, SOURCES), ceilings.slowest_link(records)]
     timed_over_sizes = [*PLACE, *TIMES, *nccl]
     return [
         t.make(TABLES[0], "All-reduce of fp32, by backend, processes and size", grid, timed, [RULES]),
@@ -123,15 +120,13 @@ def _nccl(records: Iterable[Record]) -> list[t.Column]:
     return t.only(lambda record: record.has(backend="nccl"), NO_NCCL, *t.exact(**NCCL))
 
 
-def _published_ms(source: str, known: Iterable[Reference]) -> t.Column:
+def _published_ms(source: str) -> t.Column:
     """Published times of the same processes and MB, the longest of its ranks where a source tells ranks apart."""
-    own = [
-        ref for ref in known if ref.source == source and not (ref.factors.get("collective") or ref.factors.get("nvls"))
-    ]
 
     def get(record: Record) -> Any:
         levels = {name: record.factors[name] for name in ("backend", "world_size", "size_mb")}
-        return max((ref.value for ref in references.find(own, "time_ms", **levels) if ref.value), default="none")
+        found = references.find(NAME, "time_ms", source, **levels)
+        return max((one.value for one in found if one.value), default="none")
 
     return t.quoted(f"published_{source}", f"{references.short(source)} (ms)", get)
 

@@ -37,7 +37,7 @@ def _published(metric: str) -> Callable[[Record], str]:
     """What the write-ups, which agree, print for the same dtype."""
 
     def get(record: Record) -> str:
-        found = references.find(references.load("autocast_dtypes"), metric, dtype=record.factors["dtype"])
+        found = references.find("autocast_dtypes", metric, dtype=record.factors["dtype"])
         return found[0].text.removeprefix("torch.") if found else "none"
 
     return get

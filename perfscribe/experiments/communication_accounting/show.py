@@ -77,7 +77,7 @@ def _rounded(value: float | str) -> float | str:
 def _published(row: Record, source: str) -> Any:
     """What the source prints for a step, where its inputs are those of the record."""
     metric = f"step_{KINDS.get(row.values.get('unit', ''), 'count')}"
-    return references.shown(references.load(NAME), source, metric, row.factors)
+    return references.shown(NAME, source, metric, row.factors)
 
 
 STEPS = [

@@ -140,29 +140,13 @@ def _single_passes(cells: Iterable[Record]) -> list[Record]:
     ]
 
 
-def _level(name: str, factor: str) -> t.Column:
-    """A factor under the name that write-ups give it."""
-    return t.factor(name, name, lambda record: record.factors[factor])
-
-
-def _sample(record: Record) -> str:
-    return PASSES[record.factors["pass_type"]]
-
-
 def _pass_columns(passes: Sequence[Record]) -> list[t.Column]:
     in_fp32 = against.base_of(passes, ["dtype"], dtype=REFERENCE)
 
-    def published(record: Record, source: str) -> Any:
-        return references.shown(references.load(PUBLISHED), source, _sample(record), record.factors)
-
-    def published_speedup(record: Record, source: str) -> Any:
-        found = None if record.has(dtype=REFERENCE) else speedup_of(source, record.factors, _sample(record))
-        return "none" if found is None else round(found, 2)
-
     return [
-        _level("model_size", "size"),
-        _level("precision", "dtype"),
-        _level("pass_type", "pass_type"),
+        t.factor("model_size", "model_size", lambda record: record.factors["size"]),
+        t.factor("precision", "precision", lambda record: record.factors["dtype"]),
+        t.factor("pass_type", "pass_type"),
         t.derived("avg_time_ms", "avg_time_ms", lambda r: t.summary(r, ONE_PASS).mean, spread="pass_ms_std"),
         t.std(ONE_PASS, "Std (ms)"),
         t.median(ONE_PASS, "Median (ms)", name="median_ms"),
@@ -173,25 +157,27 @@ def _pass_columns(passes: Sequence[Record]) -> list[t.Column]:
         *SETTING,
         t.factor("device", "Device"),
         *(
-            t.quoted(f"ms_{source}", f"{references.short(source)} (ms)", partial(published, source=source))
+            t.quoted(f"ms_{source}", f"{references.short(source)} (ms)", partial(_published, source))
             for source in SOURCES
         ),
         *(
-            t.quoted(f"speedup_{source}", f"{references.short(source)} (×)", partial(published_speedup, source=source))
+            t.quoted(f"speedup_{source}", f"{references.short(source)} (×)", partial(_published_speedup, source))
             for source in WITH_FP32
         ),
     ]
 
 
-def speedup_of(source: str, levels: Mapping[str, Any], sample: str) -> float | None:
-    """A source's time in fp32 over its time in the dtype; None where it lacks one of them."""
-    before, after = (
-        references.of_source(references.load(PUBLISHED), source, sample, {**levels, "dtype": one})
-        for one in (REFERENCE, levels["dtype"])
-    )
-    if before is None or after is None or before.value is None or after.value is None:
-        return None
-    return before.value / after.value
+def _published(source: str, record: Record, **others: Any) -> Any:
+    """The source's time of the pass, at these other levels where there are any."""
+    metric, levels = PASSES[record.factors["pass_type"]], {**record.factors, **others}
+    return references.shown(PUBLISHED, source, metric, levels)
+
+
+def _published_speedup(source: str, record: Record) -> Any:
+    """Its time in fp32 over that in the dtype, where it has both."""
+    before, after = _published(source, record, dtype=REFERENCE), _published(source, record)
+    told = not record.has(dtype=REFERENCE) and isinstance(before, float) and isinstance(after, float)
+    return round(before / after, 2) if told else "none"
 
 
 def figures(tables: Mapping[str, t.Table]) -> list[f.Figure]:

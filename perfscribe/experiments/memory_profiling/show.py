@@ -85,9 +85,8 @@ def _predicted_gib(record: Record) -> float:
 
 
 def _published(source: str, record: Record) -> Any:
-    known = references.load("memory_profiling")
     metrics = METRICS[record.factors["mode"]]
-    found = (references.shown(known, source, metric, record.factors) for metric in metrics)
+    found = (references.shown("memory_profiling", source, metric, record.factors) for metric in metrics)
     return next((one for one in found if one != "none"), "none")
 
 

@@ -97,7 +97,7 @@ def _published_mask(record: Record, rank: Any) -> str:
     """The mask that a write-up's launcher reported; none for other bindings."""
     if not record.has(machine=POLARIS, cpu_bind=HOMEWORK_BINDING):
         return "none"
-    found = references.find(references.load(NAME), "cpu_mask", rank=rank)
+    found = references.find(NAME, "cpu_mask", rank=rank)
     return found[0].text if found else "none"
 
 
