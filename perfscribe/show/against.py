@@ -37,13 +37,17 @@ def ratio(
     title: str,
     base: Callable[[Record], Record | None],
     missing: str,
-    get: Callable[[Record], float],
+    get: Callable[[Record], float] | None = None,
     sample: str = "",
 ) -> t.Column:
-    """A figure over the base's, no finer than that sample of both spreads; missing: the text where there is no base."""
+    """A figure over the base's, no finer than that sample of both spreads; missing: the text where there is no base.
+
+    get: by default the sample's median.
+    """
 
     def over(record: Record, other: Record) -> float:
-        return float(get(record) / get(other))
+        own, of_base = (get(one) if get else t.summary(one, sample).median for one in (record, other))
+        return float(own / of_base)
 
     def spread(record: Record, other: Record) -> float | str:
         both = (t.summary(one, sample) for one in (record, other))

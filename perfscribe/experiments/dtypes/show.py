@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
 
-from perfscribe.experiments import epoch_columns as columns
+from perfscribe.experiments import epoch_columns
 from perfscribe.experiments.dtypes.levels import SHOWN
 from perfscribe.records.records import Record
 from perfscribe.show import against
@@ -29,33 +29,25 @@ CAPTION = (
 def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
     """As asked, each dtype against fp32."""
     cells = records["dtypes"]
-    title = "Training by data type, target length and width"
-    return [t.make(SHOWN.tables[0], title, cells, _columns(cells), NOTES)]
-
-
-def _columns(cells: Sequence[Record]) -> list[t.Column]:
     fp32 = against.base_of(cells, ("dtype",), dtype="fp32")
-
-    def time(record: Record) -> float:
-        return t.summary(record, "epoch_s").median
-
-    def peak(record: Record) -> float:
-        return float(record.values["peak_allocated_bytes"])
-
-    return [
+    columns = [
         *t.factors(device="Device", d_model="Features (d_model)", target_length="Target length", dtype="Data type"),
         *t.factors(samples="Samples", epochs="Epochs"),
-        columns.TOTAL,
-        *columns.LATER_EPOCHS,
-        against.ratio("time_ratio", "Time against fp32 (×)", fp32, NO_BASE, time, "epoch_s"),
+        epoch_columns.TOTAL,
+        *epoch_columns.LATER_EPOCHS,
+        against.ratio("time_ratio", "Time against fp32 (×)", fp32, NO_BASE, sample="epoch_s"),
         against.apart("epochs_apart", "Its later epochs", fp32, NO_BASE, "epoch_s"),
-        columns.PEAK_GIB,
-        against.ratio("memory_ratio", "Peak memory against fp32 (×)", fp32, NO_BASE, peak),
+        epoch_columns.PEAK_GIB,
+        against.ratio(
+            "memory_ratio", "Peak memory against fp32 (×)", fp32, NO_BASE, lambda r: r.values["peak_allocated_bytes"]
+        ),
         t.value("final_loss", "Final loss"),
         t.value("skipped_steps", "Skipped steps", exact=True),
         t.timer("epoch_s"),
         *t.settings("batch"),
     ]
+    title = "Training by data type, target length and width"
+    return [t.make(SHOWN.tables[0], title, cells, columns, NOTES)]
 
 
 def figures(tables: Mapping[str, t.Table]) -> list[f.Figure]:

@@ -50,17 +50,9 @@ def _ordered(cells: list[Record]) -> list[Record]:
     return [record for group in groups.values() for record in sorted(group, key=place)]
 
 
-def _epoch_s(record: Record) -> float:
-    return t.summary(record, "epoch_s").median
-
-
 def _chunks(cells: Sequence[Record]) -> list[t.Column]:
     """Of the table of chunk shape by compression."""
     plain = against.base_of(cells, OWN, chunk="contiguous", compression="none")
-
-    def read_ms(record: Record) -> float:
-        return t.summary(record, "read_ms").median
-
     return [
         *FILE,
         t.value("size_bytes", "File (MiB)", 1 / t.MIB, "size_mib"),
@@ -69,7 +61,7 @@ def _chunks(cells: Sequence[Record]) -> list[t.Column]:
         t.value("chunk_bytes_per_sample", "In them, inflated: computed (KiB)", 1 / KIB, "chunk_kib"),
         t.value("read_bytes_per_sample", "Read from the file: counted (KiB)", 1 / KIB, "read_kib"),
         *t.timed("read_ms", "A random sample (ms)", "n"),
-        against.ratio("ratio", "Against contiguous (×)", plain, "contiguous not measured", read_ms, "read_ms"),
+        against.ratio("ratio", "Against contiguous (×)", plain, "contiguous not measured", sample="read_ms"),
     ]
 
 
@@ -83,5 +75,5 @@ LOADER = [
     *FILE,
     *t.factors(reader="Inflated by", workers="Workers", threads="Threads", epoch_samples="Samples", batch="Batch"),
     *t.timed("epoch_s", "Loader wait, an epoch (s)", "n"),
-    against.ratio("ratio", "Against one process and thread (×)", _alone, BASE, _epoch_s, "epoch_s"),
+    against.ratio("ratio", "Against one process and thread (×)", _alone, BASE, sample="epoch_s"),
 ]
