@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from math import ceil
 from pathlib import Path
@@ -81,10 +81,8 @@ def rounds(*rows: Row | None) -> str:
     return f"median ± half the range of {from_to(counts[0], counts[-1])} rounds"
 
 
-def trained(row: Row | None, rows: Sequence[Row]) -> str:
+def trained(row: Row, rows: Sequence[Row]) -> str:
     """Precision, batch and so on of a training. rows: all of its table's."""
-    if row is None:
-        return rounds(row)
     batch = f"{row['dtype'].upper()}, batch {row['batch_size']}, accumulation {row['grad_acc']}"
     clock = "Trainer's clock" if row["loop"] == "trainer" else "host clock"
     labels = "" if row["labels"] == "answer" else ", the scripts' labels"
@@ -94,14 +92,6 @@ def trained(row: Row | None, rows: Sequence[Row]) -> str:
 def weights(row: Row | None) -> str:
     """That a model begins with random weights, where the run says so."""
     return ", random weights" if entry(row, "weights") == RANDOM else ""
-
-
-def fewer(site: Site, first: Row | None, rows: Mapping[int, Row | None]) -> str:
-    """What fewer ranks give where that is less than one of them gives. rows: by number of ranks."""
-    one = figure(first, DEFAULT)
-    found = {n: figure(row, DEFAULT) for n, row in rows.items()}
-    slower = {n: rate for n, rate in found.items() if rate.value < one.value and not rate.within_noise(one)}
-    return "".join(f", {site.ranks(n)} {rate.over(one)}x" for n, rate in slower.items())
 
 
 def pace(rate: Figure, plain: Figure) -> str:
@@ -472,6 +462,7 @@ class Scaling(Problem):
     def scaling(self, what: str, lines: Sequence[Line], *notes: str) -> Table:
         """The table. lines: labels and the source's rows. A mark that all measured rows share is in its title."""
         measured = [row for _, row in lines if ok(row)]
+        any_row = next(filter(None, [self.first, *measured, *(row for _, row in lines)]), None)
         found = [self.mark(row) for row in measured]
         common = "".join(one for one in "†‡" if found and all(one in marks for marks in found))
         rows = []
@@ -483,7 +474,7 @@ class Scaling(Problem):
         nodes = ON_ONE_HOST if "†" in "".join(found) else ""
         return Table(
             f"{what}{common}.",
-            f"{self.setup(measured)}{self.site.machines(measured)}{nodes}{other}.",
+            f"{self.setup(any_row, measured)}{self.site.machines(measured)}{nodes}{other}." if any_row else "",
             ["Setup", "Total GPUs", *self.columns],
             rows,
             *notes,
@@ -497,8 +488,15 @@ class Scaling(Problem):
         """Words for a gain over one rank that its rounds do not decide."""
         return " (within noise)" * figure(self.first, DEFAULT).within_noise(figure(row, DEFAULT))
 
-    def setup(self, rows: Sequence[Row]) -> str:
-        """What stands behind the title."""
+    def fewer(self, trained: Callable[[int], Row | None]) -> str:
+        """What fewer ranks than most give, where that is less than one of them gives."""
+        one = figure(self.first, DEFAULT)
+        found = {n: figure(trained(n), DEFAULT) for n in self.counts if 1 < n < self.world}
+        slower = {n: rate for n, rate in found.items() if rate.value < one.value and not rate.within_noise(one)}
+        return "".join(f", {self.site.ranks(n)} {rate.over(one)}x" for n, rate in slower.items())
+
+    def setup(self, row: Row, rows: Sequence[Row]) -> str:
+        """What stands behind the title. row: of one rank, or any; rows: those that are ok."""
         return ""
 
     def mark(self, row: Row | None) -> str:
@@ -544,9 +542,8 @@ class OfBloom(Scaling):
         scale = figure(row, of).of(figure(row, column).value, figure(self.first, of))
         return Cell(f"{scale}{mark}") if scale and of != column else super().cell(row, column, mark)
 
-    def setup(self, rows: Sequence[Row]) -> str:
+    def setup(self, row: Row, rows: Sequence[Row]) -> str:
         """What stands behind the title."""
-        row = self.first or next(iter(rows), None)
         model = entry(row, "model_name", "bloom-560m").split("/")[-1]
         memory = "; memory: mean of all in use, not torch's peak" if self.site.gpu else ""
         scales = "scale factors: against the first measured of the same wrapping"
@@ -584,14 +581,13 @@ class MultiGpu(OfBloom):
         (how, gain, noise), *others = gains
         on = self.site.ranks(self.world)
         way = f"{how.capitalize()}, " if how else ""
-        on_fewer = {n: self.of(n, how) for n in self.counts if 1 < n < self.world}
         rest = "".join(f", {name} {other}x{unsure}" for name, other, unsure in others if name != "tuned")
         tuned = figure(self.of(self.world, "tuned"), STEPPING).over(figure(self.of(1, "tuned"), STEPPING))
         before, after = (figure(row, "avg_mem_total_gb") for row in (self.first, rows[how]))
         falls = "falls" if after.value < before.value else "grows"
         yield Answer(
             f"{way}{on} give {gain}x the samples/s of {self.alone}{noise}{rest}"
-            f"{fewer(self.site, self.first, on_fewer)}{f'; tuned, {tuned}x one tuned GPU' if tuned else ''}{odd}.",
+            f"{self.fewer(lambda n: self.of(n, how))}{f'; tuned, {tuned}x one tuned GPU' if tuned else ''}{odd}.",
             f"{way}memory in use {falls} from {before} to {after} GB{odd}.",
         )
         if site.gpu:
@@ -642,13 +638,13 @@ class MultiGpu(OfBloom):
         columns = {DEFAULT: STEPPING, "avg_mem_total_gb": "avg_mem_total_gb"}
         return super().cell(row, columns[column], mark) if column in columns else NO_SUCH_THING
 
-    def setup(self, rows: Sequence[Row]) -> str:
+    def setup(self, row: Row, rows: Sequence[Row]) -> str:
         """What stands behind the title, and how the tuned row is trained."""
-        row = self.of(self.world, "tuned")
-        if not ok(row):
-            return super().setup(rows)
-        low = f"{row['dtype'].upper()}, compiled, {row['batch']} rows per GPU"
-        return f"{super().setup(rows)}; tuned: {low}, {row['step_ms_n']} steps timed alone, against one GPU, tuned"
+        usual, tuned = super().setup(row, rows), self.of(self.world, "tuned")
+        if not ok(tuned):
+            return usual
+        low = f"{tuned['dtype'].upper()}, compiled, {tuned['batch']} rows per GPU"
+        return f"{usual}; tuned: {low}, {tuned['step_ms_n']} steps timed alone, against one GPU, tuned"
 
     def of(self, world: int, how: str) -> Row | None:
         """A training on several ranks."""
@@ -685,13 +681,11 @@ class OfCustom(Scaling):
     columns, what = CUSTOM, "Custom model"
     accumulation = "4"
 
-    def setup(self, rows: Sequence[Row]) -> str:
+    def setup(self, row: Row, rows: Sequence[Row]) -> str:
         """What stands behind the title."""
-        row = self.first or next(iter(rows), None)
-        whose = "Trainer's" + " formula for the" * (entry(row, "loop", "trainer") != "trainer")
-        epochs = f", {so_many(row['num_epochs'], 'epoch')}" if row else ""
-        sizes = f"{row['num_layers']} layers, d {row['hidden_size']}, " if row else ""
-        return f"{sizes}{trained(row, rows)}{epochs}; {CLOCKS.format(whose)}; {losses(row)}"
+        whose = "Trainer's" + " formula for the" * (row["loop"] != "trainer")
+        sizes, epochs = f"{row['num_layers']} layers, d {row['hidden_size']}", so_many(row["num_epochs"], "epoch")
+        return f"{sizes}, {trained(row, rows)}, {epochs}; {CLOCKS.format(whose)}; {losses(row)}"
 
     def unlike(self, row: Row) -> list[str]:
         """In parameters, accumulation and units."""
@@ -739,7 +733,7 @@ class CustomMultiGpu(OfCustom):
         site, gpu, on = self.site, self.site.gpu, self.site.ranks(self.world)
         gain = figure(last, DEFAULT).over(figure(first, DEFAULT))
         tuned, one = (figure(self.loop("tuned", n), STEPPING) for n in (self.world, 1))
-        loop = fewer(site, first, {n: given(site, self.table, n) for n in self.counts if 1 < n < self.world})
+        loop = self.fewer(lambda n: given(site, self.table, n))
         loop += f"{odd}; our tuned loop, by steps alone, gives {tuned.over(one)}x its rate on one‡" if gpu else ""
         yield Answer(f"{on} give {gain}x the samples/s of {self.alone}{self.noise(last)}{loop}.")
         if gpu:
@@ -931,7 +925,7 @@ class Defects(Problem):
     heading = "What the scripts do otherwise than the text"
 
     def parts(self) -> Iterator[Part]:
-        """Each defect with what the site's tables show of it, or a link; links alone are no measurement.
+        """Each defect with what the site's tables show of it, or a link.
 
         Where a site's figures do not show it, the text of what was seen is empty.
         """
@@ -943,8 +937,6 @@ class Defects(Problem):
             link = f"[{Path(name).stem}](../../{name})" if name.endswith(".md") else ""
             text = link or found[name.removeprefix("fsdp.")]
             seen.append(word(said(text)) if text else NO_SUCH_THING)
-        filled = any(cell.filled for cell in seen if "](" not in cell.text)
-        seen = [cell if filled or not cell.filled else Cell(cell.text, filled=False) for cell in seen]
         yield Table(
             "Where the scripts differ from the text.",
             "Seen here: figures of this report's tables, or computed.",
