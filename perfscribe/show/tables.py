@@ -335,14 +335,14 @@ def _is_blank(found: Any) -> bool:
 
 
 def _figure_before_failure(record: Record, column: Column) -> Any:
-    """The column's figure where the cell had it before it failed; None where not, and of a cell that never started."""
+    """The column's figure where the cell had it before it failed; else, as where it never started, its status."""
     if record.values.get("before_start") or not (record.samples or record.values):
-        return None
+        return record.status
     try:
         found = column.get(record)
     except (KeyError, TypeError):
-        return None
-    return None if _is_blank(found) or found == NOT_RECORDED else found
+        return record.status
+    return record.status if _is_blank(found) or found == NOT_RECORDED else found
 
 
 def _row(record: Record, columns: Sequence[Column]) -> dict[str, Any]:
@@ -360,7 +360,7 @@ def _row(record: Record, columns: Sequence[Column]) -> dict[str, Any]:
         "flags": "; ".join(record.flags),
         "environment": "+".join(record.environments),
     }
-    return {name: " ".join(cell.split()) if isinstance(cell, str) else cell for name, cell in row.items()}
+    return {name: (" ".join(cell.split()) or NOTHING) if isinstance(cell, str) else cell for name, cell in row.items()}
 
 
 def make(
@@ -410,23 +410,10 @@ def _unshown_spreads(columns: Sequence[Column]) -> list[Column]:
     return list(spreads.values())
 
 
-def _filled(table: Table) -> pd.DataFrame:
-    """The frame as the CSV holds it: the status in place of figures that a row lacks, nothing blank."""
-    frame = table.frame.copy()
-    lacking = frame["status"] != "ok"
-    for column in table.columns:
-        if column.kind in ("figure", "unshown"):
-            absent = lacking & frame[column.name].isna()
-            frame.loc[absent, column.name] = frame.loc[absent, "status"]
-    for name in ROW_COLUMNS[1:]:
-        frame.loc[frame[name] == "", name] = NOTHING
-    return frame
-
-
 def write(table: Table, folder: Path) -> None:
     """The table as <id>.csv (figures unrounded) and its description as <id>.json."""
     text = io.StringIO()
-    _filled(table).to_csv(text, index=False, lineterminator="\n")
+    table.frame.to_csv(text, index=False, lineterminator="\n")
     files.write_text(folder / f"{table.id}.csv", text.getvalue())
     description = {
         "title": table.title,

@@ -138,4 +138,4 @@ def test_a_failed_cell_shows_what_it_measured_before(tmp_path: Path) -> None:
     assert t.make("a.b", "T", [partly], columns()).ok.empty, "findings leave it out"
     early = record("unsupported", values={"before_start": True})
     computed = t.derived("double", "Double", lambda one: 2 * one.factors["seq_len"])
-    assert list(t.make("a.b", "T", [record(), early], [computed]).frame["double"]) == [128, None]
+    assert list(t.make("a.b", "T", [record(), early], [computed]).frame["double"]) == [128, early.status]
