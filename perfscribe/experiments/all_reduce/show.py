@@ -78,11 +78,6 @@ def _way(record: Record) -> str:
     return f"NCCL's choice ({record.values.get('connections', t.NOT_RECORDED)})" if record.ok else "NCCL's choice"
 
 
-def _asked_bytes(record: Record) -> int:
-    """What is sent is cut to what divides evenly among ranks."""
-    return size_bytes(record.factors["size_mb"], record.factors["megabyte"])
-
-
 def _on_host(record: Record) -> Summary:
     """By the host's clock, which alone compares backends."""
     return t.summary(record, "host_ms" if "host_ms" in record.samples else "time_ms")
@@ -103,7 +98,8 @@ PLACE = [
     t.factor("transport", "Transport", _way),
     t.factor("world_size", "Processes"),
     t.factor("message", "Message", message),
-    t.factor("size_bytes", "Message (B)", _asked_bytes),
+    # As asked: what is sent is cut to what divides evenly among ranks.
+    t.factor("size_bytes", "Message (B)", lambda r: size_bytes(r.factors["size_mb"], r.factors["megabyte"])),
 ]
 TIMES = [
     *t.timed("time_ms", "Time (ms)", "Calls"),

@@ -299,8 +299,8 @@ def figures(tables: Mapping[str, t.Table]) -> list[f.Figure]:
 def _draw_forward(canvas: Any, rows: pd.DataFrame) -> None:
     """One bar a cell: busy, waiting for a launch, other idle time, the ends; the host clock's time as a mark."""
     axes = canvas.subplots()
-    if "fp32" in set(rows["dtype"]):  # the homework's; cells of another precision are not to be mixed with these
-        rows = rows[rows["dtype"] == "fp32"]
+    # The homework's fp32 where there is any: cells of several precisions are not to be mixed.
+    rows = rows[rows["dtype"] == ("fp32" if "fp32" in set(rows["dtype"]) else rows["dtype"].iloc[0])]
 
     def figure(column: str) -> pd.Series:
         """0 where a text says why there is none."""
@@ -326,12 +326,7 @@ def _draw_forward(canvas: Any, rows: pd.DataFrame) -> None:
     top = 1.12 * max(100.0, host.max())
     for place, milliseconds in enumerate(figure("forward_range_ms")):
         axes.text(place, top * 0.985, format_figure(milliseconds), ha="center", va="top", fontsize=5.5)
-    usual = rows["dtype"].mode().iloc[0]
-    labels = [
-        f"{size} {seq_len}" + ("" if dtype == usual else f" {dtype}")
-        for size, seq_len, dtype in zip(rows["size"], rows["seq_len"], rows["dtype"], strict=True)
-    ]
-    axes.set_xticks(places, labels, rotation=90, fontsize=6)
+    axes.set_xticks(places, rows["size"] + " " + rows["seq_len"].astype(str), rotation=90, fontsize=6)
     axes.set_xlim(-0.6, len(rows) - 0.4)
     axes.grid(axis="x", visible=False)
     axes.set_ylim(0, top)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from statistics import median
 from typing import Any
 
@@ -63,11 +63,12 @@ ACCUMULATION_NOTES = (
 def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
     """Speed, state and traffic by plan; wrapping; a world of one; summed gradients."""
     cells = records["strategies"]
-    grid, sums = (t.having(cells, part=part) for part in (GRID, ACCUMULATION))
+    grid, sums, interleaved = (t.having(cells, part=part) for part in (GRID, ACCUMULATION, WRAPPING))
     one = t.having(grid, world_size=1)
+    variants = [_variant(cell, named) for cell in interleaved for named in from_level(cell.factors["variants"])]
     return [
         t.make(TABLES[0], "Sharding strategies", grid, PLANS, NOTES),
-        t.make(TABLES[1], "Wrapping and prefetching", wrapped(cells), VARIANTS, WRAPPING_NOTES),
+        t.make(TABLES[1], "Wrapping and prefetching", variants, VARIANTS, WRAPPING_NOTES),
         t.make(TABLES[2], "A world of one", one, WORLD_OF_ONE, ONE_NOTES),
         t.make(TABLES[3], "Gradients of micro-batches", sums, SUMS, ACCUMULATION_NOTES),
     ]
@@ -76,13 +77,8 @@ def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
 # --- variants of wrapping and prefetching, which take turns -----------------------------------------------------
 
 
-def wrapped(records: Iterable[Record]) -> list[Record]:
-    """A row for each variant of wrapping and prefetching, with its own samples and its ratio to the usual one."""
-    cells = t.having(records, part=WRAPPING)
-    return [_variant(record, one) for record in cells for one in from_level(record.factors["variants"])]
-
-
 def _variant(record: Record, variant: dict[str, str]) -> Record:
+    """A row of a variant of wrapping and prefetching, with its own samples and its ratio to the usual one."""
     row, own = t.of_variant(record, key_of(variant), **variant), f"{key_of(variant)}_step_ms"
     if own in record.samples:
         row.samples["step_ms"] = _by_turns(record, own)
@@ -129,11 +125,6 @@ def _samples_per_s(record: Record) -> float:
     return float(1e3 * factors["world_size"] * factors["batch"] / t.summary(record, "step_ms").median)
 
 
-def _times(count: str) -> list[t.Column]:
-    """Samples a second and the step that they come from; count: what the number of samples is called."""
-    return [RATE, *t.timed("step_ms", "Step (ms)", count)]
-
-
 def _predicted(name: str, title: str, of: Callable[[Load], float], scale: float = t.GIB) -> t.Column:
     """From the unwrapped model's parameters and the plan."""
     return t.derived(name, title, lambda record: of(load(record)) / scale)
@@ -159,7 +150,8 @@ ASKED = [
 ]
 PLANS = [
     *ASKED,
-    *_times("n"),
+    RATE,
+    *t.timed("step_ms", "Step (ms)", "n"),
     t.gib("peak_allocated", "Peak allocated"),
     _predicted(
         "state_predicted_gib", "State a rank, predicted (GiB)", lambda load: sum(fsdp_memory.state_bytes(load).values())
@@ -175,7 +167,8 @@ VARIANTS = [
     t.named("wrapping", "Wrapping", WRAPPINGS),
     t.named("prefetch", "Prefetch", PREFETCHES),
     t.value("units", "Units", column="applied_units", exact=True),
-    *_times("Turns"),
+    RATE,
+    *t.timed("step_ms", "Step (ms)", "Turns"),
     t.rounded("ratio", "Time over per block, implicit (×)"),
     *t.exact(interval="95 % interval", verdict="It is"),
     t.gib("peak_allocated", "Peak allocated"),
