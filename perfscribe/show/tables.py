@@ -299,6 +299,11 @@ def first_ok(records: Iterable[Record], key: Callable[[Record], Any]) -> dict[An
     return {name: next((record for record in group if record.ok), group[0]) for name, group in groups}
 
 
+def row_of(cell: Record, values: dict[str, Any], **factors: Any) -> Record:
+    """A row of a cell with these values alone."""
+    return replace(cell, factors={**cell.factors, **factors}, samples={}, values=values)
+
+
 def expanded(
     cells: Iterable[Record], names: Sequence[str], rows: Callable[[Record], Iterable[tuple[Any, ...]]]
 ) -> list[Record]:
@@ -308,7 +313,7 @@ def expanded(
     """
     absent: tuple[Any, ...] = (*["all"] * len(names), {})
     return [
-        replace(cell, factors={**cell.factors, **dict(zip(names, levels, strict=True))}, samples={}, values=values)
+        row_of(cell, values, **dict(zip(names, levels, strict=True)))
         for cell in cells
         for *levels, values in (rows(cell) if cell.ok else [absent])
     ]

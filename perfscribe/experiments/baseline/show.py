@@ -26,15 +26,17 @@ WAYS = {  # to label, and who does
 def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
     """Of each model evaluations and answers; then ways to label, and trainings."""
     cells, found = records["baseline"], []
+    first_round = [replace(cell, ranges={}, rounds=1) for cell in cells]  # whose losses and answers are told
     for model, (table, name) in MODELS.items():
-        own = t.having(cells, model=model)
+        own = t.having(first_round, model=model)
+        evaluated = t.expanded(own, ["epoch"], _evaluations)
         found += [
-            t.make(f"{table}_losses", f"{name}: losses at every evaluation", evaluations(own), LOSSES, LOSS_NOTES),
+            t.make(f"{table}_losses", f"{name}: losses at every evaluation", evaluated, LOSSES, LOSS_NOTES),
             t.make(f"{table}_answers", f"{name}: answers before and after training", answered(own), ANSWERS, SCORED),
         ]
     return [
         *found,
-        t.make("fsdp.labels", "What each way to label trains", labelled(cells), LABELLED, LABEL_NOTES),
+        t.make("fsdp.labels", "What each way to label trains", labelled(first_round), LABELLED, LABEL_NOTES),
         t.make("fsdp.single_runs", "Trainings on one device", cells, RUNS, RUN_NOTES),
     ]
 
@@ -42,13 +44,6 @@ def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
 def figures(tables: Mapping[str, t.Table]) -> list[f.Figure]:
     """Losses over epochs."""
     return [f.Figure(name, CAPTION, f.of(tables[name].ok, _draw)) for name in SHOWN.figures]
-
-
-def _named(record: Record, values: dict[str, Any], **more: Any) -> Record:
-    """A row with these values alone, under the factors that the tables of a model show."""
-    own = {"model_name": _model_name(record), "device": record.factors["device"], "dtype": _dtype(record)}
-    factors = {**own, "labels": record.factors["labels"], **more}
-    return replace(record, factors=factors, values=values, samples={}, warmup={}, series={}, ranges={}, rounds=1)
 
 
 def _model_name(record: Record) -> str:
@@ -61,7 +56,7 @@ def _dtype(record: Record) -> str:
     return "fp16" if record.factors["fp16"] else "bf16" if record.factors["bf16"] else "fp32"
 
 
-MODEL = [t.factor("model_name", "Model"), t.factor("device", "Device"), t.factor("dtype", "Dtype")]
+MODEL = [t.factor("model_name", "Model", _model_name), t.factor("device", "Device"), t.factor("dtype", "Dtype", _dtype)]
 
 # --- losses -----------------------------------------------------------------------------------------------------
 
@@ -80,13 +75,8 @@ DRAWN = {"train_loss": ("training", "--"), "eval_loss": ("evaluation", "-")}
 NAMES = {"answer": "answer", "source": "the workshop's labels"}
 
 
-def evaluations(records: Iterable[Record]) -> list[Record]:
-    """A row an evaluation, with what was trained since the one before; a cell without figures stays one row."""
-    rows = t.expanded(records, ["epoch"], _evaluations)
-    return [_named(row, row.values, epoch=row.factors["epoch"]) for row in rows]
-
-
 def _evaluations(record: Record) -> Iterator[tuple[float, dict[str, Any]]]:
+    """Of each evaluation, with what was trained since the one before."""
     held, before = record.series, 0
     for place, epoch in enumerate(held["eval_epoch"]):
         step = held["eval_step"][place]
@@ -151,7 +141,7 @@ def answered(records: Iterable[Record]) -> list[Record]:
                 values = {name: record.values[f"{when}_{name}"] for name in SCORES}
                 values |= {name: record.values[name] for name in (IDENTICAL, "weights")}
                 values["questions"] = record.factors["eval_size"]
-            rows.append(_named(record, values, training=when))
+            rows.append(t.row_of(record, values, training=when))
     return rows
 
 
@@ -170,12 +160,8 @@ LABEL_NOTES = (
 def labelled(records: Sequence[Record]) -> list[Record]:
     """A row a way to label, counted on the rows that a setting trains on; all cells of it share these."""
     first = t.first_ok(records, lambda record: (record.factors["train_size"], record.factors["max_length"]))
-    rows = []
-    for (train_size, max_length), record in first.items():
-        for way, who in WAYS.items():
-            factors = {"train_size": train_size, "max_length": max_length, "way": way, "used_by": who}
-            rows.append(replace(_named(record, t.of_variant(record, way).values), factors=factors))
-    return rows
+    ways = [(record, way) for record in first.values() for way in WAYS]
+    return [t.row_of(record, t.of_variant(record, way).values, way=way, used_by=WAYS[way]) for record, way in ways]
 
 
 def _all_steps_s(record: Record) -> float:
@@ -191,9 +177,7 @@ def _eval_samples_per_s(record: Record) -> float | str:
 
 
 RUNS = [
-    t.factor("model_name", "Model", _model_name),
-    t.factor("device", "Device"),
-    t.factor("dtype", "Dtype", _dtype),
+    *MODEL,
     *t.factors(labels="Labels", rows="Rows"),
     *t.exact(weights="Weights", steps_per_epoch="Steps an epoch"),
     t.value("train_runtime_s", "Run time, Trainer's (s)"),

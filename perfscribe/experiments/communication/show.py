@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from statistics import median
 from typing import Any
 
@@ -81,7 +80,7 @@ def metrics(records: Iterable[Record]) -> list[Record]:
 
 
 def _metric(record: Record, metric: str) -> Record:
-    row = replace(record, factors={**record.factors, "metric": metric}, samples={}, values={})
+    row = t.row_of(record, {}, metric=metric)
     if record.ok:
         across, within = (_series(record, placement)[metric] for placement in BOTH)
         for name, of in ((INTER, across), (INTRA, within)):
@@ -197,7 +196,7 @@ def _trainings(records: Iterable[Record]) -> list[Record]:
 
 
 def _training(record: Record, name: str) -> Record:
-    row = replace(record, factors={**record.factors, "profiled": TRAININGS[name]}, samples={}, values={})
+    row = t.row_of(record, {}, profiled=TRAININGS[name])
     if record.ok:
         row.samples = {"train_s": record.samples[f"{name}_train_s"]}
         row.timers = {"train_s": record.timers.get(f"{name}_train_s", "host clock")}

@@ -151,8 +151,8 @@ def spans(row: Record) -> list[Record]:
     lanes = zip(*(row.series.get(name, []) for name in ("lane", "start_ns", "ns")), strict=True)
     for number, (lane, start, length) in enumerate(lanes):
         times = {"start_ms": start / 1e6, "duration_ms": length / 1e6, "step_ms": row.values["traced_step_ms"]}
-        found.append(replace(row, factors={**row.factors, "lane": lane, "span": number}, samples={}, values=times))
-    return found or [replace(row, factors={**row.factors, "lane": "all", "span": 0}, samples={}, values={})]
+        found.append(t.row_of(row, times, lane=lane, span=number))
+    return found or [t.row_of(row, {}, lane="all", span=0)]
 
 
 def overhead(cell: Sequence[Record]) -> list[Record]:
