@@ -192,22 +192,14 @@ RANK_COLUMNS = [
 
 def _trainings(records: Iterable[Record]) -> list[Record]:
     """One record a single-rank cell and way to train."""
-    return [_training(record, name) for record in t.having(records, part="profiler") for name in TRAININGS]
-
-
-def _training(record: Record, name: str) -> Record:
-    row = t.row_of(record, {}, profiled=TRAININGS[name])
-    if record.ok:
-        row.samples = {"train_s": record.samples[f"{name}_train_s"]}
-        row.timers = {"train_s": record.timers.get(f"{name}_train_s", "host clock")}
-        row.values = {"epoch_s": median(turns(row, "train_s")) / record.factors["epochs"]}
-    return row
+    cells = t.having(records, part="profiler")
+    return [t.of_variant(cell, name, profiled=said) for cell in cells for name, said in TRAININGS.items()]
 
 
 TRAINING_COLUMNS = [
     *t.factors(backend="Backend", epochs="Epochs", training_steps="Steps", profiled="Profiled"),
     *t.timed("train_s", "Training (s)"),
-    t.value("epoch_s", "An epoch of it (s)"),
+    t.derived("epoch_s", "An epoch of it (s)", lambda r: median(turns(r, "train_s")) / r.factors["epochs"]),
     t.count("train_s"),
     t.timer("train_s"),
 ]
