@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from perfscribe.analytic.peaks import GB, PCIE, peak_bandwidth, peak_flops
@@ -17,6 +18,13 @@ from perfscribe.show.ceilings import TERA, bytes_per_s, product_flop_per_s, quic
 
 TABLES = SHOWN.tables
 HOST = "cpu"
+NOT_PRINTED = ("not known", "none held")
+WORKS = {
+    MEMORY: "{operation} in memory",
+    LINK: "GPU {source_gpu} to GPU {target_gpu}",
+    TRANSFER: "{operation}, {host_memory}",
+    DISK: "disk, {operation}",
+}
 PRODUCTS_NOTE = (
     "Square products of random normal matrices, compared with float64 before they are timed. Timed by CUDA graph "
     "replay with L2 flushed; on a CPU by the host clock."
@@ -36,16 +44,6 @@ def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
         t.make(TABLES[1], "Bandwidths", others, BANDWIDTHS, [BANDWIDTHS_NOTE]),
         roofline.table(TABLES[2], records),
     ]
-
-
-def _work(record: Record) -> str:
-    of = record.factors
-    return {
-        MEMORY: "{operation} in memory",
-        LINK: "GPU {source_gpu} to GPU {target_gpu}",
-        TRANSFER: "{operation}, {host_memory}",
-        DISK: "disk, {operation}",
-    }[of["workload"]].format(**of)
 
 
 def _device(record: Record) -> str:
@@ -68,45 +66,37 @@ def _way(record: Record) -> str:
     return str(found) if found else "its memory" if record.factors["workload"] == MEMORY else "the PCIe slot"
 
 
+def _percent(get: Callable[[Record], Any], record: Record) -> Any:
+    """A rate, or its spread, in percent of what the data sheet says."""
+    printed, rate = _printed(record)[0], get(record)
+    return printed if isinstance(printed, str) else rate if isinstance(rate, str) else 100 * rate / printed
+
+
 def _against_sheet(unit: str) -> list[t.Column]:
     """What the data sheet says of the same, and the share of it that was reached."""
-
-    def percent(get: Callable[[Record], Any]) -> Callable[[Record], Any]:
-        """A rate, or its spread, in percent of it."""
-
-        def share(record: Record) -> Any:
-            found, rate = _printed(record), get(record)
-            return "not known" if found is None else rate if isinstance(rate, str) else 100 * rate / found[0]
-
-        return share
-
-    def source(record: Record) -> str:
-        found = _printed(record)
-        return "none held" if found is None else found[1]
-
-    share = t.derived("share_percent", "Share of it (%)", percent(_rate), spread="share_percent_spread")
+    share = t.derived("share_percent", "Share of it (%)", partial(_percent, _rate), spread="share_percent_spread")
     return [
-        t.derived("printed", f"Data sheet ({unit})", lambda r: (_printed(r) or ("not known",))[0]),
-        replace(share, spread_get=percent(_rate_iqr)),
-        t.derived("source", "Source", source, exact=True),
+        t.derived("printed", f"Data sheet ({unit})", lambda record: _printed(record)[0]),
+        replace(share, spread_get=partial(_percent, _rate_iqr)),
+        t.derived("source", "Source", lambda record: _printed(record)[1], exact=True),
     ]
 
 
-def _printed(record: Record) -> tuple[float, str] | None:
-    """What the data sheet, or the driver, says of the same; the source. None where there is none."""
+def _printed(record: Record) -> tuple[float | str, str]:
+    """What the data sheet, or the driver, says of the same; the source."""
     kind, of = record.factors["workload"], record.factors
     if kind == LINK and "rated_gb_per_s" in record.values:
         by = record.values["rated_by"]
         source = f"links times the rate of one, by the {by}" if by != DATA_SHEET else "NVLink, data sheet"
         return float(record.values["rated_gb_per_s"]), source
     over_nvlink = kind == LINK and str(record.values.get("link", "")).startswith("NV")
-    if over_nvlink or kind == DISK or of.get("device") == HOST or not record.gpu:
-        return None
+    if over_nvlink or kind == DISK or of.get("device") == HOST:
+        return NOT_PRINTED
     if kind == PRODUCT:
         peak = peak_flops(record.gpu, str(of["dtype"]))
-        return None if peak is None else (peak.flop_per_s / TERA, peak.source)
+        return (peak.flop_per_s / TERA, peak.source) if peak else NOT_PRINTED
     found = peak_bandwidth(record.gpu, MEMORY if kind == MEMORY else PCIE)
-    return None if found is None else (found.bytes_per_s / GB, found.source)
+    return (found.bytes_per_s / GB, found.source) if found else NOT_PRINTED
 
 
 PRODUCTS = [
@@ -118,7 +108,7 @@ PRODUCTS = [
     t.timer("product_ms"),
 ]
 BANDWIDTHS = [
-    t.factor("work", "Work", _work),
+    t.factor("work", "Work", lambda record: WORKS[record.factors["workload"]].format(**record.factors)),
     t.factor("device", "Device", _device),
     t.factor("size_mib", "Size (MiB)"),
     *t.timed("time_ms", "Time (ms)", "n"),
