@@ -74,7 +74,7 @@ def timelines(canvas: Any, rows: pd.DataFrame, traced: pd.DataFrame) -> None:
 
 
 def _one_timeline(axes: Any, rows: pd.DataFrame, step: pd.DataFrame, device: str) -> None:
-    """Spans of a traced step: a row of phases, and one of the device's two lanes. step: its row of figures, if any."""
+    """Spans of a traced step: a row of phases, and one of the device's two lanes. step: its row of figures."""
     bars = {lane: (-0.4 * place, 0.4, shade) for place, (lane, shade) in enumerate(LANES.items())}
     bars |= {f"phase {phase}": (0.6, 0.8, shade) for phase, shade in PHASE_COLOURS.items()}
     for lane, (bottom, height, shade) in bars.items():
@@ -85,21 +85,19 @@ def _one_timeline(axes: Any, rows: pd.DataFrame, step: pd.DataFrame, device: str
     axes.set_yticks([0, 1], [device, "phases"], fontsize=7)
     axes.set_ylim(-0.6, 2.1)  # room for a line of text
     axes.grid(visible=False)
-    if len(step):
-        part, sent, both, whole = (
-            format_figure(float(step.iloc[0][f"traced_{what}_ms"]))
-            for what in ("compute", "communication", "both", "step")
-        )
-        corner: dict[str, Any] = {"fontsize": 6.5, "ha": "left", "va": "top", "transform": axes.transAxes}
-        said = f"step {whole} ms: computing {part}, communicating {sent}, both at once {both}"
-        axes.axvline(float(step.iloc[0]["traced_step_ms"]), color="#333333", linewidth=0.8)
-        axes.text(0.01, 0.97, said, bbox={"color": "white", "pad": 1}, **corner)
+    part, sent, both, whole = (
+        format_figure(float(step.iloc[0][f"traced_{what}_ms"])) for what in ("compute", "communication", "both", "step")
+    )
+    corner: dict[str, Any] = {"fontsize": 6.5, "ha": "left", "va": "top", "transform": axes.transAxes}
+    said = f"step {whole} ms: computing {part}, communicating {sent}, both at once {both}"
+    axes.axvline(float(step.iloc[0]["traced_step_ms"]), color="#333333", linewidth=0.8)
+    axes.text(0.01, 0.97, said, bbox={"color": "white", "pad": 1}, **corner)
 
 
 def _busy(spans: pd.DataFrame, step: pd.DataFrame, lane: str) -> float:
     """What part of a lane's spans it is busy: spans were recorded with the gaps that are too short to be drawn."""
     covered = float(_floats(spans, "duration_ms").sum())
-    if step.empty or not covered:
+    if not covered:
         return 1.0
     return min(1.0, max(FAINTEST, float(step.iloc[0][f"traced_{lane}_ms"]) / covered))
 

@@ -66,7 +66,7 @@ BUCKETS_CAPTION = "Exposed communication over bucket size, with intervals over t
 
 def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
     """Check, benchmark, phases, traced steps, model of the overhead; the timeline's spans."""
-    cells = [by_variant(cell) for cell in records["ddp"]]
+    cells = [[_row(cell, variant) for variant in _variants(cell)] for cell in records["ddp"]]
     rows = [row for cell in cells for row in cell]
     phased = [row for row in rows if row.factors["implementation"] in v.PHASED]
     modelled = [row for cell in cells for row in overhead(cell)]
@@ -93,30 +93,20 @@ def _variant(row: Record) -> v.Variant:
     return v.Variant(row.factors["implementation"], None if bucket == NO_BUCKETS else bucket)
 
 
-def by_variant(cell: Record) -> list[Record]:
-    """One record a variant of the cell."""
-    return [_row(cell, variant) for variant in _variants(cell)]
-
-
 def _row(cell: Record, variant: v.Variant) -> Record:
+    """What the cell has of one of its variants."""
     size = variant.bucket_mb
     bucket = NO_BUCKETS if size is None else int(size) if size == int(size) else size
     row = t.of_variant(cell, variant.key, implementation=variant.implementation, bucket_mb=bucket)
     if cell.ok:
-        row.values |= _exposed(row)
-        row.values |= _spent(row)
+        row.values |= _exposed(row) | _spent(row)
     return row
-
-
-def _by_turn(row: Record, sample: str) -> list[float]:
-    """The median of each turn, of all rounds."""
-    return [median(turn) for turn in t.turns(row, sample)]
 
 
 def _exposed(row: Record) -> dict[str, Any]:
     """Exposed communication: a turn's median with communication less that without, over turns; and its interval."""
-    pairs = zip(_by_turn(row, "step_ms"), _by_turn(row, "off_ms"), strict=True)
-    differences = [on - off for on, off in pairs]
+    pairs = zip(*(t.turns(row, sample) for sample in ("step_ms", "off_ms")), strict=True)
+    differences = [median(on) - median(off) for on, off in pairs]
     least = min(differences)  # both summaries are of values from 0 on, and move along with them
     above = [one - least for one in differences]
     turns = len(differences)
