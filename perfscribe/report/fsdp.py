@@ -14,7 +14,7 @@ from perfscribe.analytic.workshop_shapes import SimpleGptShape
 from perfscribe.report.cells import NO_SUCH_THING, NOT_MEASURED, Cell, as_cell, shown, word
 from perfscribe.report.problem import Answer, Entries, Finding, Part, Problem, Table, Title, Why, said
 from perfscribe.report.site import Row, Site, entry, figure, from_to, ok, so_many
-from perfscribe.show.rounding import LACKING, NO_FIGURE, Figure
+from perfscribe.show.rounding import NO_FIGURE, Figure
 
 TITLE = "FSDP workshop"
 DEFECTS = Path(__file__).resolve().parents[2] / "docs" / "defects.csv"
@@ -203,19 +203,15 @@ class Baseline(NineRows):
     tables, what, model = "fsdp.baseline", "BLOOM fine-tuning on one device", "bloom-560m"
 
     def parts(self) -> Iterator[Part]:
-        """Losses, rates and memory; what evaluation and checkpoints, where they are timed, take of it."""
+        """Losses, rates and memory; what evaluation takes of the time."""
         yield self.nine(
             "Published: 003, log sample of other settings (1,500 samples in 3 epochs): eval loss 1.2965, 1.5810, "
             "1.7790; 11.971 samples/s."
         )
         mark, epochs, least = self.mark, self.epochs(), self.least()
         whole, steps = (figure(self.runs["answer"], one) for one in ("train_runtime_s", "all_steps_s"))
-        saved = all(figure(row, "save_s") for row in epochs)
-        parts = ("eval_runtime_s", "save_s") if saved else ("eval_runtime_s",)
-        beside = sum(figure(row, part).value for row in epochs for part in parts)
-        named = "evaluation and checkpoints" if saved else "evaluation"
-        share = whole.of(100 * beside / whole.value)
-        times = f"Training takes {whole} s: {steps.share(whole)} % in steps, {share} % in {named}{mark}."
+        share = whole.of(100 * sum(figure(row, "eval_runtime_s").value for row in epochs) / whole.value)
+        times = f"Training takes {whole} s: {steps.share(whole)} % in steps, {share} % in evaluation{mark}."
         yield Answer(times if epochs else "")
         yield Answer(
             f"Memory peaks at {self.memory('peak')} GB and is {self.memory('at_rest')} GB between steps{mark}."
@@ -231,10 +227,9 @@ class Baseline(NineRows):
         yield Answer(f"{losses} is {training}{mark}.")
         yield Title(f"{first}, while training loss falls to {training}{mark}")
 
-    def at_least(self) -> str:
+    def at_least(self) -> Figure:
         """The epoch of the least evaluation loss."""
-        least = self.least()
-        return f"{float(least['epoch']):.0f}" if least else LACKING
+        return replace(figure(self.least(), "epoch"), exact=True)
 
 
 class CustomSingleNode(NineRows):

@@ -99,13 +99,13 @@ class RankMethods(Problem):
         )
         alone = self.site.value(SingleGpu.table, "homework_clock_s", batches="per_sample")
         faster = alone.over(figure(next(iter(self.launches.get(MODULO, [])), None), "training_s"))
+        times = [figure(launched[0], "training_s") for launched in self.launches.values()]
         yield Answer(
             self.agree(),
-            f"Training takes {self.span_of('training_s')} s.",
+            f"Training takes {from_to(*ends(times))} s.",
             f"By {MODULO} it is {faster} times as fast as on one GPU (001: 3.64)." if gpu else "",
-            f"With binding it takes {self.span_of('bound_training_s')} s.",
         )
-        first = figure(next(iter(self.launches.values()), [None])[0], "training_s")
+        first = next(iter(times), NO_FIGURE)
         said = f"The Polaris training takes {alone} s on one GPU and {first} on {count}, which is {alone.over(first)}"
         yield Finding(17, "polaris", f"{said} times as fast." if gpu else "")
 
@@ -152,10 +152,6 @@ class RankMethods(Problem):
         give = "methods give" if count != 1 else "method gives"
         text = f"{count} {give} ranks {span(places)} and local ranks {span(places)}."
         return f"{text} Not so: {'; '.join(wrong)}." if wrong else text * bool(given)
-
-    def span_of(self, column: str) -> str:
-        """Least and most of a column."""
-        return from_to(*ends(figure(launched[0], column) for launched in self.launches.values()))
 
 
 def span(numbers: Sequence[str]) -> str:
