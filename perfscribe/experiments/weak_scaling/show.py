@@ -18,7 +18,7 @@ from perfscribe.show import figures as f
 from perfscribe.show import tables as t
 from perfscribe.training.launching import SHAPE
 
-GRID = ("backend", "loop", "hidden_size", "vocab_size", "dtype")  # cells of another preset are another grid
+WAY = ("backend", "loop", "hidden_size", "vocab_size", "dtype", "variant")  # cells of another preset are another grid
 SETUP_NOTES = (
     "By arithmetic; FLOP: matrix products of forward and backward in an optimizer step.",
     "As it ran: the workshop's scripts take the tokenizer's vocabulary and one row per GPU.",
@@ -32,38 +32,28 @@ def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
     every = by_variant(records["weak_scaling"])
     cleared: dict[str, Any] = {"reason": "", "flags": [], "samples": {}, "warmup": {}, "values": {}, "series": {}}
     set_ups = [replace(record, status="ok", **cleared) for record in every]  # by arithmetic, whatever was measured
-    trained = measured(every)
+    ok = [record for record in every if record.ok]
+    # Each beside the one of fewest ranks of its variant.
+    trained = [c.with_figures(record, (one for one in ok if _way(one) == _way(record))) for record in every]
     return [
         t.make("fsdp.weak_setup", "Set-up of weak scaling", set_ups, SETUP, SETUP_NOTES),
         t.make("fsdp.weak_scaling", "Weak scaling", trained, MEASURED, NOTES),
     ]
 
 
-def _grid(record: Record) -> tuple[Any, ...]:
-    return tuple(record.factors[name] for name in GRID)
+def _way(record: Record) -> tuple[Any, ...]:
+    return tuple(record.factors[name] for name in WAY)
 
 
 def by_variant(records: Sequence[Record]) -> list[Record]:
-    """Rows by grid, then variant, in the order of ranks."""
+    """Rows by grid and variant, in the order of ranks."""
     found = [
         replace(record, factors={**record.factors, "variant": variant})
         for record in records
         for variant in str(record.factors["variants"]).split("; ")
     ]
-    return [
-        record
-        for grid in t.grouped(found, _grid).values()
-        for record in sorted(grid, key=lambda r: (VARIANTS.index(r.factors["variant"]), r.factors["world_size"]))
-    ]
-
-
-def measured(every: Sequence[Record]) -> list[Record]:
-    """Each row beside the one of fewest ranks of its variant."""
-    found = []
-    for record in every:
-        same = [r for r in every if r.ok and _grid(r) == _grid(record) and r.has(variant=record.factors["variant"])]
-        found.append(c.with_figures(record, same))
-    return found
+    ways = t.grouped(found, _way).values()
+    return [record for way in ways for record in sorted(way, key=lambda one: one.factors["world_size"])]
 
 
 def _setup_of(record: Record) -> Setup:
