@@ -105,7 +105,6 @@ def _row(cell: Record, work: str, name: str, one: str, sample: str, flop: float,
     timed = {"time_ms": cell.samples[sample]} if sample in cell.samples else {}
     timers = {"time_ms": cell.timers[sample]} if sample in cell.timers else {}
     values = {"flop": float(flop), "bytes": float(moved)} if timed else {}
-    factors = {name: factors[name] for name in FACTORS}
     return replace(cell, factors=factors, samples=timed, timers=timers, values=values, warmup={}, series={})
 
 

@@ -196,10 +196,6 @@ def _draw(canvas: Any, frame: pd.DataFrame) -> None:
     """Forward alone beside a full step, on one scale."""
     cells = {mode: cell for mode in DRAWN if (cell := _chosen(frame, mode)) is not None}
     courses = {mode: json.loads(cell["timeline"]) for mode, cell in cells.items()}
-
-    def bytes_of(course: Any, kind: str) -> int:
-        return int(max(course["kinds"].get(kind, [0])) * course["unit_bytes"])
-
     sums = (max(map(sum, zip(*one["kinds"].values(), strict=True))) * one["unit_bytes"] for one in courses.values())
     highest = max(sums, default=0)
     unit, name = (1e9, "GB") if highest >= 1e8 else (1e6, "MB")
@@ -223,7 +219,9 @@ def _draw(canvas: Any, frame: pd.DataFrame) -> None:
     patches = [
         Patch(color=colour, label=kind)
         for kind, colour in reversed(COLOURS.items())
-        if any(bytes_of(one, kind) >= LEAST_NAMED * highest > 0 for one in courses.values())
+        if any(
+            max(one["kinds"].get(kind, [0])) * one["unit_bytes"] >= LEAST_NAMED * highest for one in courses.values()
+        )
     ]
     if patches:
         canvas.legend(handles=patches, loc="outside right upper", fontsize=7)

@@ -95,11 +95,7 @@ def by_scheme(records: Iterable[Record]) -> list[Record]:
     # arithmetic needs no GPU, but a row stands for a cell that was measured, or says why not
     chosen = t.first_ok(records, lambda record: (record.factors["size"], record.factors["world_size"]))
     return [
-        replace(
-            record,
-            factors={**record.factors, "scheme": scheme.name},
-            values=_costs(scheme) if record.ok else {},
-        )
+        t.row_of(record, _costs(scheme) if record.ok else {}, scheme=scheme.name)
         for (size, ranks), record in chosen.items()
         for scheme in schemes(SIZES[size], ranks, record.factors["wrapper"] == "flat")
     ]

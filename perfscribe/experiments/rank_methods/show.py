@@ -93,11 +93,10 @@ def _bound(record: Record, rank: int) -> dict[str, Any]:
     }
 
 
-def _published_mask(record: Record, rank: Any) -> str:
+def _published_mask(record: Record) -> str:
     """The mask that a write-up's launcher reported; none for other bindings."""
-    if not record.has(machine=POLARIS, cpu_bind=HOMEWORK_BINDING):
-        return "none"
-    found = references.find(NAME, "cpu_mask", rank=rank)
+    asked = record.has(machine=POLARIS, cpu_bind=HOMEWORK_BINDING)
+    found = references.find(NAME, "cpu_mask", rank=record.factors["rank"]) if asked else []
     return found[0].text if found else "none"
 
 
@@ -106,6 +105,6 @@ BOUND_COLUMNS = [
     LAUNCHER,
     *t.factors(cpu_bind="Binding", rank="Local rank"),
     *t.exact(asked_cores="Cores asked", asked_mask="Expected mask", granted_mask="Granted mask"),
-    t.Column("published_mask", "Mask, published", lambda r: _published_mask(r, r.factors["rank"]), kind="published"),
+    t.Column("published_mask", "Mask, published", _published_mask, kind="published"),
     *t.exact(gpu="GPU", nearness="Binding is"),
 ]
