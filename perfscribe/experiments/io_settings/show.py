@@ -25,6 +25,7 @@ LOADER_NOTE = (
 KIB = 1024
 BASE = "is that"
 FILE = (t.factor("chunk", "Chunk (samples)"), t.factor("compression", "Compression"))
+ORDER = ("compression", "reader", "workers", "threads")  # of a workload's rows
 OWN = ("chunk", "compression", "reader", "workers", "threads", "epoch_samples", "read_samples")
 
 
@@ -32,22 +33,13 @@ def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
     """Chunk shape by compression; workers and threads."""
     cells = records["io_settings"]
     shared = [r for r in cells if (r.factors["chunk"], r.factors["compression"]) in SHARED]
+    workloads = t.grouped(shared, lambda record: against.workload(record, OWN)).values()
+    ordered = [one for of in workloads for one in sorted(of, key=lambda r: [r.factors[name] for name in ORDER])]
     alone = t.having(cells, reader="h5py", workers=0, threads=1)
     return [
         t.make(TABLES[0], "Chunk shape and compression", alone, _chunks(alone), [CHUNKS_NOTE]),
-        t.make(TABLES[1], "Workers of the loader, threads of a batch", _ordered(shared), LOADER, [LOADER_NOTE]),
+        t.make(TABLES[1], "Workers of the loader, threads of a batch", ordered, LOADER, [LOADER_NOTE]),
     ]
-
-
-def _ordered(cells: list[Record]) -> list[Record]:
-    """Workload by workload, rows of a file and reader together, by workers and threads."""
-
-    def place(record: Record) -> tuple[int, str, int, int]:
-        f = record.factors
-        return SHARED.index((f["chunk"], f["compression"])), f["reader"], f["workers"], f["threads"]
-
-    groups = t.grouped(cells, lambda record: against.workload(record, OWN))
-    return [record for group in groups.values() for record in sorted(group, key=place)]
 
 
 def _chunks(cells: Sequence[Record]) -> list[t.Column]:
