@@ -8,7 +8,6 @@ from typing import Any
 
 import pandas as pd
 
-from perfscribe.data.layout import FILES
 from perfscribe.experiments.io_formats.levels import SHOWN
 from perfscribe.instruments.statistics import format_figure
 from perfscribe.records.records import Record
@@ -39,12 +38,8 @@ BARS = {"constructor_s": "constructor", "loader_wait_s": "loader wait", "copy_s"
 
 def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
     """The homework's table; its training times taken apart; single samples read from every format."""
-    # in the homework's order of formats, cold after warm, device by device
-    groups = [
-        sorted(group, key=lambda r: (list(FILES).index(r.factors["format"]), r.has(cache="cold")))
-        for group in t.grouped(records["io_formats"], lambda r: against.workload(r, OWN)).values()
-    ]
-    cells = [record for group in groups for record in group]
+    cells = records["io_formats"]
+    groups = t.grouped(cells, lambda r: against.workload(r, OWN)).values()
     # warm cells, as files are that were just written; cold ones where a configuration has no others
     homework = [r for group in groups for r in [r for r in group if r.has(cache="warm")] or group]
     return [
@@ -54,19 +49,9 @@ def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
     ]
 
 
-def _factors(workload: str) -> list[t.Column]:
-    """workload: the factor that says how many of the samples the table is about."""
-    epochs = workload == "training_samples"
-
-    def samples(record: Record) -> str:
-        factors = record.factors
-        return f"{factors[workload]} of {factors['samples']}" + (f" × {factors['epochs']}" if epochs else "")
-
-    title = "Samples × epochs" if epochs else "Samples read"
-    return [
-        *t.factors(format="Format", cache="Page cache", device="Device"),
-        t.factor(workload, title, samples),
-    ]
+FILE = t.factors(format="Format", cache="Page cache", device="Device")
+TRAINED = "{training_samples} of {samples} × {epochs}"
+TRAINING = [*FILE, t.factor("training_samples", "Samples × epochs", lambda r: TRAINED.format(**r.factors))]
 
 
 def _total_s(record: Record) -> float:
@@ -82,7 +67,7 @@ def _formats(cells: Sequence[Record]) -> list[t.Column]:
         return {} if record.has(format="memory") else {"compressed": record.factors["format"] in COMPRESSED}
 
     return [
-        *_factors("training_samples"),
+        *TRAINING,
         t.derived("training_total_s", "Training time (s)", _total_s),
         against.ratio("against_memory", "Against memory (×)", memory, "memory not measured", _total_s, "training_s"),
         *t.timed("training_s", "An epoch (s)", "n"),
@@ -114,7 +99,7 @@ def _loader_share(record: Record) -> float | str:
 
 
 PARTS = [
-    *_factors("training_samples"),
+    *TRAINING,
     _resident(lambda r: [r.values.get("resident_share_before")]),
     t.median("constructor_s", "Constructor (s)"),
     *t.timed("loader_wait_s", "Loader wait, an epoch (s)"),
@@ -124,7 +109,8 @@ PARTS = [
     t.derived("loader_share_percent", "Loader wait of the epoch (%)", _loader_share),
 ]
 READS = [
-    *_factors("read_samples"),
+    *FILE,
+    t.factor("read_samples", "Samples read", lambda r: "{read_samples} of {samples}".format(**r.factors)),
     _resident(lambda r: r.series["resident_share_before_read"]),
     *t.timed("open_ms", "Open (ms)", "n"),
     *t.timed("read_ms", "Read (ms)"),
