@@ -86,12 +86,9 @@ def slowest_link(records: Mapping[str, Iterable[Record]]) -> t.Column:
     slowest = min((bytes_per_s(one) for one in links if one.ok), default=None)
 
     def get(record: Record) -> Any:
-        return NO_LINK if not _is_over_nvlink(record) else "no link measured" if slowest is None else slowest / GB
+        """Of other transports than NVLinks that are there, and that NCCL was left to use, a link is no ceiling."""
+        by_choice = record.factors["backend"] == "nccl" and record.factors.get("transport") in ("default", "nvlink")
+        over = by_choice and "NV" in str(record.values.get("links", ""))
+        return NO_LINK if not over else "no link measured" if slowest is None else slowest / GB
 
     return t.Column("link_gb_per_s", "Slowest link (GB/s)", get, kind="unshown")
-
-
-def _is_over_nvlink(record: Record) -> bool:
-    """Whether NCCL was left to use NVLinks that are there: of other transports a link is no ceiling."""
-    by_choice = record.factors.get("transport") in ("default", "nvlink")
-    return by_choice and record.factors["backend"] == "nccl" and "NV" in str(record.values.get("links", ""))

@@ -80,7 +80,8 @@ def to_markdown(folder: Path, table_id: str, most_rows: int = 0) -> str:
     columns: list[dict[str, Any]] = []
     constant: list[dict[str, Any]] = []
     for column in description["columns"]:
-        if column["kind"] in ("setting", "unshown") or column["name"] in spreads or _is_unpublished(column, read):
+        is_unpublished = column["kind"] == "published" and {row[column["name"]] for row in read} == {NOTHING}
+        if is_unpublished or column["kind"] in ("setting", "unshown") or column["name"] in spreads:
             continue
         told_once = bool(columns) and not column["spread"] and len(measured) > 1
         same = told_once and _is_constant(column["name"], read, measured)
@@ -100,11 +101,6 @@ def to_markdown(folder: Path, table_id: str, most_rows: int = 0) -> str:
         "\n".join(f"{note}  " for note in description["notes"]),
     ]
     return "\n\n".join(part.rstrip() for part in parts if part) + "\n"
-
-
-def _is_unpublished(column: Mapping[str, Any], rows: Sequence[Mapping[str, str]]) -> bool:
-    """Whether it is a source's column without any figure for these levels."""
-    return column["kind"] == "published" and all(row[column["name"]] == NOTHING for row in rows)
 
 
 def _is_constant(name: str, rows: Sequence[Mapping[str, str]], measured: Sequence[Mapping[str, str]]) -> bool:

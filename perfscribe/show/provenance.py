@@ -11,6 +11,8 @@ from perfscribe.records.records import Record
 
 # In the provenance of a published record from a cluster, in place of the node's name.
 NODE_NUMBER = "node_number"
+# How variables that say how processes talk to each other begin.
+COMMUNICATION = ("NCCL_", "TORCH_NCCL_", "TORCH_SYMM_MEM_", "TORCH_DISTRIBUTED_")
 
 
 def environment_ids(records: Iterable[Record]) -> list[str]:
@@ -48,14 +50,10 @@ def communication_variables(records: Iterable[Record]) -> list[str]:
     found = set()
     for record in records:
         variables = record.provenance.get("variables", {})
-        told = [f"{name}={value}" for name, value in sorted(variables.items()) if _of_communication(name)]
+        of_these = [name for name in sorted(variables) if name.startswith(COMMUNICATION) and name != "NCCL_VERSION"]
         if record.ok and variables:
-            found.add(", ".join(told))
+            found.add(", ".join(f"{name}={variables[name]}" for name in of_these))
     return sorted(found)
-
-
-def _of_communication(name: str) -> bool:
-    return name.startswith(("NCCL_", "TORCH_NCCL_", "TORCH_SYMM_MEM_", "TORCH_DISTRIBUTED_")) and name != "NCCL_VERSION"
 
 
 def scheduler_name(provenance: Mapping[str, Any]) -> str:
