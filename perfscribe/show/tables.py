@@ -175,14 +175,10 @@ def exact(**titles: str) -> list[Column]:
     return [value(name, title, exact=True) for name, title in titles.items()]
 
 
-def rounded(name: str, title: str, spread: str = "", without: str = "") -> Column:
-    """A figure of the record that is rounded by another. without: what the CSV says where it has no spread."""
-
-    def get_spread(record: Record) -> Any:
-        by = spread or f"{name}_spread"
-        return record.values.get(by, without) if without else record.values[by]
-
-    return Column(name, title, lambda record: record.values[name], spread=f"{name}_spread", spread_get=get_spread)
+def rounded(name: str, title: str, spread: str = "") -> Column:
+    """A figure of the record that is rounded by another."""
+    by = spread or f"{name}_spread"
+    return Column(name, title, lambda r: r.values[name], spread=f"{name}_spread", spread_get=lambda r: r.values[by])
 
 
 def unshown(*names: str) -> list[Column]:

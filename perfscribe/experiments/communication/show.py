@@ -43,7 +43,7 @@ TOTAL, SHARE, MEAN = "Total communication time (ms)", "Share of all device time 
 CALLS, TRANSFER, WAIT = "Calls", "Of it transfer (ms)", "Of it waiting (ms)"
 METRICS = (TOTAL, SHARE, MEAN, CALLS, TRANSFER, WAIT)
 TCP = f"{TRANSPORTS['tcp'][0]}, of one machine"
-NONE = "none"
+NO_SPREAD: dict[str, Any] = {"impact_spread": "no interval"}
 TRAININGS = {"plain": "no", "first_profiled": "yes, the process's first profile", "profiled": "yes, a later profile"}
 
 CELL = (t.factor("backend", "Backend"), t.factor("implementation", "Averaging"), t.factor("tool", "Tool"))
@@ -121,25 +121,23 @@ def _impact(record: Record, metric: str, across: Sequence[float], within: Sequen
     elif min(*across, *within) <= 0:
         instead = "a turn without any"
     if instead:
-        return dict.fromkeys(("impact", "impact_interval", "impact_verdict"), instead)
+        return NO_SPREAD | dict.fromkeys(("impact", "impact_interval", "impact_verdict"), instead)
     found = ratio([[one] for one in within], [[one] for one in across])
+    told = {"impact": found.ratio, "impact_interval": found.interval}
     if found.low is None or found.high is None:
-        return {"impact": found.ratio, **dict.fromkeys(("impact_interval", "impact_verdict"), found.interval)}
-    return {
-        "impact": found.ratio,
-        "impact_interval": found.interval,
-        "impact_verdict": {"faster": "less", "slower": "more"}.get(found.verdict, found.verdict),
-        # an interval of a ratio reaches further up than down; the shorter side is how fine the ratio can be read
-        "impact_spread": 2 * min(found.high - found.ratio, found.ratio - found.low),
-    }
+        return NO_SPREAD | told | {"impact_verdict": found.interval}
+    # an interval of a ratio reaches further up than down; the shorter side is how fine the ratio can be read
+    spread = 2 * min(found.high - found.ratio, found.ratio - found.low)
+    verdict = {"faster": "less", "slower": "more"}.get(found.verdict, found.verdict)
+    return told | {"impact_verdict": verdict, "impact_spread": spread}
 
 
 METRIC_COLUMNS = [
     *CELL,
     t.factor("metric", "Metric"),
-    t.rounded(INTER, "inter", without=t.ONE_SAMPLE),
-    t.rounded(INTRA, "intra", without=t.ONE_SAMPLE),
-    t.rounded("impact", "Impact (×)", without="no interval"),
+    t.rounded(INTER, "inter"),
+    t.rounded(INTRA, "intra"),
+    t.rounded("impact", "Impact (×)"),
     *t.exact(impact_interval="95 % interval", impact_verdict="Across nodes it is", turns="Turns"),
     *t.settings("dtype", "layers", "features", "batch", "active"),
 ]

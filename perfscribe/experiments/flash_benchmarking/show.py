@@ -83,19 +83,14 @@ def leaderboard(cells: Iterable[Record]) -> list[Record]:
     entries = [one for one in references.load(EXPERIMENT) if one.metric == ENTRY_METRIC and "entry" in one.factors]
     for ms, one in sorted(((one.value or 0.0, one) for one in entries), key=lambda pair: pair[0]):
         factors = {**one.factors, "entry": str(one.factors["entry"]).replace("_", " ").title(), "device": "cuda"}
-        values = {"ms": ms, "hardware": one.hardware, "standing": one.remark}
+        values = {"hardware": one.hardware, "standing": one.remark}
         made = Record(EXPERIMENT, factors, "ok", "", "published", values=values)
-        found.append(replace(made, samples={"both_ms": [[ms]]}, timers={"both_ms": "do_bench, by its source"}))
+        samples = {"both_ms": [[ms]], closure.SAMPLE: [[ms]]}
+        found.append(replace(made, samples=samples, timers={"both_ms": "do_bench, by its source"}))
     return found
 
 
-def _is_measured(record: Record) -> bool:
-    return record.origin != "published"
-
-
 def _closure(record: Record) -> Any:
-    if not _is_measured(record):
-        return record.values["ms"]
     times = [ms for samples in record.samples.get(closure.SAMPLE, []) for ms in samples]
     if times:
         return fmean(times)
@@ -109,7 +104,7 @@ BOARD = [
     t.factor("entry", "Entry"),
     *t.factors(batch="Batch", heads="Heads", seq_len="Sequence length", head_dim="d", dtype="Dtype", causal="Causal"),
     t.median("both_ms", "Forward and backward (ms)"),
-    *t.only(_is_measured, "none", t.iqr("both_ms"), replace(t.count("both_ms"), name="n")),
+    *t.only(lambda r: r.origin != "published", "none", t.iqr("both_ms"), replace(t.count("both_ms"), name="n")),
     t.derived("closure_ms", "By the handout's closure, mean (ms)", _closure),
     _rate("both", "Rate (TFLOP/s)", "tflop_per_s"),
     t.value("hardware", "Hardware", exact=True, without="this site"),
