@@ -92,17 +92,20 @@ class RankMethods(Problem):
         yield Table(
             "Training by rank counting method.",
             f"DDP in FP32, {count} ranks{size}; one run each, slowest rank, host clock with synchronise, after warm-up "
-            "steps; the sources' clocks start before the first.",
+            f"steps; bound: each rank to its part of the cores{' nearest to its GPU' * gpu}; the sources' clocks start "
+            "before the first step.",
             ["Method", "Launcher", "Ranks", "Local ranks", "Time (s)", "Time, bound (s)", "published (s)"],
             [self.line(method) for method in self.methods],
             self.binding(),
         )
         alone = self.site.value(SingleGpu.table, "homework_clock_s", batches="per_sample")
         faster = alone.over(figure(next(iter(self.launches.get(MODULO, [])), None), "training_s"))
-        times = [figure(launched[0], "training_s") for launched in self.launches.values()]
+        launched = [ranks[0] for ranks in self.launches.values()]
+        times, bound = ([figure(row, name) for row in launched] for name in ("training_s", "bound_training_s"))
         yield Answer(
             self.agree(),
             f"Training takes {from_to(*ends(times))} s.",
+            f"Bound it takes {from_to(*ends(bound))} s.",
             f"By {MODULO} it is {faster} times as fast as on one GPU (001: 3.64)." if gpu else "",
         )
         first = next(iter(times), NO_FIGURE)

@@ -1,12 +1,14 @@
 """Each way to find rank, world size and local rank, under launchers that run here.
 
 A launch starts the ranks once for all methods that can serve it; each method then trains the Polaris homework's model
-on every rank. Bindings are asked of a launcher whose ranks tell the cores that they were granted.
+on every rank, first on all cores, then each rank bound to its own. Bindings are also asked of a launcher, whose ranks
+tell the cores that they were granted.
 """
 
 from __future__ import annotations
 
 import atexit
+import os
 import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -58,8 +60,9 @@ def run(cell: Cell) -> Measurement:
     """Measure one launch, or bind ranks once.
 
     Series of launches, a value for each rank: node, said_<method> (rank, world size, local rank; None:
-    nothing; a text: why it failed). Also host, device, mask, training_s_by_rank; samples training_s and
-    epoch_s are those of the slowest rank. Series of bindings: asked, granted (masks), gpu_cores.
+    nothing; a text: why it failed). Also host, device, mask, training_s_by_rank; samples training_s, epoch_s
+    and bound_training_s (each rank bound to its cores of the series bound_mask; Linux only) are those of the slowest
+    rank. Series of bindings: asked, granted (masks), gpu_cores.
     Unsupported: the launcher or mpi4py is not here, or a binding names cores that are not granted here.
     """
     return _launch(cell) if cell["part"] == LAUNCHED else _bind(cell)
@@ -70,13 +73,18 @@ def _launch(cell: Cell) -> Measurement:
 
     sizes = {name: cell[name] for name in SIZES}
     asks_mpi = cell["launcher"] != "perfscribe"  # its ranks are launched in a moment, and MPI takes longer
-    ranks = _workers(cell).ask({"method": cell["method"], "sizes": sizes, "asks_mpi": asks_mpi})
+    bound = _cores_of(cell["world_size"]) if hasattr(os, "sched_setaffinity") else []
+    asked = {"method": cell["method"], "sizes": sizes, "asks_mpi": asks_mpi, "bound": bound}
+    ranks = _workers(cell).ask(asked)
     hosts, total_s = ([rank[name] for rank in ranks] for name in ("host", "training_s"))
     epochs_s = longest([rank["epochs_s"] for rank in ranks])
     values = {name: ranks[0][name] for name in ("parameters", "final_loss", "variables_left")}
+    samples = {"training_s": [max(total_s)], "epoch_s": epochs_s}
+    if bound:
+        samples["bound_training_s"] = [max(rank["bound_training_s"] for rank in ranks)]
     return Measurement(
-        samples={"training_s": [max(total_s)], "epoch_s": epochs_s},
-        timers=dict.fromkeys(("training_s", "epoch_s"), HOST_CLOCK),
+        samples=samples,
+        timers=dict.fromkeys(samples, HOST_CLOCK),
         warmup_s=max(rank["warmup_s"] for rank in ranks),
         timed_s=max(total_s),
         values={**values, "gpus_per_node": ranks[0]["devices"]},
@@ -86,9 +94,18 @@ def _launch(cell: Cell) -> Measurement:
             "node": [list(dict.fromkeys(hosts)).index(host) for host in hosts],
             "device": [rank["device"] for rank in ranks],
             "mask": [binding.mask(rank["cores"]) for rank in ranks],
+            "bound_mask": [binding.mask(rank["bound_cores"]) for rank in ranks] if bound else [],
             "training_s_by_rank": total_s,
         },
     )
+
+
+def _cores_of(ranks: int) -> list[binding.Cores]:
+    """What each rank is bound to: its part of the cores nearest to its GPU, where these are known, else of all."""
+    try:
+        return _nearest(binding.gpu_cores(), ranks)
+    except Unsupported:
+        return binding.even(binding.granted(), ranks)
 
 
 def _workers(cell: Cell) -> WorkerGroup:

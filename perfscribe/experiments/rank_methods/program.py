@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import platform
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +26,9 @@ _PLACES: dict[str, Any] = {}  # of this process, which stays for several methods
 def on_rank(arguments: Mapping[str, Any], rank: Rank) -> dict[str, Any]:
     """Places by method, host, device, cores, and the times of the training that the asked method was used for.
 
+    Then the same training bound, where arguments["bound"] has the cores of each local rank: bound_training_s, on those
+    of bound_cores.
+
     ValueError: the method does not say what this rank is, so that ranks would train on the wrong device.
     """
     import torch
@@ -35,6 +39,12 @@ def on_rank(arguments: Mapping[str, Any], rank: Rank) -> dict[str, Any]:
     expected = [rank.place.rank, rank.place.world_size, rank.place.local_rank]
     if _PLACES[arguments["method"]] != expected:
         raise ValueError(f"{arguments['method']} says {_PLACES[arguments['method']]}, the launch {expected}")
+    trained = train(arguments["sizes"], rank)
+    if arguments["bound"]:
+        cores = arguments["bound"][rank.place.local_rank]
+        with bound_to(cores):
+            trained |= {"bound_cores": list(binding.granted())}
+            trained |= {"bound_training_s": train(arguments["sizes"], rank)["training_s"]}
     return {
         "places": _PLACES,
         "host": platform.node(),
@@ -42,8 +52,25 @@ def on_rank(arguments: Mapping[str, Any], rank: Rank) -> dict[str, Any]:
         "devices": devices,
         "variables_left": sum(bool(mpi_start.REMOVED.match(name)) for name in os.environ),
         "cores": list(binding.granted()),
-        **train(arguments["sizes"], rank),
+        **trained,
     }
+
+
+@contextlib.contextmanager
+def bound_to(cores: Iterable[int]) -> Iterator[None]:
+    """Context with every thread of this process on these cores; those that it begins within stay there."""
+    before = binding.granted()
+    _move_to(cores)
+    try:
+        yield
+    finally:
+        _move_to(before)
+
+
+def _move_to(cores: Iterable[int]) -> None:
+    for thread in os.listdir("/proc/self/task"):
+        with contextlib.suppress(ProcessLookupError):  # it has ended since
+            os.sched_setaffinity(int(thread), cores)
 
 
 def train(sizes: Mapping[str, int], rank: Rank, after_step: Callable[[], object] = lambda: None) -> dict[str, Any]:

@@ -27,7 +27,8 @@ ASKING_MPI = {mpi_start.MODULO: "mpi4py, rank mod devices", mpi_start.SPLIT: "mp
 METHODS = {**ASKING_MPI, **mpi_start.BY_VARIABLES}
 METHODS_NOTE = (
     "Each row is what the method says on that rank; without GPUs rank mod devices takes as many devices as there are "
-    "ranks. Training: the homework's model by data parallelism, one run per method, host clock."
+    "ranks. Training: the homework's model by data parallelism, one run per method, host clock; bound: once more, each "
+    "rank's threads kept by sched_setaffinity to its part of the cores, on GPUs of those nearest to its GPU."
 )
 BINDINGS_NOTE = (
     "Granted masks are those of sched_getaffinity; local rank = GPU. Anti-affine: none of the rank's cores is among "
@@ -52,6 +53,7 @@ def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
 def _launched(record: Record, rank: int) -> dict[str, Any]:
     """What the method says of a rank, where the rank runs, and the training."""
     said, mask = record.series[f"said_{record.factors['method']}"][rank], record.series["mask"][rank]
+    bound = record.series.get("bound_mask")
     return {
         "world_size_said": said[1],
         "local_rank": said[2],
@@ -60,6 +62,8 @@ def _launched(record: Record, rank: int) -> dict[str, Any]:
         "mask": mask,
         "cores": binding.shown(binding.cores_of_mask(mask)),
         "training_s": t.summary(record, "training_s").median,
+        "bound_cores": binding.shown(binding.cores_of_mask(bound[rank])) if bound else None,
+        "bound_training_s": t.summary(record, "bound_training_s").median if bound else None,
     }
 
 
@@ -71,6 +75,8 @@ LAUNCHED_COLUMNS = [
     *t.exact(world_size_said="World size", local_rank="Local rank", host="Host", used_device="Device"),
     *t.exact(mask="CPU mask", cores="Cores granted"),
     t.value("training_s", "Training, slowest rank (s)"),
+    t.value("bound_cores", "Cores, bound", exact=True),
+    t.value("bound_training_s", "Training, bound (s)"),
     *t.settings("epochs", "samples", "batch"),
 ]
 
