@@ -79,10 +79,10 @@ class Shard:
     def standing(self, task: Task, history: journal.History, identity: str | None) -> journal.Record | None:
         """The journal's record that stands for the task on a machine of this identity, or None: to be measured.
 
-        identity None: any record stands (a site that is only shown).
+        identity None: any record stands (a site that is only shown), one of the plan's own key before others.
         """
         if identity is None:
-            return history.of_cell(task.cell["factors"], task.round)
+            return history.newest(task.slot) or history.of_cell(task.cell["factors"], task.round)
         found, newest = history.newest(task.slot, identity), history.newest(task.slot)
         if newest is None:
             return None
