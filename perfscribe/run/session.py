@@ -340,8 +340,11 @@ def _begin(root: Path, overrides: Mapping[str, Any], decides: bool, executor: st
     made = make_plan(root, raw, executor)
     session = Session(root, made, lock, read_only)
     results = root / "results" / made.site
-    if lock is None and not all((results / "plan" / f"{name}.json").is_file() for name in made.units):
-        raise ValueError(_another_run(root))  # by other settings: not even a dry run finds its inputs
+    if lock is None and any(
+        files.canonical(files.read_object(results / "plan" / f"{name}.json")) != files.canonical(unit)
+        for name, unit in made.units.items()
+    ):
+        raise ValueError(_another_run(root))  # by other settings: what is due by these is not to be seen
     if lock is not None:
         for path in (results / "plan").glob("*.json"):
             session.keep(path)

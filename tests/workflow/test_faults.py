@@ -10,6 +10,7 @@ from sessions import wait_for
 from workspace import Workspace
 
 from perfscribe.records.records import STATUSES
+from perfscribe.run import session
 
 # On a loaded machine processes take long to start and to end; a cell of faulty.WAITING that nobody stops takes longer.
 BEGIN_S, STOP_S = 180, 10
@@ -167,5 +168,8 @@ def test_the_second_of_two_runs_says_whose_the_first_is(tmp_path: Path) -> None:
         assert other.returncode == 1 and other.stdout == second.stdout, "its plan is another"
         faulty.let_end(side_of(workspace), 3)
         assert first.wait(BEGIN_S) == 0, first.log()
+    with session.alone(workspace.root):  # as a run of another site has it: here everything is done
+        edited = workspace.run("report", "--config", "seed=1", timeout_s=BEGIN_S)
+        assert edited.returncode == 1 and "another run is under way" in edited.stdout, "an edit is due"
     assert [row["status"] for row in workspace.rows("probe")] == ["ok"] * 3
     assert set(faulty.notes(side_of(workspace)).values()) == {1}
