@@ -139,12 +139,12 @@ class Code:
     def digest(self, functions: Iterable[str]) -> str:
         """16 hex digits of what these functions of the adapter file run."""
         nodes: dict[str, list[ast.stmt]] = {}
-        waiting = list(functions)
+        waiting = [*functions, *_used(self.always)]
         while waiting:
             name = waiting.pop()
             if name in self.defined and name not in nodes:
                 nodes[name] = self.defined[name]
-                waiting += [one.id for node in nodes[name] for one in ast.walk(node) if isinstance(one, ast.Name)]
+                waiting += _used(nodes[name])
         used = dict.fromkeys(node for name in sorted(nodes) for node in nodes[name])
         own = ast.Module(body=[*self.always, *used], type_ignores=[])
         text = "\n".join(sorted(self._closure(own)))
@@ -187,6 +187,11 @@ class Code:
                 self._trees[path] = ast.Module(body=[ast.Expr(digest)], type_ignores=[])
                 self.broken.append(path)
         return self._trees[path]
+
+
+def _used(nodes: Iterable[ast.stmt]) -> list[str]:
+    """The names in these statements."""
+    return [one.id for node in nodes for one in ast.walk(node) if isinstance(one, ast.Name)]
 
 
 def _names(node: ast.stmt) -> Iterator[str]:
