@@ -16,4 +16,8 @@ LEVELS = experiment(
     timed_steps=whole("steps that are timed", 1, 100_000, 10),
 )
 
-SHOWN = Shown(tables=("cs336.benchmarking_warmup", "cs336.benchmarking_steps"), figures=("cs336.benchmarking_steps",))
+SHOWN = Shown(
+    tables=("cs336.benchmarking_warmup", "cs336.benchmarking_steps"),
+    figures=("cs336.benchmarking_steps",),
+    references=("end_to_end",),
+)
