@@ -99,11 +99,24 @@ def cells(experiment: str, of: Sequence[Cell], subjects: Iterable[Subject], sour
     for subject in subjects:
         chosen = [one for one in of if not one.skip]
         for cell in importlib.import_module(module).cells(chosen, subject.name, subject.kernels):
-            # Once a missing package is there, its cells are due again.
-            text = " ".join([ours, subject.kernels[cell.factors["kernel"]], *subject.missing])
-            code = hashlib.sha256(text.encode()).hexdigest()[:16]
+            code = _code(ours, subject, cell.factors["kernel"])
             found.append(replace(cell, factors={**cell.factors, "subject": subject.name, "code": code}))
     return found
+
+
+def _code(ours: str, subject: Subject, kernel: str) -> str:
+    # Once a missing package is there, its cells are due again.
+    text = " ".join([ours, subject.kernels[kernel], *subject.missing])
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def is_planned(experiment: str, factors: Mapping[str, Any], adapters: Path, sources: Sources) -> bool:
+    """Whether the code of a subject's cell is what its factors say, or was edited since."""
+    try:
+        ours = sources.fingerprint(f"perfscribe.experiments.{experiment}.subject")
+        return _code(ours, read(factors["subject"], adapters), factors["kernel"]) == str(factors["code"])
+    except (ValueError, KeyError):  # no file, no adapters, not this one
+        return False
 
 
 class Code:

@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 
 from perfscribe.base import files
 from perfscribe.instruments import tools
-from perfscribe.plan import cluster
+from perfscribe.plan import cluster, subjects
 from perfscribe.plan.fingerprint import Sources
 from perfscribe.plan.plan_cells import measure_module
 from perfscribe.records import environment, journal, records
@@ -85,15 +85,23 @@ class Worker:
             if (now := (task.round, str(task.cell["factors"].get("subject", "")))) != last:
                 self._stop_child()
                 last = now
-            if (self.child is None or not self.child.alive) and self._code_changed():
+            if self._code_changed(task):
                 self._say_waiting("is left to the next run: its code has changed since this one was planned")
                 return
             yield task
 
-    def _code_changed(self) -> bool:
-        """Whether a child would import other code than the plan's, by whose fingerprint its records are found."""
-        now = Sources(self.shard.root).fingerprint(measure_module(self.shard.plan["experiment"]))
-        return now != str(self.shard.plan["fingerprint"])
+    def _code_changed(self, task: Task) -> bool:
+        """Whether the cell would run other code than the plan's, by whose digests its records are found.
+
+        A child goes on with the code that it has imported; a subject's is imported by ranks too, and when it is called.
+        """
+        code, experiment, factors = Sources(self.shard.root), self.shard.plan["experiment"], task.cell["factors"]
+        if self.child is None or not self.child.alive:
+            now = code.fingerprint(measure_module(experiment))
+            if now != str(self.shard.plan["fingerprint"]):
+                return True
+        adapters = self.shard.options["subjects"].get(factors.get("subject"))
+        return adapters is not None and not subjects.is_planned(experiment, factors, Path(adapters), code)
 
     def _try_out(self, shard: Shard, task: Task) -> None:
         """Measure a self-test that cells of this shard wait for, into a journal file that only this job writes."""

@@ -6,10 +6,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from shards import ShardJob
 from unmeasured import subject_cells
+from workspace import CHEAP
 
+from perfscribe.base import files
+from perfscribe.base.cells import Cell
 from perfscribe.experiments.subjects import show
 from perfscribe.plan import subjects
+from perfscribe.plan.fingerprint import Sources
 from perfscribe.records.records import Record
 from perfscribe.subjects import KERNELS
 from perfscribe.verbs import doctor
@@ -127,6 +132,20 @@ def test_an_edit_is_seen_however_it_is_imported(subject: Subject, imports: str, 
     path.write_text(path.read_text() + "EDITED = True\n")
     after = subjects.read("yours", adapters).kernels
     assert list(before) == list(after) == ["flash_pytorch"] and before != after
+
+
+def test_an_edit_during_a_run_is_left_to_the_next(subject: Subject, tmp_path: Path) -> None:
+    """Taking it back would bring its figures, or its failure, under the name of the code before."""
+    adapters, name = subject(), "perfscribe.experiments.probe.subject"
+    job = ShardJob(tmp_path / "root", CHEAP)
+    job.root.joinpath(*name.split(".")).with_suffix(".py").write_text(CHEAP)
+    code = subjects._code(Sources(job.root).fingerprint(name), subjects.read("yours", adapters), "flash_pytorch")
+    job.plan([Cell({"n": 1}), Cell({"n": 2, "subject": "yours", "kernel": "flash_pytorch", "code": code})])
+    files.write_json(job.plan_file.with_name("options.json"), {"probe": {"subjects": {"yours": str(adapters)}}})
+    subject("raises")
+    assert [row["status"] for row in job.measure()] == ["ok", "not_run"]
+    subject()
+    assert [row["status"] for row in job.measure()] == ["ok", "ok"]
 
 
 def test_what_is_not_written_or_not_installed_is_named(subject: Subject) -> None:
