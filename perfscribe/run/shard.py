@@ -13,6 +13,7 @@ from perfscribe.base.atomic import replacing
 from perfscribe.plan.plan_cells import cell_from_json, cell_key
 from perfscribe.records import checksums, environment, form, journal, records
 
+ABSENT = "absent"  # digest of a data set that is not there
 MOST_ROUNDS = 100  # that a config may ask for
 # When the run that started this job must end, below the project's root.
 CLOCK = Path(".perfscribe") / "clock.json"
@@ -74,15 +75,18 @@ class Shard:
 
     def _data_digest(self, dataset: str) -> str:
         path = self.site_folder / "data" / f"{form.name(dataset)}.digest"
-        return str(files.read_json(path)["arrays"]) if path.is_file() else "absent"
+        return str(files.read_json(path)["arrays"]) if path.is_file() else ABSENT
 
     def standing(self, task: Task, history: journal.History, identity: str | None) -> journal.Record | None:
         """The journal's record that stands for the task on a machine of this identity, or None: to be measured.
 
-        identity None: any record stands (a site that is only shown), one of the plan's own key before others.
+        identity None: any record stands, one of the plan's own key before others; no others where that key is known and
+        the site not published.
         """
         if identity is None:
-            return history.newest(task.slot) or history.of_cell(task.cell["factors"], task.round)
+            any_key = (self.site_folder / "published.json").is_file() or ABSENT in task.data_digest
+            of_code = history.newest(task.slot)
+            return history.of_cell(task.cell["factors"], task.round) if any_key and of_code is None else of_code
         found, newest = history.newest(task.slot, identity), history.newest(task.slot)
         if newest is None:
             return None

@@ -225,6 +225,12 @@ def test_commits_of_site_local(tmp_path: Path) -> None:
     a, b = (sides.read(tmp_path, f"local@{commit}") for commit in (FIRST[:8], SECOND))
     assert only(compare(a, b)).verdict == "faster" and a.site == b.site == "local"
     assert only(compare(a, sides.read(tmp_path, "local"))).verdict == "faster"
+    planned(tmp_path, [Cell(new.factors)], fingerprint="d" * 16, rounds=6, datasets=())
+    (cell,) = sides.read(tmp_path, "local").cells["probe"].values()
+    assert cell.record.status == "not_run", "its code was edited, and no run has measured it"
+    planned(tmp_path, [Cell(new.factors, data=(SET,))], fingerprint=CODE, rounds=6, datasets=[SET])
+    (cell,) = sides.read(tmp_path, "local").cells["probe"].values()
+    assert cell.record.status == "ok", "its data set was deleted"
 
 
 @pytest.mark.parametrize(
