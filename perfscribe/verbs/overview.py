@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -28,18 +29,18 @@ def _status(unit: dict, cell: dict, number: int, records: dict[str, list[dict]])
     if cell["skip"]:
         return cannot or f"skipped ({cell['skip']})", None
     same = records.get(_levels(cell), [])
-    current = [r for r in same if r["fingerprint"] == unit["fingerprint"] and r["round"] == number]
-    if current and current[-1]["values"].get("before_start"):
-        current = []  # what was lacking then is asked anew
-    key = cell_key(unit["experiment"], cell["factors"], unit["fingerprint"], "", unit["seed"])
-    if current and (cell["data"] or current[-1]["key"] == key):
+    measured = [r for r in same if r["fingerprint"] == unit["fingerprint"] and r["round"] == number]
+    # By the data that each had: which these are today is known once they are made.
+    key = partial(cell_key, unit["experiment"], cell["factors"], unit["fingerprint"], seed=unit["seed"])
+    current = [r for r in measured if r["key"] == key(r["data_digest"])]
+    if current and not current[-1]["values"].get("before_start"):  # what was lacking then is asked anew
         return current[-1]["status"], current[-1]
     if cannot:
         return cannot, None
     if not same:
         return "to measure", None
     code_changed = all(r["fingerprint"] != unit["fingerprint"] for r in same)
-    why = " (code changed)" if code_changed else " (seed changed)" if current else ""
+    why = " (code changed)" if code_changed else " (seed changed)" if measured and not current else ""
     return f"to measure{why}", same[-1]
 
 

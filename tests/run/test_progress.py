@@ -5,9 +5,10 @@ import re
 from pathlib import Path
 
 import pytest
-from planned_site import cell, journal_file, keep, planned, record
+from planned_site import CODE, cell, journal_file, keep, planned, record
 
 from perfscribe.plan import plan
+from perfscribe.plan.plan_cells import cell_key
 from perfscribe.records import journal
 from perfscribe.run import progress
 from perfscribe.verbs import overview
@@ -101,6 +102,14 @@ def test_the_journal_gives_each_cell_its_status(tmp_path: Path) -> None:
     keep(tmp_path, record(1), record(2, "oom"), record(3, **OLD), record(4, "failed"), record(4))
     cells, _, _ = planned_by(tmp_path, made)
     assert [cells[n] for n in range(1, 6)] == ["ok", "oom", "to measure (code changed)", "ok", "to measure"]
+    # After a run of another seed, which is then taken back, and by a third.
+    factors = {"n": 1, "dtype": "fp32"}
+    for seed, digest in ((0, "a"), (1, "b")):
+        keep(tmp_path, record(1, data_digest=digest, key=cell_key("probe", factors, CODE, digest, seed)))
+    for seed, status in ((0, "ok"), (1, "ok"), (2, "to measure (seed changed)")):
+        made = planned(tmp_path, [cell(1, data=("numbers",))], seed=seed)
+        assert planned_by(tmp_path, made)[0] == {1: status}
+    assert planned_by(tmp_path, planned(tmp_path, [cell(1)]))[0] == {1: "ok"}
 
 
 def test_what_was_never_measured_here_takes_as_long_as_on_a_committed_site(tmp_path: Path) -> None:
