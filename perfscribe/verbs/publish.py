@@ -24,7 +24,7 @@ from perfscribe import __version__
 from perfscribe.base import called_from, files
 from perfscribe.config import NO_SITES
 from perfscribe.plan import cluster, plan
-from perfscribe.records import environment, journal, scrub
+from perfscribe.records import environment, form, journal, scrub
 from perfscribe.run import session
 from perfscribe.show.provenance import NODE_NUMBER
 from perfscribe.verbs import redrawing
@@ -60,14 +60,22 @@ def main(root: Path, arguments: Sequence[str], config: session.ReadConfig) -> in
         other = f"publish --replace {name}" if session.is_committed(root, name) else "move that away"
         raise ValueError(f"publish: {' and '.join(taken)}: there already; take another name or {other}")
     _read_notes(root, session.LOCAL_SITE)  # asked first: they may be no text
-    made_by = environment.provenance(root)
+    made_by, before = environment.provenance(root), _with_figures(target)
     with made_whole(root, name, taken):
         copy_measured(root, source, target, plan.read_index(source / "plan").shards)
         origin = {"version": __version__, "commit": made_by["commit"], "dirty": made_by["dirty"]}
         files.write_json(target / "published.json", origin)
         if _draw(root, name):
             raise ValueError(f"publish: the report of results/{name} could not be drawn; see above")
+    if (now := _with_figures(target)) < before:
+        print(f"publish: {name} had figures of {before} cells, now of {now}: all that the report of site local has")
     return _check(root, name)
+
+
+def _with_figures(results: Path) -> int:
+    """How many cells of a site have figures, by its summary."""
+    with form.as_written(results / "summary.json"):
+        return int(files.read_object(results / "summary.json").get("cells", {}).get("ok", 0))
 
 
 def _draw(root: Path, name: str) -> int:

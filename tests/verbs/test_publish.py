@@ -234,9 +234,12 @@ def test_a_site_is_gone_on_with_and_replaced(site: Site, clone: Site) -> None:
     replaced = clone.run("publish", "--replace", "demo")
     assert replaced.returncode == 0 and f"{NOTE.format('demo')} was there and stays as it is" in replaced.stdout
     assert (clone.root / NOTE.format("demo")).read_text() == "of demo\n"
-    assert [row["id"] for row in clone.rows("probe", "demo")] == before
+    assert [row["id"] for row in clone.rows("probe", "demo")] == before and "had figures" not in replaced.stdout
     with pytest.raises(ValueError, match="site local has results of its own; move results/local away first"):
         publish.main(clone.root, ["--continue", "demo"], dict)
+    assert clone.run("report", "--config", "experiments={probe: {n: [1]}}").returncode == 0
+    fewer = clone.run("publish", "--replace", "demo")
+    assert "publish: demo had figures of 3 cells, now of 1: all that the report" in fewer.stdout, "nothing goes unsaid"
     whole = drawn(clone.root, "demo")
     replace = clone.command("publish", "--replace", "demo"), clone.root, clone.environment(), clone.root / "output"
     with sessions.running(*replace) as process:
