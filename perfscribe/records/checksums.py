@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
-from perfscribe.base import files
+from perfscribe.base import files, registry
 
 FOLDER = "checksums"
 # At each end of a file; the middle of larger ones, those of data sets, is their readers' to check. Not the time: what
@@ -22,6 +22,7 @@ HASHED_BYTES = 1 << 21
 # Nothing else is ever deleted, whatever a list says; relative to results/<site>.
 SHOWN = re.compile(r"(tables|\.\./\.\./report/[a-z0-9_-]+/figures)/\w[\w.-]*")
 
+KINDS = ("csv", "json")  # of a table's files
 # What follows where a file is not as it was left, by folder.
 THEN = {"journal": "what it lost is measured again", "data": "made again when a cell reads it"}
 
@@ -74,7 +75,14 @@ def clear(site_folder: Path) -> list[str]:
         if path not in planned:
             gone += _delete(site_folder, (_listed(site_folder, path.stem) or {}).keys() - made)
             path.unlink()
-    return gone
+    return gone + _delete(site_folder, _of_unplanned(site_folder) - made)
+
+
+def _of_unplanned(site_folder: Path) -> set[str]:
+    """What the report would show of experiments that are not planned: their lists may be lost."""
+    unplanned = [name for name in registry.known() if not (site_folder / "plan" / f"present-{name}.json").exists()]
+    tables = {f"tables/{table}.{kind}" for name in unplanned for table in registry.shown(name).tables for kind in KINDS}
+    return tables | {f"tables/{name}.figures.json" for name in unplanned}
 
 
 def forget(site_folder: Path, units: Iterable[str]) -> None:

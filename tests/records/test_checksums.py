@@ -90,6 +90,10 @@ def test_what_no_unit_makes_any_more_goes(site: Path) -> None:
     (site / "plan" / "present-a.json").unlink()
     assert checksums.clear(site) == ["../../report/local/figures/a.svg", TABLE, OUTPUT]
     assert (site / JOURNAL).is_file() and not list((site / "checksums").iterdir())
+    lost = ("tables/attention.figures.json", "tables/cs336.pytorch_attention.csv")  # and their list with them
+    for name in (*lost, "tables/mine.csv"):
+        files.write_text(site / name, "made\n")
+    assert checksums.clear(site) == [*lost] and (site / "tables" / "mine.csv").is_file()
 
 
 def test_a_data_set_that_only_other_runs_read_stays_known(site: Path) -> None:
