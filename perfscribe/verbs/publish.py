@@ -24,7 +24,7 @@ from perfscribe import __version__
 from perfscribe.base import called_from, files
 from perfscribe.config import NO_SITES
 from perfscribe.plan import cluster, plan
-from perfscribe.records import environment, form, journal, scrub
+from perfscribe.records import environment, form, journal, records, scrub
 from perfscribe.run import session
 from perfscribe.show.provenance import NODE_NUMBER
 from perfscribe.verbs import redrawing
@@ -149,8 +149,10 @@ def copy_measured(root: Path, source: Path, target: Path, planned: Collection[st
         # Names of all nodes first: any experiment's error may name any of them.
         private = scrub.gather(journals, scrub.private_here(root))
         number_nodes(record for of in journals.values() for record in of)
-        for experiment, records in journals.items():
-            lines = [{"event": "record", **scrub.scrub_json(record, private)} for record in records]
+        shown = _shown(source)
+        for experiment, kept in journals.items():
+            kept.sort(key=lambda record: record["id"] in shown)  # of a cell that two machines measured the last stands
+            lines = [{"event": "record", **scrub.scrub_json(record, private)} for record in kept]
             content = gzip.compress(b"".join(map(journal.as_line, lines)), mtime=0)
             files.write_bytes(target / "journal" / experiment / "0.jsonl.gz", content)
         for kind in ("plan", "environments"):
@@ -164,6 +166,14 @@ def copy_measured(root: Path, source: Path, target: Path, planned: Collection[st
             (target / "data").mkdir(exist_ok=True)
             shutil.copyfile(path, target / "data" / path.name)
         copy_notes(root, source.name, target.name, private)
+
+
+def _shown(source: Path) -> set[str]:
+    """Ids of the records that the site's report is made of, as far as they are to be read."""
+    found = set[str]()
+    with contextlib.suppress(ValueError):
+        found.update(row["id"] for path in source.glob("records/*/*.jsonl") for row in records.rows_of(path))
+    return found
 
 
 def _notes(root: Path, site: str) -> Path:

@@ -189,6 +189,19 @@ def test_nodes_of_a_cluster_become_numbers(tmp_path: Path) -> None:
     assert NODE not in text and '"77"' not in text
 
 
+def test_of_a_cell_that_two_machines_measured_the_figure_of_the_report_stands(tmp_path: Path) -> None:
+    source, target = tmp_path / "results" / "local", tmp_path / "results" / "demo"
+    same = {"experiment": "a", "key": "0", "round": 1, "factors": {}, "status": "ok", "fingerprint": ""}
+    first, second = (records.make({**same, "environment": machine}) for machine in ("one", "two"))
+    with journal.Journal(source / "journal" / "a" / "0.jsonl") as book:
+        book.record(first)
+        book.record(second)
+    files.write_json_lines(source / "records" / "a" / "0.jsonl", [first])
+    publish.copy_measured(tmp_path, source, target, ["a"])
+    found = journal.read(target / "journal" / "a")
+    assert found.latest(("0", 1)) == first and len(list(found.all_records())) == 2
+
+
 # --- drawn again ------------------------------------------------------------------------------------------------
 
 
