@@ -6,6 +6,7 @@ import atexit
 import contextlib
 import fcntl
 import gc
+import itertools
 import math
 import os
 import shlex
@@ -14,7 +15,7 @@ import socket
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
@@ -149,10 +150,13 @@ def memory_of_code(root: Path) -> Memory:
     return Memory(root / FOUND_IN_CODE, fingerprint.method())
 
 
-def set_clocks_back(folder: Path) -> None:
-    """Files of the future are of now, such as those of a machine whose clock is ahead: no edit would be newer."""
+def set_clocks_back(folders: Iterable[Path]) -> None:
+    """Files of the future are of now, such as those of a machine whose clock is ahead: no edit would be newer.
+
+    All by one moment, which keeps their order.
+    """
     latest_ns = time.time_ns() - 10**9
-    for path in folder.rglob("*"):
+    for path in itertools.chain.from_iterable(folder.rglob("*") for folder in folders):
         if path.is_file() and not path.is_symlink() and path.stat().st_mtime_ns > latest_ns:
             with contextlib.suppress(OSError):  # another user's
                 os.utime(path, ns=(latest_ns, latest_ns))
@@ -355,8 +359,7 @@ def _begin(root: Path, overrides: Mapping[str, Any], decides: bool, executor: st
     ):
         raise ValueError(_another_run(root))  # by other settings: what is due by these is not to be seen
     if lock is not None:
-        for folder in (results, root / "report" / made.site):
-            set_clocks_back(folder)
+        set_clocks_back([results, root / "report" / made.site])
         for path in (results / "plan").glob("*.json"):
             session.keep(path)
         clear_leftovers(root)

@@ -199,7 +199,7 @@ def test_of_a_cell_that_two_machines_measured_the_figure_of_the_report_stands(tm
     files.write_json_lines(source / "records" / "a" / "0.jsonl", [first])
     publish.copy_measured(tmp_path, source, target, ["a"])
     found = journal.read(target / "journal" / "a")
-    assert found.latest(("0", 1)) == first and len(list(found.all_records())) == 2
+    assert found.newest(("0", 1)) == first and len(list(found.all_records())) == 2
 
 
 # --- drawn again ------------------------------------------------------------------------------------------------
