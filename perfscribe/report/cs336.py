@@ -161,14 +161,14 @@ class BenchmarkingScript(Problem):
         return f"The largest std is {most} % ({which}, {context}); half of the passes have at most {middle} %."
 
     def few_steps(self) -> str:
-        """Sizes whose first timed forward stands out after one warm-up step, and after two."""
+        """Sizes whose first timed forward is slow after one warm-up step, and after two."""
         there = [size for size in self.warm_sizes if all(ok(self.warm(size, steps)) for steps in (1, 2))]
         one, two = ([size for size in there if self.first_over_later(size, n) > 1.05] for n in (1, 2))
+        longer = "takes over 5 % longer than later ones"
         if not one + two:
-            return "After one or two warm-up steps no first timed forward stands out." if there else ""
+            return f"After one or two steps no first timed forward {longer}." if there else ""
         at, then = (", ".join(of) or "none" for of in (one, two))
-        longer = "the first timed forward still takes over 5 % longer than later ones"
-        return f"After one step {longer} at {at}, after two at {then}."
+        return f"After one step the first timed forward still {longer} at {at}, after two at {then}."
 
 
 class MixedPrecisionAccumulation(Problem):

@@ -105,7 +105,7 @@ class RankMethods(Problem):
         yield Answer(
             self.agree(),
             f"Training takes {from_to(*ends(times))} s.",
-            f"Bound it takes {from_to(*ends(bound))} s.",
+            f"With ranks bound it takes {from_to(*ends(bound))} s.",
             f"By {MODULO} it is {faster} times as fast as on one GPU (001: 3.64)." if gpu else "",
         )
         first = next(iter(times), NO_FIGURE)
