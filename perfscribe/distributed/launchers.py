@@ -166,7 +166,7 @@ def _start(launcher: str, world_size: int) -> list[str]:
     if launcher == "open_mpi":
         root = ["--allow-run-as-root"] if os.geteuid() == 0 else []
         # shared memory alone: networks take long to look for, and MPI exchanges a few bytes here
-        network = ["--mca", "pml", "ob1", "--mca", "btl", "self,sm"]
+        network = ["--mca", "pml", "ob1", "--mca", "btl", "self,vader"]
         return [path, *root, "-n", count, "--host", f"localhost:{count}", *network]
     return [path, "-n", count, *(["-ppn", count] if launcher == "pals" else ["-launcher", "fork"])]
 
