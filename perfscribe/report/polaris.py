@@ -92,8 +92,8 @@ class RankMethods(Problem):
         yield Table(
             "Training by rank counting method.",
             f"DDP in FP32, {count} ranks{size}; one run each, slowest rank, host clock with synchronise, after warm-up "
-            f"steps; bound: each rank to its part of the cores{' nearest to its GPU' * gpu}; the sources' clocks start "
-            "before the first step.",
+            f"steps; bound: each rank to its part of the cores{' nearest to its GPU' * gpu}, in epochs between the "
+            "others; the sources' clocks start before the first step.",
             ["Method", "Launcher", "Ranks", "Local ranks", "Time (s)", "Time, bound (s)", "published (s)"],
             [self.line(method) for method in self.methods],
             self.binding(),

@@ -260,7 +260,7 @@ def test_ranks_below_mpiexec(worker_groups):
             assert found.series[f"said_{name}"] == (right if asks else [None] * 2), name
         assert len(found.samples["epoch_s"]) == 2 and found.samples["training_s"][0] >= max(found.samples["epoch_s"])
         assert found.values["variables_left"] == 0
-        # Bound in a training of its own, and free again for the next method.
+        # Bound in every second epoch, and free again for the next method.
         all_cores = binding.granted()
         assert found.series["mask"] == [binding.mask(all_cores)] * 2 and found.samples["bound_training_s"][0] > 0
         assert found.series["bound_mask"] == [binding.mask(cores) for cores in binding.even(all_cores, 2)]

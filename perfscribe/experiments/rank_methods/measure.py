@@ -1,8 +1,8 @@
 """Each way to find rank, world size and local rank, under launchers that run here.
 
 A launch starts the ranks once for all methods that can serve it; each method then trains the Polaris homework's model
-on every rank, first on all cores, then each rank bound to its own. Bindings are also asked of a launcher, whose ranks
-tell the cores that they were granted.
+on every rank, its epochs in turn on all cores and bound to the rank's own. Bindings are also asked of a launcher, whose
+ranks tell the cores that they were granted.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def _launch(cell: Cell) -> Measurement:
         samples=samples,
         timers=dict.fromkeys(samples, HOST_CLOCK),
         warmup_s=max(rank["warmup_s"] for rank in ranks),
-        timed_s=max(total_s),
+        timed_s=max(rank["training_s"] + rank["bound_training_s"] for rank in ranks),
         values={**values, "gpus_per_node": ranks[0]["devices"]},
         series={
             **{f"said_{method}": [rank["places"][method] for rank in ranks] for method in METHODS},

@@ -26,8 +26,7 @@ _PLACES: dict[str, Any] = {}  # of this process, which stays for several methods
 def on_rank(arguments: Mapping[str, Any], rank: Rank) -> dict[str, Any]:
     """Places by method, host, device, cores, and the times of the training that the asked method was used for.
 
-    Then the same training bound, where arguments["bound"] has the cores of each local rank: bound_training_s, on those
-    of bound_cores.
+    arguments["bound"]: cores of each local rank, for train; or nothing.
 
     ValueError: the method does not say what this rank is, so that ranks would train on the wrong device.
     """
@@ -39,12 +38,7 @@ def on_rank(arguments: Mapping[str, Any], rank: Rank) -> dict[str, Any]:
     expected = [rank.place.rank, rank.place.world_size, rank.place.local_rank]
     if _PLACES[arguments["method"]] != expected:
         raise ValueError(f"{arguments['method']} says {_PLACES[arguments['method']]}, the launch {expected}")
-    trained = train(arguments["sizes"], rank)
-    if arguments["bound"]:
-        cores = arguments["bound"][rank.place.local_rank]
-        with bound_to(cores):
-            trained |= {"bound_cores": list(binding.granted())}
-            trained |= {"bound_training_s": train(arguments["sizes"], rank)["training_s"]}
+    cores = arguments["bound"][rank.place.local_rank] if arguments["bound"] else ()
     return {
         "places": _PLACES,
         "host": platform.node(),
@@ -52,7 +46,7 @@ def on_rank(arguments: Mapping[str, Any], rank: Rank) -> dict[str, Any]:
         "devices": devices,
         "variables_left": sum(bool(mpi_start.REMOVED.match(name)) for name in os.environ),
         "cores": list(binding.granted()),
-        **trained,
+        **train(arguments["sizes"], rank, bound=cores),
     }
 
 
@@ -73,13 +67,19 @@ def _move_to(cores: Iterable[int]) -> None:
             os.sched_setaffinity(int(thread), cores)
 
 
-def train(sizes: Mapping[str, int], rank: Rank, after_step: Callable[[], object] = lambda: None) -> dict[str, Any]:
+def train(
+    sizes: Mapping[str, int],
+    rank: Rank,
+    after_step: Callable[[], object] = lambda: None,
+    bound: binding.Cores = (),
+) -> dict[str, Any]:
     """Warm-up steps, then epochs, each timed by the host clock between waits for the device.
 
     sizes: of model, data and loop, as the homework names them (measure.SIZES); batch: samples of a rank in a step.
-    The same model and samples on every rank; each trains on its share of the samples, anew in every epoch, and
-    gradients are averaged in buckets during backward. Cross-entropy takes the positions of the target for classes, as
-    the homework does: a load, not a task.
+    bound: cores. After each epoch follows one on these, so that what drifts reaches both alike: bound_training_s, and
+    the cores that were granted. The same model and samples on every rank; each trains on its share of the samples, anew
+    in every epoch, and gradients are averaged in buckets during backward. Cross-entropy takes the positions of the
+    target for classes, as the homework does: a load, not a task.
     """
     import torch
 
@@ -100,21 +100,32 @@ def train(sizes: Mapping[str, int], rank: Rank, after_step: Callable[[], object]
         step(batch)
     synchronise(rank.device)
     torch.distributed.barrier()
-    epochs_s, start = [], perf_counter()
-    warmup_s = start - warm
+    warmup_s = perf_counter() - warm
     loss = torch.tensor(float("nan"))
-    for epoch in range(sizes["epochs"]):
-        sampler.set_epoch(epoch)
+
+    def epoch_s() -> float:
+        nonlocal loss
         began = perf_counter()
         for batch in loader:
             loss = step(batch)
             after_step()
         synchronise(rank.device)
-        epochs_s.append(perf_counter() - began)
-    total_s = perf_counter() - start
+        return perf_counter() - began
+
+    free_s, bound_s = [], []
+    granted: binding.Cores = ()
+    for epoch in range(sizes["epochs"]):
+        sampler.set_epoch(epoch)
+        free_s.append(epoch_s())
+        if bound:
+            with bound_to(bound):
+                granted = binding.granted()
+                bound_s.append(epoch_s())
     return {
-        "epochs_s": epochs_s,
-        "training_s": total_s,
+        "epochs_s": free_s,
+        "training_s": sum(free_s),
+        "bound_training_s": sum(bound_s),
+        "bound_cores": list(granted),
         "warmup_s": warmup_s,
         "parameters": count,
         "final_loss": float(loss),

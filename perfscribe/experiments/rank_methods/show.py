@@ -27,8 +27,9 @@ ASKING_MPI = {mpi_start.MODULO: "mpi4py, rank mod devices", mpi_start.SPLIT: "mp
 METHODS = {**ASKING_MPI, **mpi_start.BY_VARIABLES}
 METHODS_NOTE = (
     "Each row is what the method says on that rank; without GPUs rank mod devices takes as many devices as there are "
-    "ranks. Training: the homework's model by data parallelism, one run per method, host clock; bound: once more, each "
-    "rank's threads kept by sched_setaffinity to its part of the cores, on GPUs of those nearest to its GPU."
+    "ranks. Training: the homework's model by data parallelism, one run per method, host clock; bound: epochs "
+    "between these, each rank's threads kept by sched_setaffinity to its part of the cores, on GPUs of those nearest "
+    "to its GPU."
 )
 BINDINGS_NOTE = (
     "Granted masks are those of sched_getaffinity; local rank = GPU. Anti-affine: none of the rank's cores is among "
