@@ -56,6 +56,18 @@ def test_what_a_launcher_lacks_is_told_where_none_ran() -> None:
     assert "No CUDA device" in lacking([RankMethods(found)])
 
 
+def test_published_times_of_four_ranks_stand_beside_four_ranks_alone() -> None:
+    row = OK | {"device": "cuda", "used_device": "cuda:0", "training_s": "2", "method": "mpi4py, rank mod devices"}
+    row |= {"epochs": "10", "samples": "2048", "batch": "32", "launcher": "mpiexec (Open MPI)"}
+    pages = {
+        count: RankMethods(
+            site(of="polaris", rank_methods=[row | {"rank": str(n), "local_rank": str(n)} for n in range(count)])
+        ).markdown({})
+        for count in (2, 4)
+    }
+    assert "| 4.50 |" in pages[4] and "| 4.50 |" not in pages[2] and "4.61" not in pages[2]
+
+
 def test_two_machines_of_a_site_are_not_both_this_one() -> None:
     cell = OK | {
         "backend": "nccl",
