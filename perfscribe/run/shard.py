@@ -128,7 +128,7 @@ class Shard:
         if task.cell["skip"] and (found is None or found["status"] != "unsupported"):
             record = self.fields(task, status="skipped", reason=task.cell["skip"])
         else:
-            missing = {"status": "not_run", "reason": "not measured yet; the next `./run report` goes on"}
+            missing = {"status": "not_run", "reason": "not measured yet"}
             record = self.fields(task, **missing) if found is None else found
         if identity is not None and record["environment"] not in ("", identity):
             record = {**record, "flags": [*record["flags"], f"kept from environment {record['environment']}"]}
