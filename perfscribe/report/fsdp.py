@@ -6,6 +6,7 @@ import csv
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from itertools import chain
 from math import ceil
 from pathlib import Path
 
@@ -979,7 +980,8 @@ class Defects(Problem):
         # Of the single node's script and of the others, both with the tokenizer's vocabulary.
         shapes = SimpleGptShape(VOCABULARY, 1024, 1, 8, 8192, tied=False), SimpleGptShape(VOCABULARY)
         alone, several = (Figure(shape.parameters) for shape in shapes)
-        scored = site.value("fsdp.baseline_answers", "identical_workshop_f1_percent", labels="answer", training="after")
+        answers = (site.rows(f"fsdp.{one}_answers", status="ok") for one in ("baseline", "custom_single_node"))
+        scored = figure(next(chain(*answers), None), "identical_workshop_f1_percent")
         full, plain = (figure(one.found(setup), "peak_allocated_gib") for setup in ("FSDP1 FULL_SHARD", "without FSDP"))
         half, whole = (figure(strategies.found(name), "state_gib") for name in ("SHARD_GRAD_OP", "DDP"))
         kept = half.share(whole)

@@ -202,7 +202,8 @@ def _lacking(table: Table) -> dict[str, list[str]]:
     for reason, places in found.items():
         rows, columns = ({place[axis] for place in places} for axis in (0, 1))
         whole = {place for place in able if place[1] in columns} == {*places} != able.keys()
-        if len(columns) == 1 < len(rows) or (whole and len(rows) > 1):
+        one_of_several = len(columns) == 1 < len({at for _, at in able})
+        if len(rows) > 1 and (one_of_several or whole):
             names[reason] = [table.header[at] for at in sorted(columns)]
         elif len(places) == 1 and sum(cell.able for cell in table.rows[min(rows)]) > 1:
             names[reason] = [f"{_name(table, min(rows))}: {table.header[min(columns)]}"]

@@ -9,7 +9,7 @@ import pytest
 from perfscribe.report.cs336 import BenchmarkingScript, PytorchAttention
 from perfscribe.report.cs336_kernels import FlashBenchmarking, NsysProfile
 from perfscribe.report.first_page import headlines
-from perfscribe.report.fsdp import LinkTest, MultiGpu
+from perfscribe.report.fsdp import Defects, LinkTest, MultiGpu
 from perfscribe.report.handin import lacking
 from perfscribe.report.polaris import CrossNode, DataTypes, Formats, RankMethods
 from perfscribe.report.site import Row, Site
@@ -108,6 +108,13 @@ def test_a_scale_factor_is_no_finer_than_its_rates() -> None:
     rows = [alone, alone | many | {"wrapped_by": "FSDP1", "samples_scale": "1.502"}]
     page = MultiGpu(site(of="fsdp", multi_gpu=rows)).markdown({})
     assert "| 4 | 19 ± 2 | 1.5 |" in page and "give 1.5x the samples/s" in page
+
+
+def test_defects_are_seen_where_either_training_ran() -> None:
+    scored = OK | {"labels": "answer", "training": "after", "identical_workshop_f1_percent": "99.9375"}
+    made = Defects(site(of="fsdp", custom_single_node_answers=[scored]))
+    assert "Answers equal to the reference score 99.9 % F1." in made.markdown({})
+    assert "rows)" in lacking([made]) and "seen here" not in lacking([made])  # its only column of figures
 
 
 def test_dtypes_of_one_width_and_length() -> None:
