@@ -175,6 +175,10 @@ class NineRows(Problem):
         """The epoch after which evaluation loss is least."""
         return min(self.epochs(labels), key=lambda row: figure(row, "eval_loss").value, default=None)
 
+    def at_least(self, labels: str = "answer") -> Figure:
+        """The epoch of the least evaluation loss."""
+        return replace(figure(self.least(labels), "epoch"), exact=True)
+
     def memory(self, moment: str, scale: float = 1) -> Figure:
         """In GB."""
         return figure(self.runs["answer"], f"{moment}_gib").plain(scale)
@@ -228,10 +232,6 @@ class Baseline(NineRows):
         yield Answer(f"{losses} is {training}{mark}.")
         yield Title(f"{first}, while training loss falls to {training}{mark}")
 
-    def at_least(self) -> Figure:
-        """The epoch of the least evaluation loss."""
-        return replace(figure(self.least(), "epoch"), exact=True)
-
 
 class CustomSingleNode(NineRows):
     """The custom model on one device."""
@@ -245,7 +245,10 @@ class CustomSingleNode(NineRows):
     def parts(self) -> Iterator[Part]:
         """Losses, rates and memory; what the labels of the scripts train."""
         yield self.nine()
-        theirs, ours = (figure(self.least(labels), "eval_loss") for labels in ("source", "answer"))
+        theirs, ours = (
+            f"{figure(self.least(labels), 'eval_loss')} (epoch {self.at_least(labels)})"
+            for labels in ("source", "answer")
+        )
         read, targets = (
             self.site.value("fsdp.labels", one, way="source_prompt") for one in ("targets_read", "targets")
         )
@@ -487,9 +490,9 @@ class Scaling(Problem):
     def fewer(self, trained: Callable[[int], Row | None]) -> str:
         """What fewer ranks than most give, where that is less than one of them gives."""
         one = figure(self.first, DEFAULT)
-        found = {n: figure(trained(n), DEFAULT) for n in self.counts if 1 < n < self.world}
-        slower = {n: rate for n, rate in found.items() if rate.value < one.value and not rate.within_noise(one)}
-        return "".join(f", {self.site.ranks(n)} {rate.over(one)}x" for n, rate in slower.items())
+        rows = {n: trained(n) for n in self.counts if 1 < n < self.world}
+        gains = [(n, figure(row, DEFAULT).over(one), self.noise(row)) for n, row in rows.items()]
+        return "".join(f", {self.site.ranks(n)} {gain}x{noise}" for n, gain, noise in gains if gain.value < 1)
 
     def setup(self, row: Row, rows: Sequence[Row]) -> str:
         """What stands behind the title. row: of one rank, or any; rows: those that are ok."""
@@ -577,13 +580,13 @@ class MultiGpu(OfBloom):
         (how, gain, noise), *others = gains
         on = self.site.ranks(self.world)
         way = f"{how.capitalize()}, " if how else ""
-        rest = "".join(f", {name} {other}x{unsure}" for name, other, unsure in others if name != "tuned")
+        rest = "".join(f"; {name} {on} give {other}x{unsure}" for name, other, unsure in others if name != "tuned")
         tuned = figure(self.of(self.world, "tuned"), STEPPING).over(figure(self.of(1, "tuned"), STEPPING))
         before, after = (figure(row, "avg_mem_total_gb") for row in (self.first, rows[how]))
         falls = "falls" if after.value < before.value else "grows"
         yield Answer(
-            f"{way}{on} give {gain}x the samples/s of {self.alone}{noise}{rest}"
-            f"{self.fewer(lambda n: self.of(n, how))}{f'; tuned, {tuned}x one tuned GPU' if tuned else ''}{odd}.",
+            f"{way}{on} give {gain}x the samples/s of {self.alone}{noise}{self.fewer(lambda n: self.of(n, how))}"
+            f"{rest}{f'; tuned, {tuned}x one tuned GPU' if tuned else ''}{odd}.",
             f"{way}memory in use {falls} from {before} to {after} GB{odd}.",
         )
         if site.gpu:
@@ -661,9 +664,9 @@ def parameters(row: Row | None, column: str = "parameters") -> str:
 
 
 def losses(row: Row | None) -> str:
-    """Which loss a table has, and where the training began."""
+    """Which loss a table has, and the first that was logged: of one step, or the mean of a few."""
     first = figure(row, "first_loss")
-    return f"{LOSS}, the first row's first step {first}" if first else LOSS
+    return f"{LOSS}, first logged in the first row {first}" if first else LOSS
 
 
 def vocabulary(row: Row | None) -> str:
@@ -719,7 +722,7 @@ class CustomMultiGpu(OfCustom):
         rest, peak = (figure(last, one) for one in ("avg_mem_alloc_gb", "peak_mem_alloc_gb"))
         counts_more = entry(last, "loop") == "trainer" and default.value <= 0.98 * callback.value
         yield Answer(
-            f"The Default rate is {default} samples/s, the Callback rate {callback}{odd}.",
+            f"On {site.ranks(self.world)} the Default rate is {default} samples/s, the Callback rate {callback}{odd}.",
             f"Callback memory is {rest} GB between steps; the peak is {peak} GB{odd}." * (rest.value < peak.value),
             Why("The Callback's clock ends before the last evaluation and checkpoint.", counts_more),
         )
@@ -747,15 +750,15 @@ class CustomMultiGpu(OfCustom):
     def ours(self) -> tuple[str, str]:
         """The lines of our loops."""
         rate, model = STEPPING, self.first
-        by_trainer = {world: figure(self.loop("trainer", world), rate) for world in (1, self.world)}
-        steps = ", ".join(f"{one} on {self.site.ranks(world)}" for world, one in by_trainer.items())
+        by_trainer = {world: figure(self.loop("trainer", world), rate) for world in self.counts}
+        steps = ", ".join(f"{one} on {self.site.ranks(world)}" for world, one in by_trainer.items() if one)
         tuned = self.site.largest(self.LOOPS, rate, "world_size", loop="tuned")
         world = entry(tuned, "world_size")
         of = f"{entry(tuned, 'dtype').upper()}, compiled, {entry(tuned, 'batch')} rows per GPU"
         gives = f"{figure(tuned, rate)} samples/s on {self.site.ranks(world)}"
         kept = "" if world == "1" else f", {figure(tuned, 'efficiency')} % of linear"
         return (
-            f"Samples/s of the same runs by steps alone: {steps}.",
+            f"Samples/s of the same runs by steps alone: {steps or NO_FIGURE}.",
             f"‡ Our tuned loop ({of}; {vocabulary(model)}, {parameters(model)}): {gives}{kept}.",
         )
 

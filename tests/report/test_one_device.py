@@ -9,7 +9,7 @@ import pytest
 from perfscribe.report.cs336 import BenchmarkingScript, PytorchAttention
 from perfscribe.report.cs336_kernels import FlashBenchmarking, NsysProfile
 from perfscribe.report.first_page import headlines
-from perfscribe.report.fsdp import Defects, LinkTest, MultiGpu
+from perfscribe.report.fsdp import CustomMultiGpu, CustomSingleNode, Defects, LinkTest, MultiGpu
 from perfscribe.report.handin import lacking
 from perfscribe.report.polaris import CrossNode, DataTypes, Formats, RankMethods
 from perfscribe.report.site import Row, Site
@@ -110,11 +110,47 @@ def test_a_scale_factor_is_no_finer_than_its_rates() -> None:
     assert "| 4 | 19 ± 2 | 1.5 |" in page and "give 1.5x the samples/s" in page
 
 
+def test_what_fewer_gpus_give_is_told_of_the_same_wrapping_within_noise_too() -> None:
+    rates = [("1", "none", "12.5"), ("2", "FSDP1", "12"), ("4", "FSDP1", "25"), ("4", "FSDP2", "20")]
+    keys = ("world_size", "wrapped_by", "train_samples_per_second")
+    rows = [
+        TRAINED | dict(zip(keys, one, strict=True)) | {"environment": "a", "train_samples_per_second_spread": "2"}
+        for one in rates
+    ]
+    said = MultiGpu(site(of="fsdp", multi_gpu=rows)).answered[0].text()
+    alone = "one GPU without FSDP, 2 GPUs 0.960x (within noise); wrapped per block 4 GPUs give 1.60x."
+    assert said == f"As given, 4 GPUs give 2.00x the samples/s of {alone}"
+
+
+def test_rates_and_losses_of_the_custom_model_are_of_what_they_say() -> None:
+    same = TRAINED | {"num_layers": "3", "hidden_size": "8", "vocab_size": "9", "environment": "a", "first_loss": "70"}
+    same |= {"parameters": "5", "source_parameters": "5", "grad_acc": "1", "samples_per_s_callback": "9"}
+    rates = {"1": "41.8", "2": "63.2", "4": "147"}
+    rows = [
+        same | {"world_size": n, "stepping_samples_per_second": of, "train_samples_per_second": "8"}
+        for n, of in rates.items()
+    ]
+    made = CustomMultiGpu(site(of="fsdp", custom_multi_gpu=rows, custom_loops=rows))
+    assert made.made[0].notes[0].endswith("by steps alone: 41.8 on 1 GPU, 63.2 on 2 GPUs, 147 on 4 GPUs.")
+    assert "first logged in the first row 70.0" in made.made[0].setup  # of Trainer the mean of ten steps
+    assert "On 4 GPUs the Default rate is 8.00 samples/s" in made.answered[-1].text()
+
+
 def test_defects_are_seen_where_either_training_ran() -> None:
     scored = OK | {"labels": "answer", "training": "after", "identical_workshop_f1_percent": "99.9375"}
     made = Defects(site(of="fsdp", custom_single_node_answers=[scored]))
     assert "Answers equal to the reference score 99.9 % F1." in made.markdown({})
     assert "rows)" in lacking([made]) and "seen here" not in lacking([made])  # its only column of figures
+
+
+def test_the_epoch_of_the_lowest_loss() -> None:
+    rows = [
+        OK | {"labels": labels, "epoch": f"{n}.0", "eval_loss": loss}
+        for labels, losses in (("answer", ("9.5", "9.2", "9.4")), ("source", ("4", "3", "2")))
+        for n, loss in enumerate(losses, start=1)
+    ]
+    title = CustomSingleNode(site(of="fsdp", custom_single_node_losses=rows)).shown_title
+    assert title.endswith("2.00 (epoch 3) with the scripts' labels, 9.20 (epoch 2) with answer labels")
 
 
 def test_dtypes_of_one_width_and_length() -> None:
