@@ -91,6 +91,7 @@ def with_figures(record: Record, same: Iterable[Record]) -> Record:
     lacking = dict.fromkeys(GPU_FIGURES, absent) | dict.fromkeys((CALLBACK, STEPPING), TWO_STEPS)
     found = replace(record, values=lacking | record.values)
     ms = step_ms(found)
+    found.values[STEPPING] = _stepping(found)
     found.values |= _against(found, base) | {"rate_efficiency": _rate_efficiency(found, base)}
     found.values["mfu"] = TWO_STEPS if ms is None else mfu_percent(found, _flop(found), ms / 1e3)
     return found
@@ -109,11 +110,21 @@ def _against(record: Record, base: Record) -> dict[str, Any]:
 
 def _rate_efficiency(record: Record, base: Record) -> float | str:
     """Samples/s of a rank, steps alone, over the base's."""
-    own, of_base = record.values.get(STEPPING), base.values.get(STEPPING)
+    own, of_base = record.values[STEPPING], _stepping(base)
     if not isinstance(own, float) or not isinstance(of_base, float):
         return TWO_STEPS
     ranks: float = record.factors["world_size"] / base.factors["world_size"]
     return 100 * own / of_base / ranks
+
+
+def _stepping(record: Record) -> Any:
+    """Samples/s of steps alone. The meter, which keeps the first step apart, takes the last of an epoch for full."""
+    values, factors = record.values, record.factors
+    rate = values.get(STEPPING, TWO_STEPS)
+    if rate == TWO_STEPS or "batch_found" in values:
+        return rate
+    full = factors["batch_size"] * factors["grad_acc"] * factors["world_size"]
+    return rate * (factors["train_size"] * factors["num_epochs"] - full) / (values["stepping_steps"] * full)
 
 
 def _flop(record: Record) -> float:
