@@ -11,10 +11,12 @@ import gc
 import importlib
 import json
 import math
+import multiprocessing
 import os
 import random
 import resource
 import sys
+import tempfile
 import traceback
 from collections.abc import Mapping
 from pathlib import Path
@@ -25,6 +27,8 @@ from perfscribe.base.cells import Measurement, Unsupported
 from perfscribe.instruments.memory import is_oom, parse_oom
 from perfscribe.plan.plan_cells import cell_from_json, measure_module
 
+# Bytes of a folder in which multiprocessing's "pymp-xxxxxxxx/listener-xxxxxxxx" is a socket's path, of 103 at most.
+LONGEST_FOLDER = 71
 # Comes with torch._dynamo, hence with torch.compile and with any optimizer.
 COMPILER = "torch._dynamo.convert_frame"
 
@@ -36,6 +40,12 @@ def keep_descriptors() -> None:
         with contextlib.suppress(OSError):  # the descriptor that listed them
             if int(name) > 2:
                 os.set_inheritable(int(name), False)
+
+
+def shorten_sockets() -> None:
+    """Have multiprocessing's sockets in /tmp where TMPDIR is too long: a loader would wait for its workers for ever."""
+    if len(os.fsencode(tempfile.gettempdir())) > LONGEST_FOLDER:
+        multiprocessing.current_process()._config["tempdir"] = "/tmp"  # type: ignore[attr-defined]
 
 
 def limit_memory(limit_bytes: int) -> None:
@@ -170,6 +180,7 @@ def import_early(libraries: list[str]) -> None:
 def main(experiment: str, memory_limit_bytes: int, libraries: list[str]) -> None:
     """Serve requests until standard input closes."""
     keep_descriptors()
+    shorten_sockets()
     limit_memory(memory_limit_bytes)
     # Texts of errors may hold what is no Unicode, as file names do.
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8", errors="replace")

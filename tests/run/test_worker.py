@@ -115,6 +115,27 @@ def test_a_worker_that_dies_without_starting_a_cell_is_not_started_for_ever(
     assert capfd.readouterr().err == "the worker died by SIGKILL before its first cell; run it again\n"
 
 
+LOADING = """def run(cell):
+    import torch
+    from torch.utils.data import DataLoader
+
+    loader = DataLoader(torch.arange(4), num_workers=1, multiprocessing_context="fork")
+    return done(cell, total=int(sum(loader)))
+"""
+
+
+def test_a_loader_has_its_workers_however_long_tmpdir_is(
+    tmp_path: Path, side: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    long = tmp_path / ("long" * 20)
+    long.mkdir()
+    monkeypatch.setenv("TMPDIR", str(long))
+    probe = job(tmp_path, side, LOADING)
+    probe.plan([Cell({"n": 1})], timeout_s=20)
+    assert statuses(probe.measure()) == ["ok"]
+    assert not list(long.iterdir())
+
+
 @LINUX
 def test_no_child_outlives_its_worker(tmp_path: Path, side: Path) -> None:
     probe = job(tmp_path, side, faulty.WAITING)
