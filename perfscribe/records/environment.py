@@ -230,9 +230,10 @@ def _commit(root: Path) -> tuple[str | None, bool | None]:
 
 
 def output(*command: str, timeout_s: float = 20.0) -> str | None:
-    """Standard output of a command without surrounding blanks; None when it is missing, fails or hangs."""
+    """Standard output of a command without surrounding blanks, in English; None when it is missing, fails or hangs."""
+    env = {**os.environ, "LC_ALL": "C"}
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=True)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=True, env=env)
     except (OSError, subprocess.SubprocessError, UnicodeDecodeError):
         return None
     return done.stdout.strip()

@@ -75,6 +75,17 @@ def git(root, *arguments):
     return done.stdout.strip()
 
 
+def test_the_processor_has_one_name_whatever_the_language(tmp_path, monkeypatch):
+    """On Arm the name is lscpu's, which says `Modellname` to who reads German."""
+    lscpu = tmp_path / "lscpu"
+    lscpu.write_text('#!/bin/sh\n[ "$LC_ALL" = C ] && echo "Model name: Grace" || echo "Modellname: Grace"\n')
+    lscpu.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    monkeypatch.setenv("LC_ALL", "de_DE.UTF-8")
+    monkeypatch.setattr(environment, "Path", lambda _: tmp_path / "no cpuinfo")
+    assert environment.cpu_model.__wrapped__() == "Grace"
+
+
 def test_provenance_of_a_checkout(tmp_path, monkeypatch):
     monkeypatch.setenv("PERFSCRIBE_COMMIT", "not asked where git answers")
     git(tmp_path, "init", "-q")
