@@ -210,6 +210,19 @@ def test_run_is_called_by_a_link(space: Workspace, tmp_path: Path) -> None:
     assert not (space.root / ".venv").exists()  # --system takes the Python at hand
 
 
+def test_the_environment_is_not_another_pythons(tmp_path: Path) -> None:
+    shutil.copy(ROOT / "run", tmp_path)
+    python = tmp_path / ".venv" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.write_text('#!/bin/sh\necho "${PYTHONHOME-none} ${PYTHONOPTIMIZE-none}"\n')
+    python.chmod(0o755)
+    for name in ("requirements.lock", "requirements-torch.txt", ".venv/installed"):
+        (tmp_path / name).touch()
+    env = {**os.environ, "PYTHONHOME": "/opt/python/3.9", "PYTHONOPTIMIZE": "2"}
+    said = subprocess.run([tmp_path / "run", "help"], env=env, stdout=subprocess.PIPE, text=True).stdout
+    assert said == "none none\n"
+
+
 @pytest.mark.parametrize("name", ["results/local", "report/local", "logs", ".snakemake", ".perfscribe"])
 def test_a_file_where_a_folder_should_be_is_one_line(project: Path, name: str) -> None:
     """It stops root too; what is read-only or full is told by the same line."""
