@@ -214,13 +214,14 @@ def test_the_environment_is_not_another_pythons(tmp_path: Path) -> None:
     shutil.copy(ROOT / "run", tmp_path)
     python = tmp_path / ".venv" / "bin" / "python"
     python.parent.mkdir(parents=True)
-    python.write_text('#!/bin/sh\necho "${PYTHONHOME-none} ${PYTHONOPTIMIZE-none}"\n')
+    python.write_text('#!/bin/sh\necho "${PYTHONHOME-none} ${PYTHONPATH-none} ${PYTHONOPTIMIZE-none}"\n')
     python.chmod(0o755)
     for name in ("requirements.lock", "requirements-torch.txt", ".venv/installed"):
         (tmp_path / name).touch()
-    env = {**os.environ, "PYTHONHOME": "/opt/python/3.9", "PYTHONOPTIMIZE": "2"}
+    of_modules = {"PYTHONHOME": "/opt/3.9", "PYTHONPATH": "/opt/3.9/packages", "PYTHONOPTIMIZE": "2"}
+    env = {**os.environ, **of_modules}
     said = subprocess.run([tmp_path / "run", "help"], env=env, stdout=subprocess.PIPE, text=True).stdout
-    assert said == "none none\n"
+    assert said == "none none none\n"
 
 
 @pytest.mark.parametrize("name", ["results/local", "report/local", "logs", ".snakemake", ".perfscribe"])
