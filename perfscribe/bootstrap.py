@@ -22,7 +22,8 @@ def say(text: str) -> None:
 
 def pip(folder: Path, *arguments: str) -> None:
     """Run the environment's pip; SystemExit with what it said where it fails."""
-    command = [str(folder / "bin" / "python"), "-m", "pip", "--disable-pip-version-check", "install", *arguments]
+    words = ["-m", "pip", "--disable-pip-version-check", "install", "--no-user"]  # whatever pip.conf has for the user
+    command = [str(folder / "bin" / "python"), *words, *arguments]
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     if done.returncode:
         say(done.stdout[-3000:])

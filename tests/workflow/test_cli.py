@@ -379,7 +379,7 @@ def test_only_what_the_lock_pins_is_installed_by_one_of_several_processes(tmp_pa
     other.write_text(f"{wheels['later']}\n")
     command, env = (
         [sys.executable, "perfscribe/bootstrap.py", "install", str(folder)],
-        {**os.environ, "PIP_NO_INDEX": "1"},
+        {**os.environ, "PIP_NO_INDEX": "1", "PIP_USER": "1"},  # the latter where a cluster's pip.conf has it
     )
 
     lock.write_text(f"{wheels['demo']} --hash=sha256:{'0' * 64}\n")
