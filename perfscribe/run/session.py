@@ -334,13 +334,20 @@ def keep_bytecode(env: MutableMapping[str, str], root: Path) -> None:
         env.setdefault("PYTHONPYCACHEPREFIX", str(root / ".perfscribe" / "bytecode"))
 
 
+def name_account(env: MutableMapping[str, str]) -> None:
+    """Name the account where its number has no name, as in some containers: Snakemake and torch ask for one."""
+    if not account():
+        env["USER"] = f"uid{os.getuid()}"
+
+
 def _begin(root: Path, overrides: Mapping[str, Any], decides: bool, executor: str | None) -> Session:
     if set(str(root)) & set("{}"):
         raise ValueError(f"{root}: Snakemake takes braces in a path for its own; give the folder another name")
     raw = configuration.load(root / "config.yaml", overrides)
     configuration.check(raw)
     tools.use(raw.get("tools", {}), root)
-    keep_bytecode(os.environ, root)  # jobs inherit it
+    keep_bytecode(os.environ, root)  # jobs inherit both
+    name_account(os.environ)
     site = site_of(raw)
     read_only = is_committed(root, site)
     if decides and site != LOCAL_SITE and not read_only:

@@ -333,6 +333,24 @@ def test_no_python_is_one_line(space: Workspace, tmp_path: Path) -> None:
         assert re.fullmatch(r"run: no Python 3\.11 or newer found .*\n", done.stderr), done.stderr
 
 
+NAMELESS = """
+import pwd, runpy
+
+def unknown(number):
+    raise KeyError(number)
+
+pwd.getpwuid = unknown
+runpy.run_module("perfscribe.run.engine", run_name="__main__")
+"""
+
+
+def test_an_account_without_a_name_as_in_some_containers(space: Workspace) -> None:
+    env = {**space.environment(), "LOGNAME": "", "USER": "", "LNAME": "", "USERNAME": ""}
+    command = [sys.executable, "-c", NAMELESS, "report", "--dry-run", "--cores", "1", "--quiet", "all"]
+    done = subprocess.run(command, cwd=space.root, env=env, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 FAKE_PYTHON = """#!/usr/bin/env bash
 if [ "$1" = -c ]; then exit 0; fi
 echo "$@" >>{log}
