@@ -112,14 +112,15 @@ def read_config(arguments: Sequence[str] = ()) -> dict[str, Any]:
     return raw
 
 
-def writable(folder: Path) -> None:
-    """SystemExit with one line where no file can be written there."""
+def writable(folder: Path, variable: str = "") -> None:
+    """SystemExit with one line where no file can be written there. variable: which names another folder."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder) as stream:
             stream.write(bytes(4096))
     except OSError as error:
-        sys.exit(f"run: {folder}: {error.strerror}")
+        instead = f"; {variable} may name another folder" if variable else ""
+        sys.exit(f"run: {folder}: {error.strerror}{instead}")
 
 
 def report(arguments: Sequence[str]) -> int:
@@ -136,8 +137,9 @@ def report(arguments: Sequence[str]) -> int:
     for name in () if dry else (f"results/{site}", f"report/{site}", "logs", ".snakemake", ".perfscribe"):
         writable(ROOT / name)
     if (temporary := Path(os.environ.get("TMPDIR") or "/tmp")).is_dir():
-        writable(temporary)
-    writable(Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"))  # where Snakemake keeps sources
+        writable(temporary, "TMPDIR")
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    writable(cache, "XDG_CACHE_HOME")  # where Snakemake keeps sources
     # What a cluster refuses, and the log of a job that is lost there, are Snakemake's alone to tell.
     quiet = [] if any(word.startswith("--profile") for word in arguments) else ["--quiet", "all"]
     words = [sys.executable, "-m", "perfscribe.run.engine", "report", *cores, *safe, *quiet, *arguments]

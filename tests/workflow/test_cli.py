@@ -232,11 +232,22 @@ def test_a_file_where_a_folder_should_be_is_one_line(project: Path, name: str) -
     assert message(["report"]) == f"run: {project / name}: File exists"
 
 
+def test_a_home_without_room_for_caches_is_one_line(
+    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the root folder, which containers give an account that they do not know."""
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    (tmp_path / "home").write_text("")
+    said = f"run: {tmp_path}/home/.cache: Not a directory; XDG_CACHE_HOME may name another folder"
+    assert message(["report"]) == said
+
+
 def test_no_place_is_tried_where_the_call_is_made(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A checkout may be read-only but for the folders that a run writes."""
     tried: list[Path] = []
     monkeypatch.delenv("TMPDIR", raising=False)
-    monkeypatch.setattr(cli, "writable", tried.append)
+    monkeypatch.setattr(cli, "writable", lambda folder, variable="": tried.append(folder))
     monkeypatch.setattr(cli, "Command", lambda words, root: types.SimpleNamespace(wait=lambda: 1))
     assert cli.main(["report"]) == 1
     assert project / "results/local" in tried and all(path.is_absolute() for path in tried)
