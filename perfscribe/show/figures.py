@@ -17,14 +17,14 @@ from typing import Any
 
 import matplotlib
 import pandas as pd
-
-from perfscribe.base import files
-
-matplotlib.use("agg")
 from matplotlib import pyplot as plt
 from matplotlib import ticker
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.lines import Line2D
+
+from perfscribe.base import files
+
+matplotlib.rcdefaults()  # whatever the user's matplotlibrc says
 
 # What files are made of a figure, and what of the library's own is left out of them.
 KINDS: dict[str, dict[str, Any]] = {"svg": {"Date": None, "Creator": None}, "png": {"Software": None}}
