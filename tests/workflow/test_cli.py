@@ -210,6 +210,17 @@ def test_run_is_called_by_a_link(space: Workspace, tmp_path: Path) -> None:
     assert not (space.root / ".venv").exists()  # --system takes the Python at hand
 
 
+def test_a_checkout_by_windows_git_keeps_its_line_ends(tmp_path: Path) -> None:
+    made, taken = tmp_path / "made", tmp_path / "taken"
+    made.mkdir()
+    for name in (".gitattributes", "run"):
+        shutil.copy(ROOT / name, made)
+    git = ["git", "-c", "user.name=x", "-c", "user.email=x", "-c", "core.autocrlf=true"]
+    for words in (["init", "-q"], ["add", "."], ["commit", "-qm", "x"], ["clone", "-q", made, taken]):
+        subprocess.run([*git, *words], cwd=made, check=True)
+    assert (taken / "run").read_bytes() == (ROOT / "run").read_bytes()
+
+
 def test_the_environment_is_not_another_pythons(tmp_path: Path) -> None:
     shutil.copy(ROOT / "run", tmp_path)
     python = tmp_path / ".venv" / "bin" / "python"
