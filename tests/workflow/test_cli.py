@@ -233,6 +233,10 @@ def test_the_environment_is_not_another_pythons(tmp_path: Path) -> None:
     env = {**os.environ, **of_modules}
     said = subprocess.run([tmp_path / "run", "help"], env=env, stdout=subprocess.PIPE, text=True).stdout
     assert said == "none none none\n"
+    python.unlink()
+    python.symlink_to("/opt/3.11/bin/python")  # of a module that is not loaded, or of a system before its upgrade
+    done = subprocess.run([tmp_path / "run", "help"], capture_output=True, text=True)
+    assert done.returncode == 1 and re.fullmatch(r"run: the Python that \.venv was made by is .*\n", done.stderr)
 
 
 @pytest.mark.parametrize("name", ["results/local", "report/local", "logs", ".snakemake", ".perfscribe"])
