@@ -6,6 +6,7 @@ import contextlib
 import functools
 import json
 import os
+import re
 import select
 import selectors
 import signal
@@ -26,6 +27,10 @@ IMPORT_TIMEOUT_S = 300.0
 # A process that the kernel cannot end (a driver or a file server that hangs) is left behind after this time.
 DEATH_TIMEOUT_S = 30.0
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+# Of another launch, whose shell this may be: Trainer would wait for its other ranks. What cells launch has its own.
+OF_RANKS = re.compile(
+    r"(RANK|WORLD_SIZE|LOCAL_RANK|LOCAL_WORLD_SIZE|MASTER_ADDR|MASTER_PORT|PMI_RANK|PMI_SIZE)$|(OMPI|MV2)_COMM_WORLD_"
+)
 # Process id of the run that started a job on this machine: what measures ends with it.
 RUN = "PERFSCRIBE_RUN"
 
@@ -58,7 +63,8 @@ class Child:
         lease: Lease | None = None,
     ) -> None:
         words = [experiment, str(memory_limit_bytes), *libraries]
-        env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(root), os.environ.get("PYTHONPATH", "")]).strip(":")}
+        env = {name: text for name, text in os.environ.items() if not OF_RANKS.match(name)}
+        env |= {"PYTHONPATH": os.pathsep.join([str(root), os.environ.get("PYTHONPATH", "")]).strip(":")}
         env |= lease.variables() if lease else {}
         self._process = subprocess.Popen(
             [sys.executable, "-m", "perfscribe.run.child", *words],

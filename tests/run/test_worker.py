@@ -115,6 +115,24 @@ def test_a_worker_that_dies_without_starting_a_cell_is_not_started_for_ever(
     assert capfd.readouterr().err == "the worker died by SIGKILL before its first cell; run it again\n"
 
 
+RANK_OF = """def run(cell):
+    from accelerate import PartialState
+
+    return done(cell, ranks=PartialState(cpu=True).num_processes, told=os.environ.get("NCCL_DEBUG", ""))
+"""
+
+
+def test_cells_are_no_ranks_of_the_launch_that_a_shell_is_part_of(
+    tmp_path: Path, side: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
+    for name, text in {**told, "PMI_SIZE": "2", "OMPI_COMM_WORLD_SIZE": "2", "NCCL_DEBUG": "WARN"}.items():
+        monkeypatch.setenv(name, text)
+    probe = job(tmp_path, side, RANK_OF)
+    probe.plan([Cell({"n": 1})], timeout_s=20)
+    assert [row["values"] for row in probe.measure()] == [{"ranks": 1, "told": "WARN"}]
+
+
 LOADING = """def run(cell):
     import torch
     from torch.utils.data import DataLoader
