@@ -42,7 +42,11 @@ def install(folder: Path) -> None:
             return
         say(f"run: making the environment in {folder.name} (once; some minutes where CUDA packages come along)")
         shutil.rmtree(folder, ignore_errors=True)
-        venv.create(folder, with_pip=True)
+        try:
+            venv.create(folder, with_pip=True)
+        except subprocess.CalledProcessError as error:
+            say((error.stdout or b"").decode(errors="replace")[-3000:])
+            sys.exit(f"run: Python's venv could not put pip into {folder.name}; see above")
         # The hashed lock is complete, so nothing is resolved; torch then brings only what its build alone needs.
         pip(folder, "--quiet", "--no-deps", "--require-hashes", "-r", str(LOCKED[0]))
         pip(folder, "--quiet", "-r", str(LOCKED[1]))

@@ -407,6 +407,29 @@ def test_the_environment_is_made_once_and_again_for_new_pins(space: Workspace, t
     assert [line.rstrip() for line in log.read_text().splitlines()] == calls
 
 
+WITHOUT_PIP = """
+import runpy, subprocess, sys, venv
+
+def create(*_, **__):
+    raise subprocess.CalledProcessError(1, "python -m ensurepip", b"no module named zlib")
+
+venv.create = create
+sys.argv[1:] = ["install", ".venv"]
+runpy.run_path("perfscribe/bootstrap.py", run_name="__main__")
+"""
+
+
+def test_a_python_that_brings_no_pip_is_told_in_words(tmp_path: Path) -> None:
+    (tmp_path / "perfscribe").mkdir()
+    shutil.copy(ROOT / "perfscribe" / "bootstrap.py", tmp_path / "perfscribe")
+    for name in ("requirements.lock", "requirements-torch.txt"):
+        (tmp_path / name).touch()
+    done = subprocess.run([sys.executable, "-c", WITHOUT_PIP], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 1
+    said = ["no module named zlib", "run: Python's venv could not put pip into .venv; see above"]
+    assert done.stderr.splitlines()[1:] == said
+
+
 def test_only_what_the_lock_pins_is_installed_by_one_of_several_processes(tmp_path: Path) -> None:
     """The real pip, which refuses another file under a pinned name: a package of one module, without a network."""
     folder, lock, other = tmp_path / ".venv", tmp_path / "requirements.lock", tmp_path / "requirements-torch.txt"
