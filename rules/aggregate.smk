@@ -15,10 +15,9 @@ for _experiment in PLAN.presentations:
             ],
             [
                 in_snakemake_report(figure, "figure", _experiment)
-                for figure in FILES.figures_of(_experiment, ("svg",))
+                for figure in FILES.figures_of(_experiment)
             ],
             FILES.tables_of(_experiment, "json"),
-            FILES.figures_of(_experiment, FILES.kinds[1:]),
             FILES.captions_of(_experiment),
         log:
             f"logs/{SITE}/present_{_experiment}.log",

@@ -9,7 +9,6 @@ sys.path.insert(0, str(ROOT))
 
 from perfscribe.run import session
 from perfscribe.run.targets import Targets
-from perfscribe.show import drawn
 
 # A job on another machine takes the plan as it stands; only the process that the user started resolves it.
 SESSION = session.begin(
@@ -17,7 +16,7 @@ SESSION = session.begin(
 )
 PLAN, SITE = SESSION.plan, SESSION.plan.site
 RESULTS = f"results/{SITE}"
-FILES = Targets(PLAN, drawn.figure_kinds(ROOT / RESULTS), SESSION.tracker)
+FILES = Targets(PLAN, SESSION.tracker)
 REPORT = f"{FILES.report}/report.md"
 PAGE = f"{FILES.report}/report.html"
 SUMMARY = f"{RESULTS}/summary.json"

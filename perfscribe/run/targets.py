@@ -10,10 +10,9 @@ from perfscribe.tracking import trackers
 
 @dataclass(frozen=True)
 class Targets:
-    """Paths relative to the checkout. kinds: the files of a figure, by suffix."""
+    """Paths relative to the checkout."""
 
     plan: Plan
-    kinds: tuple[str, ...]
     tracker: str = trackers.NONE
 
     @property
@@ -52,10 +51,9 @@ class Targets:
         """The captions of its figures."""
         return f"{self.results}/tables/{experiment}.figures.json"
 
-    def figures_of(self, experiment: str, kinds: tuple[str, ...]) -> list[str]:
+    def figures_of(self, experiment: str) -> list[str]:
         """Its figures."""
-        shown = self.plan.presentations[experiment].figures
-        return [f"{self.report}/figures/{figure}.{kind}" for figure in shown for kind in kinds]
+        return [f"{self.report}/figures/{figure}.svg" for figure in self.plan.presentations[experiment].figures]
 
     def shown(self) -> list[str]:
         """Tables, captions and figures of all experiments."""
@@ -66,7 +64,7 @@ class Targets:
                 *self.tables_of(name, "csv"),
                 *self.tables_of(name, "json"),
                 self.captions_of(name),
-                *self.figures_of(name, self.kinds),
+                *self.figures_of(name),
             )
         ]
 

@@ -1,7 +1,6 @@
 """Figures: one style, colour-blind safe, medians with bars of the interquartile range, statuses marked where they fell.
 
-Written as SVG and PNG, byte for byte the same from the same tables and library versions; of a published site as SVG
-alone, which is what its report shows.
+Written as SVG, byte for byte the same from the same tables and library versions.
 """
 
 from __future__ import annotations
@@ -26,8 +25,6 @@ from perfscribe.base import files
 
 matplotlib.rcdefaults()  # whatever the user's matplotlibrc says
 
-# What files are made of a figure, and what of the library's own is left out of them.
-KINDS: dict[str, dict[str, Any]] = {"svg": {"Date": None, "Creator": None}, "png": {"Software": None}}
 POINTS_PER_INCH = 72
 LABEL_POINTS = 8
 LEAST_TICKS = 3
@@ -50,7 +47,7 @@ STYLE: dict[Any, Any] = {
     "svg.hashsalt": "perfscribe",
     "svg.fonttype": "none",  # text as text: drawn letters would be most of each file
     "figure.dpi": 100,
-    "savefig.dpi": 150,
+    "savefig.dpi": 150,  # of pictures within
 }
 
 
@@ -70,8 +67,8 @@ class Figure:
     sample: str = ""
 
 
-def write(figure: Figure, folder: Path, footer: str, kinds: Sequence[str] = tuple(KINDS)) -> bool:
-    """<id>.svg and <id>.png, or those of them that are asked for, with who measured it in the foot.
+def write(figure: Figure, folder: Path, footer: str) -> bool:
+    """<id>.svg, with who measured it in the foot.
 
     Gives back whether it has points: one without stays out of the report.
     """
@@ -83,21 +80,16 @@ def write(figure: Figure, folder: Path, footer: str, kinds: Sequence[str] = tupl
             shown = textwrap.fill(footer, int(figure.size_in[0] * FOOTER_CHARACTERS_PER_INCH))
             canvas.supxlabel(shown, fontsize=6, color="#555555", x=0.01, ha="left")
             _lay_out(canvas)
-            for kind in kinds:
-                drawn = io.BytesIO()
-                canvas.savefig(drawn, format=kind, metadata=KINDS[kind])
-                content = _rounded(drawn.getvalue()) if kind == "svg" else drawn.getvalue()
-                files.write_bytes(folder / f"{figure.id}.{kind}", content)
+            drawn = io.BytesIO()
+            canvas.savefig(drawn, format="svg", metadata={"Date": None, "Creator": None})
+            files.write_bytes(folder / f"{figure.id}.svg", _rounded(drawn.getvalue()))
         finally:
             plt.close(canvas)
     return has_points
 
 
 def _lay_out(canvas: Any) -> None:
-    """Find the places of all parts once, in points as an SVG has them: they are those of every kind of file.
-
-    savefig would do it too, and draw everything once more for it.
-    """
+    """Find the places of all parts, in points as an SVG has them: savefig would draw everything once more for it."""
     FigureCanvasSVG(canvas)
     canvas.set_dpi(POINTS_PER_INCH)
     canvas.get_layout_engine().execute(canvas)

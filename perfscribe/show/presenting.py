@@ -8,7 +8,6 @@ from pathlib import Path
 from perfscribe.base import files, registry
 from perfscribe.records import checksums, records
 from perfscribe.show import figures, tables
-from perfscribe.show.drawn import figure_kinds
 from perfscribe.show.provenance import figure_footer
 
 
@@ -44,15 +43,14 @@ def present(plan_file: Path, record_files: Sequence[Path], root: Path) -> None:
     # Its own; an experiment that measures nothing shows what it reads.
     shown = [measured[experiment]] if experiment in measured else measured.values()
     cells = [record for of in shown for record in of]
-    kinds = figure_kinds(site_folder)
     captions = {}
     for figure in drawn:
         footer = figure_footer(cells, plan["site"], site_folder / "environments", figure.sample)
-        if figures.write(figure, pictures, footer, kinds):
+        if figures.write(figure, pictures, footer):
             captions[figure.id] = figure.caption
     captions_file = folder / f"{experiment}.figures.json"
     files.write_json(captions_file, captions)
     written = [captions_file]
     written += [folder / f"{table}.{kind}" for table in made for kind in ("csv", "json")]
-    written += [pictures / f"{figure.id}.{kind}" for figure in drawn for kind in kinds]
+    written += [pictures / f"{figure.id}.svg" for figure in drawn]
     checksums.keep(site_folder, plan_file.stem, written)

@@ -214,9 +214,9 @@ def number_nodes(records: Iterable[dict[str, Any]]) -> None:
 
 
 def committed_mib(folders: Iterable[Path]) -> float:
-    """Size of what is committed: no records, which repeat the journals, nor PNGs and HTML, which any machine makes."""
+    """Size of what is committed: no records, which repeat the journals, nor HTML, which any machine makes."""
     found = (path for folder in folders for path in folder.rglob("*") if path.is_file())
-    committed = (path for path in found if path.parents[1].name != "records" and path.suffix not in (".png", ".html"))
+    committed = (path for path in found if path.parents[1].name != "records" and path.suffix != ".html")
     return sum(path.stat().st_size for path in committed) / 2**20
 
 

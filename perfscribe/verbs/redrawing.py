@@ -18,12 +18,11 @@ from typing import Any
 from perfscribe.report import sites
 from perfscribe.run import session, shard
 from perfscribe.run.targets import Targets
-from perfscribe.show.drawn import PUBLISHED
 
 
 def main(root: Path, raw: Mapping[str, Any], names: Sequence[str]) -> int:
     """Draw these published sites, or all; ValueError with one line where one is none, or another run is under way."""
-    known = sorted(path.parent.name for path in (root / "results").glob(f"*/{PUBLISHED}"))
+    known = sorted(path.parent.name for path in (root / "results").glob("*/published.json"))
     for name in names:
         if name not in known:
             raise ValueError(f"publish: {name!r} is no published site; there are: {', '.join(known) or 'none'}")
@@ -43,7 +42,7 @@ def draw(root: Path, raw: Mapping[str, Any], name: str) -> None:
     config = {**raw, "site": name}
     made = session.make_plan(root, config)
     session.write_plan(root, config, made)
-    site, plan = Targets(made, ()), root / "results" / name / "plan"
+    site, plan = Targets(made), root / "results" / name / "plan"
     records = [root / path for path in site.records()]
     for out in records:
         shard.Shard(plan / f"measure-{out.parent.name}-{out.stem}.json", root).write_records(out, identity=None)

@@ -86,10 +86,7 @@ def test_a_table_has_three_rows_of_figures_and_no_blank(measured: Workspace, tab
 
 @pytest.mark.parametrize("figure", FIGURES)
 def test_a_figure_is_drawn_with_points_and_a_foot(measured: Workspace, figure: str) -> None:
-    folder = measured.root / "report" / "local" / "figures"
-    svg, png = (folder / f"{figure}.{kind}" for kind in ("svg", "png"))
-    assert png.read_bytes().startswith(b"\x89PNG") and png.stat().st_size > 5000
-    text = svg.read_text()
+    text = (measured.root / "report" / "local" / "figures" / f"{figure}.svg").read_text()
     written = " ".join(found.strip() for found in re.findall(r"<text[^>]*>(.*?)</text>", text, flags=re.DOTALL))
     assert "site local: " in written and "environment " in written and "commit 0000000000" in written
     assert not re.search(r"\b[Nn]o cell|nothing was measured|\bnan\b", written)
