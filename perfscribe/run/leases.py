@@ -20,7 +20,6 @@ import contextlib
 import fcntl
 import os
 import re
-import stat
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -105,32 +104,18 @@ def lock_file(uuid: str) -> Path:
 
 
 def _open(path: Path) -> int:
-    """A descriptor of the file, which is made where it is missing; OSError where it is no file of this kind."""
+    """A descriptor of the file, which is made where it is missing."""
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     umask = os.umask(0)  # all users lock what is made here
     try:
         while True:
             with contextlib.suppress(FileNotFoundError):
-                descriptor = os.open(path, flags)
-                break
+                return os.open(path, flags)
             # Made only where nothing is: the kernel may refuse O_CREAT for others' files in /tmp.
             with contextlib.suppress(FileExistsError):
-                descriptor = os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o444)
-                break
-    except OSError as error:
-        raise _unusable(path, error.strerror) from None
+                return os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o444)
     finally:
         os.umask(umask)
-    found = os.fstat(descriptor)
-    if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1:
-        os.close(descriptor)
-        raise _unusable(path, "no plain file")
-    return descriptor
-
-
-def _unusable(path: Path, why: str | None) -> OSError:
-    then = f"remove it, or name another folder for all who measure here in {FOLDER_VARIABLE}"
-    return OSError(None, f"{why}; {then}", str(path))
 
 
 def try_lock(path: Path) -> int | None:
