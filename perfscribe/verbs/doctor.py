@@ -1,4 +1,4 @@
-"""What `./run doctor` prints: the machine, its software and tools, what it measures, and what it lacks."""
+"""What `./run doctor` prints: the machine and its tools, what it measures, and what it lacks."""
 
 from __future__ import annotations
 
@@ -15,20 +15,7 @@ from perfscribe.instruments import tools
 from perfscribe.plan import subjects
 from perfscribe.records import environment
 
-LIBRARIES = (
-    "torch",
-    "triton",
-    "snakemake",
-    "numpy",
-    "pandas",
-    "matplotlib",
-    "h5py",
-    "pynvml",
-    "psutil",
-    "mpi4py",
-    "transformers",
-)
-TOOLS = ("nsys", "ncu", "nvcc", "srun", "mpiexec", "git")
+TOOLS = ("nsys", "srun", "mpiexec")
 GIB = 2**30
 
 
@@ -39,7 +26,6 @@ def report(units: Sequence[tuple[str, list[Cell]]], of: Sequence[subjects.Subjec
     """
     sections = {
         "Machine": _pairs(_machine()),
-        "Python and libraries": _pairs(_software()),
         "Tools": _pairs(_tools()),
         "What is measured here": _measured(units),
         "What is missing": _missing(units),
@@ -77,16 +63,13 @@ def _machine() -> list[tuple[str, str]]:
             ("power limit", f"{watts} W" if watts else "not told"),
             ("driver", f"{found['driver_version'] or 'not told'}, CUDA {found['cuda_driver_version'] or 'not told'}"),
         ]
+    torch = environment.library_version("torch") or "not installed"
+    rows += [("Python", platform.python_version()), ("torch", torch)]
     return [*rows, ("platform", f"{found['platform']}, {platform.release()}")]
 
 
 def _gib(amount_bytes: int) -> str:
     return f"{amount_bytes / GIB:.1f} GiB"
-
-
-def _software() -> list[tuple[str, str]]:
-    versions = [(name, environment.library_version(name) or "not installed") for name in LIBRARIES]
-    return [("Python", platform.python_version()), *versions]
 
 
 def _tools() -> list[tuple[str, str]]:
