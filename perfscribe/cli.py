@@ -144,10 +144,6 @@ def report(arguments: Sequence[str]) -> int:
     quiet = [] if any(word.startswith("--profile") for word in arguments) else ["--quiet", "all"]
     words = [sys.executable, "-m", "perfscribe.run.engine", "report", *cores, *safe, *quiet, *arguments]
     code = Command(words, ROOT).wait()
-    if code == 0 and not dry and session.is_committed(ROOT, site):
-        from perfscribe.report import sites
-
-        sites.refresh(ROOT)
     if code == 0 and not dry and _last_start() == before and (ROOT / path).is_file():
         print(f"nothing to do; report: {path}")
     return code

@@ -1,9 +1,9 @@
 """`./run publish NAME`: make a site that can be committed of this checkout's own results, with nothing private in it.
 
 What is measured is copied and scrubbed: plan, journal (compressed), environments, digests of data sets. What is shown
-is drawn again from these by the workflow itself, so that a published site is what any machine will redraw. Its records
-repeat the journal, so they are made again where they are needed and not committed. What people wrote about the local
-site goes along, scrubbed too.
+is drawn again from these, so that a published site is what any machine will redraw. Its records repeat the journal, so
+they are made again where they are needed and not committed. What people wrote about the local site goes along, scrubbed
+too.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import gzip
 import re
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -65,8 +64,7 @@ def main(root: Path, arguments: Sequence[str], config: session.ReadConfig) -> in
         copy_measured(root, source, target, plan.read_index(source / "plan").shards)
         origin = {"version": __version__, "commit": made_by["commit"], "dirty": made_by["dirty"]}
         files.write_json(target / "published.json", origin)
-        if _draw(root, name):
-            raise ValueError(f"publish: the report of results/{name} could not be drawn; see above")
+        redrawing.main(root, config(), [name])
     if (now := _with_figures(target)) < before:
         print(f"publish: {name} had figures of {before} cells, now of {now}: all that the report of site local has")
     return _check(root, name)
@@ -76,18 +74,6 @@ def _with_figures(results: Path) -> int:
     """How many cells of a site have figures, by its summary."""
     with form.as_written(results / "summary.json"):
         return int(files.read_object(results / "summary.json").get("cells", {}).get("ok", 0))
-
-
-def _draw(root: Path, name: str) -> int:
-    """Draw the site in a process that takes the run lock, as any run does, and never outlives this one."""
-    words = [sys.executable, "-m", "perfscribe.cli", "report", "--config", f"site={name}"]
-    with subprocess.Popen(words, cwd=root) as process:
-        try:
-            return process.wait()
-        except BaseException:
-            process.terminate()
-            process.wait()
-            raise
 
 
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
