@@ -12,6 +12,7 @@ import venv
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
+NEWEST = (3, 13)  # Python for which the lock's packages all have wheels
 LOCKED = (ROOT / "requirements.lock", ROOT / "requirements-torch.txt")
 
 
@@ -27,7 +28,12 @@ def pip(folder: Path, *arguments: str) -> None:
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     if done.returncode:
         say(done.stdout[-3000:])
-        sys.exit(f"run: pip could not install {' '.join(arguments[-2:])}; see above")
+        line = f"run: pip could not install {' '.join(arguments[-2:])}; see above"
+        if sys.version_info[:2] > NEWEST:
+            line += (
+                "; this Python takes a C compiler and its headers (python3-dev), PYTHON=python3.13 ./run takes neither"
+            )
+        sys.exit(line)
 
 
 def install(folder: Path) -> None:

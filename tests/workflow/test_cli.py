@@ -3,6 +3,7 @@
 import hashlib
 import os
 import re
+import runpy
 import shlex
 import shutil
 import signal
@@ -428,6 +429,21 @@ def test_a_python_that_brings_no_pip_is_told_in_words(tmp_path: Path) -> None:
     assert done.returncode == 1
     said = ["no module named zlib", "run: Python's venv could not put pip into .venv; see above"]
     assert done.stderr.splitlines()[1:] == said
+
+
+@pytest.mark.parametrize(("version", "hint"), [((3, 13), False), ((3, 14), True)])
+def test_what_a_newer_python_takes_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: tuple[int, int], hint: bool
+) -> None:
+    python = tmp_path / "bin" / "python"
+    python.parent.mkdir()
+    python.write_text("#!/bin/sh\nexit 1\n")
+    python.chmod(0o755)
+    pip = runpy.run_path(str(ROOT / "perfscribe" / "bootstrap.py"))["pip"]
+    monkeypatch.setattr(sys, "version_info", version)
+    with pytest.raises(SystemExit, match="run: pip could not install demo; see above") as end:
+        pip(tmp_path, "demo")
+    assert ("python3-dev" in str(end.value)) == hint
 
 
 def test_only_what_the_lock_pins_is_installed_by_one_of_several_processes(tmp_path: Path) -> None:
