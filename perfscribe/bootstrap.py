@@ -5,6 +5,7 @@ bootstrap.py check             the interpreter at hand has what requirements.in 
 """
 
 import fcntl
+import os
 import shutil
 import subprocess
 import sys
@@ -25,7 +26,9 @@ def pip(folder: Path, *arguments: str) -> None:
     """Run the environment's pip; SystemExit with what it said where it fails."""
     words = ["-m", "pip", "--disable-pip-version-check", "install", "--no-user"]  # whatever pip.conf has for the user
     command = [str(folder / "bin" / "python"), *words, *arguments]
-    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    # NVIDIA's images have versions of their own there, which the lock contradicts.
+    env = {name: value for name, value in os.environ.items() if name != "PIP_CONSTRAINT"}
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=env)
     if done.returncode:
         say(done.stdout[-3000:])
         line = f"run: pip could not install {' '.join(arguments[-2:])}; see above"

@@ -460,10 +460,11 @@ def test_only_what_the_lock_pins_is_installed_by_one_of_several_processes(tmp_pa
     (tmp_path / "perfscribe").mkdir()
     shutil.copy(ROOT / "perfscribe" / "bootstrap.py", tmp_path / "perfscribe")
     other.write_text(f"{wheels['later']}\n")
-    command, env = (
-        [sys.executable, "perfscribe/bootstrap.py", "install", str(folder)],
-        {**os.environ, "PIP_NO_INDEX": "1", "PIP_USER": "1"},  # the latter where a cluster's pip.conf has it
-    )
+    command = [sys.executable, "perfscribe/bootstrap.py", "install", str(folder)]
+    constraint = tmp_path / "constraint.txt"
+    constraint.write_text("demo==2.0\nlater==2.0\n")
+    # As a cluster's pip.conf has it, and NVIDIA's images.
+    env = {**os.environ, "PIP_NO_INDEX": "1", "PIP_USER": "1", "PIP_CONSTRAINT": str(constraint)}
 
     lock.write_text(f"{wheels['demo']} --hash=sha256:{'0' * 64}\n")
     failed = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True)
