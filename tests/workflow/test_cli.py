@@ -240,6 +240,13 @@ def test_the_environment_is_not_another_pythons(tmp_path: Path) -> None:
     assert done.returncode == 1 and re.fullmatch(r"run: the Python that \.venv was made by is .*\n", done.stderr)
 
 
+def test_run_is_called_by_sh(space: Workspace, tmp_path: Path) -> None:
+    env = {**space.environment(), "PYTHON": sys.executable}
+    command = ["sh", str(space.root / "run"), "--system", "help"]
+    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (0, cli.HELP, "")
+
+
 @pytest.mark.parametrize("name", ["results/local", "report/local", "logs", ".snakemake", ".perfscribe"])
 def test_a_file_where_a_folder_should_be_is_one_line(project: Path, name: str) -> None:
     """It stops root too; what is read-only or full is told by the same line."""
