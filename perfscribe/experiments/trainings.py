@@ -124,7 +124,8 @@ def _stepping(record: Record) -> Any:
     if rate == TWO_STEPS or "batch_found" in values:
         return rate
     full = factors["batch_size"] * factors["grad_acc"] * factors["world_size"]
-    return rate * (factors["train_size"] * factors["num_epochs"] - full) / (values["stepping_steps"] * full)
+    counted = values["stepping_steps"] * full
+    return rate * ((factors["train_size"] * factors["num_epochs"] - full) / counted)
 
 
 def _flop(record: Record) -> float:

@@ -14,5 +14,5 @@ def trained(world_size: int, rate: float, steps: int) -> Record:
 def test_the_last_step_of_an_epoch_counts_its_own_rows() -> None:
     one, four = rows([trained(1, 10.0, 624), trained(4, 32.0, 159)])  # steps after the first: of 4 rows, of 16
     assert one.values[STEPPING] == 10.0
-    assert four.values[STEPPING] == 32.0 * (2500 - 16) / (159 * 16)
+    assert four.values[STEPPING] == 32.0 * ((2500 - 16) / (159 * 16))
     assert four.values["rate_efficiency"] == 100 * four.values[STEPPING] / 10.0 / 4
