@@ -148,9 +148,12 @@ def _first_core(path: Path) -> int:
 
 
 def rankfile(bindings: Sequence[Iterable[int]], host: str = "localhost") -> str:
-    """Open MPI's rankfile that binds each rank to its cores; whose numbers are those of hardware threads."""
+    """Open MPI's rankfile that binds each rank to its cores; whose numbers are those of hardware threads.
+
+    As ranges: Open MPI 4 dies of a slot list of more than 64 characters.
+    """
     logical = logical_numbers()
-    slots = (",".join(str(logical.get(core, core)) for core in cores) for cores in bindings)
+    slots = (shown(logical.get(core, core) for core in cores) for cores in bindings)
     return "".join(f"rank {rank}={host} slot={slot}\n" for rank, slot in enumerate(slots))
 
 

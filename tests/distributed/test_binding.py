@@ -47,6 +47,11 @@ def test_hwlocs_numbers_of_two_threads_a_core_on_two_packages(tmp_path):
     assert binding.logical_numbers(nowhere) == {}
 
 
+def test_the_cores_of_a_large_rank_stand_in_a_short_line(monkeypatch):
+    monkeypatch.setattr(binding, "logical_numbers", dict)
+    assert binding.rankfile([range(64), (64, 66, 67)], "a") == "rank 0=a slot=0-63\nrank 1=a slot=64,66-67\n"
+
+
 VERSIONS = {
     "mpiexec": "mpiexec (Open MPI) 5.0.11",
     "mpiexec.hydra": "HYDRA build details:\n    Version: 5.0.2",
