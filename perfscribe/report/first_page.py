@@ -128,14 +128,14 @@ def _of_trainings(site: Site) -> Iterator[Headline]:
     share = figure(modelled, "share_percent")
     # Of the time that is shown, which another clock took.
     share = share.of(share.value * figure(modelled, "time_ms").value / forward.value)
-    what = f"attention {' × '.join(cell.values())}, forward"
+    what = f"attention, {' × '.join(cell.values())}, forward"
     yield Headline(what, forward, "ms", "pytorch_attention", share, "of the roofline")
 
 
 def headlines(site: Site) -> list[Headline]:
-    """The first eight that the site has."""
+    """Those that the site has; the first page shows the first MOST_HEADLINES."""
     found = [*_of_one_device(site), *_of_several_devices(site), *_of_trainings(site)]
-    return [one for one in found if said(one.value)][:MOST_HEADLINES]
+    return [one for one in found if said(one.value)]
 
 
 def figures(problems: Iterable[Problem], there: Collection[str]) -> list[tuple[str, str]]:

@@ -82,7 +82,7 @@ def write(
         parts.append("## Findings\n" + "\n".join(found))
     if rows := [
         f"| {one.what} | {one.value} | {one.bound} | {links[one.problem]} |"
-        for one in first_page.headlines(site)
+        for one in first_page.headlines(site)[: first_page.MOST_HEADLINES]
         if one.problem in links
     ]:
         head = ["## Headlines\n", "| what | value ± spread | share of bound | link |", "| --- | --- | --- | --- |"]
