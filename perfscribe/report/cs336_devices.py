@@ -278,7 +278,7 @@ class NaiveDdpBenchmarking(Ddp):
             "DDP: step, communication and exposed communication, ms.",
             f"{setup(rows[0])}, AdamW; median ± half IQR{count} steps in {rows[0]['turns']} turns, {clock}; comm: in "
             "separate steps that wait after each phase; exposed: step minus the same step without collectives, in "
-            "which flat's copies stay.",
+            "which flat's copies stay and torch_ddp's do not.",
             [
                 *("implementation", "bucket_mb"),
                 *(f"{one} ({world} {on})" for world in self.worlds for one in ("step_ms", "comm_ms", "exposed_ms")),
@@ -409,7 +409,7 @@ class DdpBucketedBenchmarking(Ddp):
             "a",
             f"{steps}; torch's DDP takes {torch}.",
             f"Buckets expose {little} to {much} ms{noise(little, much)}. {LINK}",
-            Why(expected, bool(low)),
+            Why(f"{expected} {self.shown()}", bool(low)),
         )
         yield OnPaper("b", self.EQUATIONS, fitted)
         if yours:  # the figure has ours
@@ -418,6 +418,17 @@ class DdpBucketedBenchmarking(Ddp):
             yield Title(f"{on} buckets of any size leave {little} to {much} ms exposed, the same within noise")
         else:
             yield Title(f"{on} buckets of {few} MB leave {little} ms exposed, others up to {much}")
+
+    def shown(self) -> str:
+        """Which of both expectations what is exposed bears out: at the smallest bucket, and at the largest."""
+        found = [one for bucket in self.buckets if (one := self.step("overlap_bucketed", "exposed_ms", bucket))]
+        if len(found) < 2:
+            return ""
+        pairs = found[:2], found[:-3:-1]
+        cost, wait = (one.value > other.value and not one.within_noise(other) for one, other in pairs)
+        if cost and wait:
+            return "Both show."
+        return f"The {'first' if cost else 'second'} alone shows." if cost or wait else "Neither shows."
 
     def ends(self, column: str) -> list[tuple[str, Figure]]:
         """Bucket and figure where it is least and largest; of several sizes alone."""
@@ -458,11 +469,12 @@ class CommunicationAccounting(Problem):
         state, state_on, saved, saved_on = self.steps("state", "devices_state", "saved", "devices")
         found = (self.site.value(self.INPUTS, "value", key=key) for key in ("tokens", "fsdp_devices", "tensor_devices"))
         tokens, across, within = (f"{one.value:,.0f}" if one else f"{one}" for one in found)
+        memory = replace(self.site.value(self.INPUTS, "value", key="device_memory_gb"), exact=True)
         yield Lettered(
             "a",
-            f"P = 2·L·D·F parameters have 16·P B of state: {state} GiB, {state_on} H100.",
-            f"Backward needs 2·L·(D+F) B of activations per token, A = {saved} GiB at {tokens} tokens: {saved_on} H100 "
-            "in all.",
+            f"P = 2·L·D·F parameters have 16·P B of state: {state} GiB, {state_on} H100 of {memory} GiB.",
+            f"Backward needs A = 2·L·(D+F)·T B of activations, {saved} GiB at T = {tokens} tokens: {saved_on} H100 in "
+            "all.",
         )
         whole, most, alone = self.steps("undivided", "most_tokens", "n_fsdp_state")
         some = self.site.value(self.STEPS, "value", step="n_fsdp")

@@ -55,7 +55,7 @@ class SingleGpu(Problem):
             f"{entry(row, 'epochs')} epochs take {total} s{on_cpu}, the first {first} and later ones {later}.",
             f"The GPU finishes {behind} ms after the last step is queued, and a step takes {step}"
             f"{': the host sets the pace' * host}." * gpu,
-            f"The loader, timed separately, takes {share} % of an epoch." * gpu,
+            f"The loader, timed separately in the I/O task, takes {share} % of an epoch." * gpu,
         )
 
     def line(self, layers: str, said: str, batches: str) -> Entries:
@@ -90,27 +90,34 @@ class RankMethods(Problem):
         names = ("epochs", "samples", "batch")
         epochs, samples, batch = (" and ".join(self.site.levels(self.table, name)) for name in names)
         size = f", {so_many(epochs, 'epoch')} of {samples} samples, batch {batch} per rank" if batch else ""
+        single = self.site.row(SingleGpu.table, batches="per_sample")
+        alone, first = figure(single, "homework_clock_s"), next(iter(self.launches.get(MODULO, [])), None)
+        elsewhere = ok(single) and ok(first) and self.site.machine(single) != self.site.machine(first)
+        single_at = "; one GPU: task 1, with its first step" * gpu
+        single_at += f", on {self.site.machine(single)}" if single and elsewhere else ""
         yield Table(
             "Training by rank counting method.",
-            f"DDP in FP32, {count} ranks{size}; one run each, slowest rank, host clock with synchronise, after warm-up "
-            f"steps; bound: each rank to its part of the cores{' nearest to its GPU' * gpu}, in epochs between the "
-            "others; the sources' clocks start before the first step.",
+            f"Our DDP in FP32, {count} ranks{size}; one run each, slowest rank, host clock with synchronise, after "
+            f"warm-up steps; bound: each rank to its part of the cores{' nearest to its GPU' * gpu}, in epochs between "
+            f"the others; the sources' clocks start before the first step{single_at}.",
             ["Method", "Launcher", "Ranks", "Local ranks", "Time (s)", "Time, bound (s)", "published (s)"],
             [self.line(method) for method in self.methods],
             self.binding(),
         )
-        alone = self.site.value(SingleGpu.table, "homework_clock_s", batches="per_sample")
-        faster = alone.over(figure(next(iter(self.launches.get(MODULO, [])), None), "training_s"))
+        faster = alone.over(figure(first, "training_s"))
         launched = [ranks[0] for ranks in self.launches.values()]
         times, bound = ([figure(row, name) for row in launched] for name in ("training_s", "bound_training_s"))
+        ratios = ends(tied.over(free) for tied, free in zip(bound, times, strict=True))
+        changes = from_to(*(f"{100 * (one.value - 1):+.1f}" for one in ratios)) if all(ratios) else ""
         yield Answer(
             self.agree(),
             f"Training takes {from_to(*ends(times))} s.",
-            f"With ranks bound it takes {from_to(*ends(bound))} s.",
-            f"By {MODULO} it is {faster} times as fast as on one GPU{' (001: 3.64)' * self.as_published}." * gpu,
+            f"With ranks bound it takes {from_to(*ends(bound))} s, {changes} % by method, in one run each."
+            * bool(changes),
+            f"By {MODULO} it is {faster} times as fast as task 1 on one GPU{' (001: 3.64)' * self.as_published}." * gpu,
         )
-        first = next(iter(times), NO_FIGURE)
-        said = f"The Polaris training takes {alone} s on one GPU and {first} on {count}, which is {alone.over(first)}"
+        one = next(iter(times), NO_FIGURE)
+        said = f"The Polaris training takes {alone} s on one GPU and {one} on {count}, which is {alone.over(one)}"
         yield Finding(17, "polaris", f"{said} times as fast." if gpu else "")
 
     def launch(self, method: str) -> list[Row]:
@@ -297,12 +304,13 @@ class CrossNode(Problem):
         levels = {"backend": "nccl", "profiled": "yes, the process's first profile"}
         one = self.site.row("polaris.communication_trainings", **levels)
         own, epochs = figure(one, "epoch_s"), so_many(entry(one, "epochs"), "epoch")
-        here = f"; here {own}, with one profile in {epochs}" if own and self.site.gpu else ""
+        without = self.site.value("polaris.communication_trainings", "epoch_s", backend="nccl", profiled="no")
+        here = f"; here {own}, with one profile in {epochs}, and {without} without" if own and self.site.gpu else ""
         yield Table(
             f"Communication of DDP across nodes and within{end}.",
             f"{model}, 2 ranks, {self.library}: rank 0 over {entry(ran, 'active', '2')} profiled steps, median ± "
-            f"half IQR of {entry(ran, 'turns', '6')} turns, torch profiler; overhead: share of all device time"
-            f"{self.links()}.",
+            f"half IQR of {entry(ran, 'turns', '6')} turns, torch profiler; overhead: share of all device time; "
+            f"transfer: the shorter time of both ranks, call by call{self.links()}.",
             ["Metric", "Task 4 (Inter-Node)", "Task 5 (Intra-Node)", "Impact"],
             rows,
             f"Transfer / waiting for the other rank: {transfer[0]!s} / {waiting[0]!s} ms across{at}, "
@@ -394,6 +402,7 @@ class Formats(Problem):
             [self.line(name, mark) for name in self.FORMATS],
         )
         others = list(self.FORMATS)[2:]
+        most = from_to(*ends(replace(figure(self.row(name), "against_memory"), single=True) for name in others))
         shares = [figure(self.row(name, "polaris.io_parts"), "loader_share_percent") for name in others]
         share = ends(shares)[1] if all(shares) else NO_FIGURE
         read = self.row("hdf5_gzip", "polaris.io_reads")
@@ -405,14 +414,14 @@ class Formats(Problem):
         yield Answer(
             f"Compressed HDF5 takes {figure(packed, 'against_memory')} times as long as memory{mark}.",
             f"Each sample decompresses whole chunks, {chunks} times its own bytes." if chunks.value >= 2 else "",
-            f"Loading other formats takes at most {share} % of an epoch{mark}.",
+            f"Others take {most} times as long; loading them takes at most {share} % of an epoch{mark}.",
             f"gzip saves {plain.of(100 * (1 - small.value / plain.value), small)} % of HDF5's size.",
             Why("PyTorch and NumPy files are read whole before the clock starts.", before),
         )
         longer = figure(packed, "against_memory")
         said = f"Compressed HDF5 takes {longer} times as long as memory"
-        rest_takes = f"loading other formats from warm files takes at most {share} % of an epoch{mark}"
-        yield Finding(13, "polaris", f"{said}; {rest_takes}." if longer.value > 1 else "")
+        rest_takes = f"other formats {most} times; their loading is at most {share} % of an epoch{mark}"
+        yield Finding(13, "polaris", f"{said}, {rest_takes}." if longer.value > 1 else "")
         rest = [wait for name, wait in waits.items() if name != "hdf5_gzip"]
         yield Title(
             f"From warm files, a sample takes the loader {waits['hdf5_gzip']} ms in HDF5 with gzip, at most "
@@ -518,7 +527,9 @@ class DataTypes(Problem):
             wider_one = f"Large_Feature_{widest} (length {short})"
             at = f"and {wider_one} {at}" if same else f"{at}, of {wider_one} {wide_takes}"
             peaks = f"Their peaks are {peak} and {wide_peak}"
+        full, brief = (figure(self.row(base, length, "fp32"), "training_s") for length in (long, short))
         yield Answer(
+            f"In FP32 {longest} takes no longer than Baseline." * (full.value <= brief.value),
             f"In BF16 later epochs of {longest} {at}.",
             f"{peaks} of FP32's{mark}.",
             self.start(lines, mark),

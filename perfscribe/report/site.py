@@ -8,11 +8,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeGuard
 
-from perfscribe.base import files
 from perfscribe.records import form
 from perfscribe.show import references
 from perfscribe.show.markdown_tables import as_number
-from perfscribe.show.provenance import device_name
+from perfscribe.show.provenance import devices_of
 from perfscribe.show.rounding import GIB_AS_GB, NO_FIGURE, Figure
 from perfscribe.subjects import YOURS
 
@@ -116,16 +115,16 @@ class Site:
 
     def machine(self, row: Row) -> str:
         """What measured a row, or which machines its rounds."""
-        known = [self.folder.parent / "environments" / f"{one}.json" for one in row["environment"].split("+")]
-        return " and ".join(sorted({device_name(files.read_object(path)) for path in known}))
+        return devices_of(row["environment"], self.folder.parent / "environments")
 
     def machines(self, rows: Iterable[Row]) -> str:
-        """How many ranks ran on which machines, at the end of a set-up; nothing where all rows are of the same."""
+        """How many ranks ran on which machines, at the end of a set-up; nothing where all rounds are of the same."""
         ranks: dict[str, dict[str, None]] = {}
         for row in rows:
-            ranks.setdefault(self.machine(row), {})[row["world_size"]] = None
+            ranks.setdefault(self.machine(row), {})[row.get("world_size", "1")] = None
         told = (f"{self.ranks(' and '.join(of))} on {names}" for names, of in ranks.items())
-        return f"; machines: {', '.join(told)}" if len(ranks) > 1 else ""
+        several = len(ranks) > 1 or any(" and " in names for names in ranks)
+        return f"; machines: {', '.join(told)}" if several else ""
 
     def value(self, table: str, column: str, **levels: Any) -> Figure:
         """The figure of a cell, in its table's unit."""

@@ -14,6 +14,7 @@ from tabulate import tabulate
 
 from perfscribe.base import files
 from perfscribe.instruments.statistics import format_figure
+from perfscribe.show.provenance import devices_of
 from perfscribe.show.rounding import Figure
 from perfscribe.show.tables import NOTHING
 
@@ -114,10 +115,14 @@ def _read_rows(path: Path) -> list[dict[str, str]]:
     rows: list[dict[str, str]] = pd.read_csv(path, dtype=str, keep_default_na=False).to_dict("records")
     measured = [row for row in rows if row["status"] == "ok" and row["environment"] != NOTHING]
     several = len({row["environment"] for row in measured}) > 1
+    folder = path.parent.parent / "environments"
+    machines = {
+        ids: f"environment {ids} ({devices_of(ids, folder)})" for ids in {row["environment"] for row in measured}
+    }
     for row in rows:
         row |= {name: "" for name in ("reason", "flags") if row[name] == NOTHING}
         if several and row in measured:
-            row["flags"] = "; ".join(filter(None, [row["flags"], f"environment {row['environment']}"]))
+            row["flags"] = "; ".join(filter(None, [row["flags"], machines[row["environment"]]]))
     return rows
 
 
@@ -138,7 +143,7 @@ def _neighbours(rows: Sequence[dict[str, str]], figures: Sequence[str]) -> list[
 def in_words(status: str, reason: str) -> str:
     """The reason as a sentence's part: what a machine that is too small has is no reason by itself."""
     too_small = status == "skipped" and re.fullmatch(r"\d+ (GPU|node)s?", reason)
-    return f"{reason} here, fewer than asked for" if too_small else reason
+    return f"on a {'cluster' if reason.endswith('nodes') else 'machine'} with {reason}" if too_small else reason
 
 
 def _folded(group: Sequence[Mapping[str, str]], columns: Sequence[Mapping[str, Any]]) -> dict[str, str]:

@@ -30,6 +30,12 @@ def device_name(identity: Mapping[str, Any]) -> str:
     return f"{identity['cpu_model']}, {identity['cpu_cores']} cores, no GPU"
 
 
+def devices_of(ids: str, environments: Path) -> str:
+    """The machines of a row's environments, which its CSV joins by +."""
+    found = {device_name(files.read_object(environments / f"{one}.json")) for one in ids.split("+")}
+    return " and ".join(sorted(found))
+
+
 def commit_name(provenance: Mapping[str, Any]) -> str:
     """The commit that a record was measured at, + where there were changes beside it."""
     commit = provenance.get("commit")

@@ -45,7 +45,8 @@ CHECK_NOTE = (
 )
 STEP_NOTE = (
     "Implementations were interleaved around the same parameters; a step is the slowest rank's by the host clock. "
-    "Exposed: a step less one without communication, median and IQR over turns, which noise may make negative."
+    "Exposed: a step less one without communication, median and IQR over turns, which noise may make negative. A step "
+    "without communication keeps flat's copies and leaves out torch_ddp's."
 )
 PHASES_NOTE = "Medians of steps that wait for the device after each phase."
 TIMELINE_NOTE = (
