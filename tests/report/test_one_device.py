@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from perfscribe.report.cs336 import BenchmarkingScript, PytorchAttention
+from perfscribe.report.cs336_devices import DdpBucketedBenchmarking
 from perfscribe.report.cs336_kernels import FlashBenchmarking, NsysProfile
 from perfscribe.report.first_page import headlines
 from perfscribe.report.fsdp import CustomMultiGpu, CustomSingleNode, Defects, LinkTest, MultiGpu
@@ -91,7 +92,8 @@ def test_gains_over_another_machine_say_so(tmp_path: Path) -> None:
         told = {"cpu_model": "C", "gpu_model": "G", "gpu_count": gpus}
         (tmp_path / "environments" / f"{name}.json").write_text(json.dumps(told), encoding="utf-8")
     rows = [TRAINED | {"world_size": ranks, "environment": of} for ranks, of in (("2", "a"), ("4", "a+b"))]
-    for measured, said in ((rows, "2 GPUs on 2 × G, 4 GPUs on 2 × G and 4 × G."), (rows[:1], "")):
+    mixed = "4 GPUs on 2 × G and 4 × G."
+    for measured, said in ((rows, f"2 GPUs on 2 × G, {mixed}"), (rows[:1], ""), (rows[1:], mixed)):
         page = MultiGpu(Site("made", tmp_path / "tables", "cuda", {"fsdp.multi_gpu": measured})).made[0].setup
         assert page.partition("; machines: ")[2] == said
     reduced = OK | {"backend": "nccl", "world_size": "4", "size_bytes": "1", "message": "1 GB", "environment": "b"}
@@ -100,6 +102,17 @@ def test_gains_over_another_machine_say_so(tmp_path: Path) -> None:
         tables["cs336.ceilings_bandwidths"] = [OK | {"work": "GPU 0 to GPU 1", "environment": copied}]
         (reduces,) = headlines(Site("made", tmp_path / "tables", "cuda", dict(tables)))
         assert reduces.bound == f"75.0 % of a plain copy{on}"
+
+
+def test_each_expectation_of_buckets_is_held_against_what_they_expose() -> None:
+    cell = OK | {"device": "cuda", "world_size": "2", "batch": "32", "size": "xl", "seq_len": "128"}
+    sizes = ("1", "10", "100", "1000")
+    for exposed, said in ((5, 2, 2, 6), "Both show"), ((5, 2, 2, 2), "The first alone"), ((2, 9, 9, 1), "Neither"):
+        rows = [
+            cell | {"implementation": "overlap_bucketed", "bucket_mb": size, "exposed_ms": str(ms), "step_ms": "9"}
+            for size, ms in zip(sizes, exposed, strict=True)
+        ]
+        assert said in DdpBucketedBenchmarking(site(ddp_benchmark=rows)).shown()
 
 
 def test_a_scale_factor_is_no_finer_than_its_rates() -> None:
