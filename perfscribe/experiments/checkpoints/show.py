@@ -10,8 +10,8 @@ from perfscribe.records.records import Record
 from perfscribe.show import tables as t
 
 NOTES = (
-    "Losses: of the steps after the checkpoint, relative difference between the training that went on at once and the "
-    "resumed one.",
+    "Differences: relative, between the training that went on at once and the resumed one; training losses: of the "
+    "steps after the checkpoint.",
     "By arithmetic: fp32 weights and two moments, by Trainer a tied matrix once more; saving and loading were timed "
     "once.",
 )
@@ -20,6 +20,10 @@ NOTES = (
 def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
     """What was saved and how it went on."""
     return [t.make(SHOWN.tables[0], "Saved by some ranks, resumed by others", records["checkpoints"], COLUMNS, NOTES)]
+
+
+def _eval_difference(record: Record) -> float:
+    return abs(float(record.values["resumed_eval_loss"] / record.values["eval_loss"] - 1))
 
 
 def _predicted(record: Record) -> float:
@@ -31,8 +35,10 @@ COLUMNS = [
     *t.factors(model_name="Model", loop="Loop", device="Device", dtype="Dtype", saved_by="Saved by (ranks)"),
     *t.factors(resumed_by="Resumed by (ranks)"),
     *t.exact(steps_behind="Steps before it", steps_compared="Steps after it, compared"),
-    *t.values(largest_difference="Largest difference of losses (relative)", eval_loss="Evaluation loss"),
-    *t.values(resumed_eval_loss="Evaluation loss, resumed", save_s="Saving (s)", load_s="Loading (s)"),
+    *t.values(largest_difference="Largest difference of training losses", eval_loss="Evaluation loss"),
+    t.value("resumed_eval_loss", "Evaluation loss, resumed"),
+    t.derived("eval_difference", "Difference of evaluation losses", _eval_difference),
+    *t.values(save_s="Saving (s)", load_s="Loading (s)"),
     t.gib("checkpoint", "On disk"),
     t.derived("predicted_gib", "by arithmetic (GiB)", _predicted),
     t.value("wrapped_by", "Wrapped by", exact=True),
