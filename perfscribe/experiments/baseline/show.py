@@ -150,7 +150,9 @@ def answered(records: Iterable[Record]) -> list[Record]:
 LABELLED = [
     *t.factors(way="Labels", used_by="Used by", train_size="Rows", max_length="Tokens of a row"),
     *t.exact(targets="Targets", targets_read="Of them read besides", rows_with_marker="Rows with “Answer:”"),
-    *t.exact(tokenizer="Tokenizer", data_origin="Data", data_names="of"),
+    *t.exact(tokenizer="Tokenizer"),
+    *t.unshown("data_origin"),
+    t.derived("data_names", "Data from:", lambda record: record.values["data_names"].replace("; ", ", "), exact=True),
 ]
 LABEL_NOTES = (
     "Targets: labels that a loss of the next token counts; read besides: those in the input at their own place.",
