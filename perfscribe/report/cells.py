@@ -48,6 +48,6 @@ def as_cell(row: Row | None, column: str, scale: float = 1.0, unit: str = "", ma
     return Cell(status, filled=status == "OOM", why=row["reason"])
 
 
-def shown(found: Figure, row: Row | None = None) -> Cell:
+def shown(found: Figure, row: Row | None = None, mark: str = "") -> Cell:
     """A cell of a figure that was computed; without one the word of its row's status."""
-    return Cell(str(found)) if found else as_cell(row, "")
+    return Cell(f"{found!s}{mark}") if found else as_cell(row, "")

@@ -44,7 +44,10 @@ RANDOM = "random"  # weights of a model that nobody trained before
 SCALES = "scale factors: samples/s(N) / samples/s(1), runtime(1) / runtime(N)"
 CLOCKS = "Default: {} rate, all memory in use; Callback: its own rate, memory allocated between steps"
 LOSS = "loss: mean over all steps"
+SAMPLED = "; GPU utilization: NVML, at the end of each optimizer step"
 ON_ONE_HOST = "; † nodes are name spaces of one machine"
+WORKLOAD = {"batch_size": "batch {}", "grad_acc": "accumulation {}", "max_length": "{} tokens"}
+WORKLOAD |= dict.fromkeys(("train_size", "rows"), "{} rows")
 
 Line = tuple[Entries, Row | None]
 
@@ -84,10 +87,26 @@ def rounds(*rows: Row | None) -> str:
 
 def trained(row: Row, rows: Sequence[Row]) -> str:
     """Precision, batch and so on of a training. rows: all of its table's."""
-    batch = f"{row['dtype'].upper()}, batch {row['batch_size']}, accumulation {row['grad_acc']}"
     clock = "Trainer's clock" if row["loop"] == "trainer" else "host clock"
     labels = "" if row["labels"] == "answer" else ", the scripts' labels"
-    return f"{batch}, {row['max_length']} tokens, {row['train_size']} rows{labels}, {rounds(*rows)}, {clock}"
+    return f"{workload(row)}{labels}, {rounds(*rows)}, {clock}"
+
+
+def workload(row: Row | None, *varied: str) -> str:
+    """Precision, batch and so on of a training, as far as its table has them. varied: those that differ by row."""
+    told = [text.format(entry(row, name)) for name, text in WORKLOAD.items() if entry(row, name) and name not in varied]
+    return ", ".join([entry(row, "dtype").upper(), *told])
+
+
+def compiled(row: Row | None) -> str:
+    """How our tuned loop trains."""
+    return f"{entry(row, 'dtype').upper()}, compiled, {entry(row, 'batch')} rows per GPU"
+
+
+def outside_steps(row: Row | None) -> str:
+    """How much of a training's runtime is not in its steps."""
+    whole, steps = figure(row, DEFAULT), figure(row, STEPPING)
+    return f"{whole.of(100 * (1 - whole.value / steps.value), steps)} % of the runtime is outside the steps"
 
 
 def weights(row: Row | None) -> str:
@@ -107,6 +126,7 @@ class NineRows(Problem):
 
     tables = what = model = on_gpu = ""
     RUNS, SCRIPTS_MODEL = "fsdp.single_runs", "SimpleGPTModel"
+    accumulation = "4"
     # Where the workshop finds each, and the column of the trainings, or the epoch of the evaluation.
     METRICS = (
         ("Train Loss (Final)", "train_loss of the summary, the mean over all steps", "mean_train_loss"),
@@ -121,9 +141,14 @@ class NineRows(Problem):
     def _prepare(self, site: Site) -> None:
         self.runs = {labels: self.run(labels) for labels in ("answer", "source")}
         self.rows_trained = {labels: figure(run, "rows") for labels, run in self.runs.items()}
+        self.unlike = []
         # The scripts' labels trained fewer rows.
-        apart = len({one.value for one in self.rows_trained.values() if one}) > 1
-        self.mark = "‡" if site.gpu and apart else ""
+        if len({one.value for one in self.rows_trained.values() if one}) > 1:
+            self.unlike.append(f"{self.rows_trained['source'].value:.0f} rows by the scripts' labels, no checkpoints")
+        accumulated = entry(self.runs["answer"], "grad_acc", self.accumulation)
+        if accumulated != self.accumulation:
+            self.unlike.append(f"accumulation {accumulated} in place of {self.accumulation}")
+        self.mark = "‡" if site.gpu and self.unlike else ""
 
     def run(self, labels: str) -> Row | None:
         """The training of its model with these labels, one that is ok before others."""
@@ -140,12 +165,10 @@ class NineRows(Problem):
         epochs = self.site.levels(f"{self.tables}_losses", "epoch")
         passes = max((ceil(float(epoch)) for epoch in epochs), default=0)
         passed = f"{so_many(passes, 'epoch')}, " if passes else ""
-        rows = {labels: f"{one.value:.0f}" for labels, one in self.rows_trained.items() if one}
-        count = f"{rows['answer']} rows, " if "answer" in rows else ""
-        other = f"; ‡ {rows['source']} rows by the scripts' labels, no checkpoints" if self.mark else ""
+        other = f"; ‡ {', '.join(self.unlike)}" if self.mark else ""
         return Table(
             f"{self.what}{self.mark}.",
-            f"{model}, {entry(found, 'dtype', 'fp16').upper()}, {count}{passed}{self.site.one_device}, {rounds(found)}"
+            f"{model}, {workload(found)}, {passed}{self.site.one_device}, {rounds(found)}"
             f"; Your Value: labels that train the answer; train loss: mean over all steps; memory: peak{other}.",
             ["Metric", "Log Location & Extraction", "Your Value", "scripts' labels"],
             [
@@ -216,7 +239,9 @@ class Baseline(NineRows):
         mark, epochs, least = self.mark, self.epochs(), self.least()
         whole, steps = (figure(self.runs["answer"], one) for one in ("train_runtime_s", "all_steps_s"))
         share = whole.of(100 * sum(figure(row, "eval_runtime_s").value for row in epochs) / whole.value)
-        times = f"Training takes {whole} s: {steps.share(whole)} % in steps, {share} % in evaluation{mark}."
+        rest = whole.of(100 - steps.share(whole).value - share.value)
+        parts = f"{steps.share(whole)} % in steps, {share} % in evaluation, {rest} % elsewhere"
+        times = f"Training takes {whole} s: {parts}{mark}."
         yield Answer(times if epochs else "")
         yield Answer(
             f"Memory peaks at {self.memory('peak')} GB and is {self.memory('at_rest')} GB between steps{mark}."
@@ -241,6 +266,7 @@ class CustomSingleNode(NineRows):
     figure = "fsdp.custom_single_node_losses"
     tables, what = "fsdp.custom_single_node", "Custom model on one device"
     model, on_gpu = NineRows.SCRIPTS_MODEL, "1 layer, d 1024, vocabulary 250,680, 534.6 M parameters"
+    accumulation = "1"
 
     def parts(self) -> Iterator[Part]:
         """Losses, rates and memory; what the labels of the scripts train."""
@@ -254,14 +280,14 @@ class CustomSingleNode(NineRows):
         )
         losses = f"The lowest evaluation loss is {theirs} with the scripts' labels, {ours} with answer labels"
         yield Answer(
-            f"{losses}.",
-            f"Memory peaks at {self.memory('peak')} GB.",
+            f"{losses}{self.mark}.",
+            f"Memory peaks at {self.memory('peak')} GB{self.mark}.",
             Why(
                 "The scripts' labels are the input itself, so the model learns to copy it.",
                 read.value >= targets.value,
             ),
         )
-        yield Title(losses)
+        yield Title(f"{losses}{self.mark}")
 
 
 class TimedSteps(Problem):
@@ -381,13 +407,7 @@ class Strategies(TimedSteps):
             f"Strategies on {on}{mark}.",
             self.setup(" per rank", f"; state per rank, with off-load on the CPU{api}{nodes}"),
             ["Strategy", "CPU off-load", "Activation checkpointing", *self.COLUMNS],
-            [
-                [
-                    *row,
-                    *(cell(site, self.found(*row), one, self.MARKS.get(row[0], "")) for one in self.COLUMNS.values()),
-                ]
-                for row in self.ROWS
-            ],
+            [[*row, *(self.cell(row, column) for column in self.COLUMNS.values())] for row in self.ROWS],
         )
         small, memory = min(self.all("peak_allocated_gib"), key=lambda one: one[1].value)
         least = f"{small} needs least, {memory} GB{mark}"
@@ -409,6 +429,12 @@ class Strategies(TimedSteps):
         )
         yield Title(f"On {on} in {dtype} {fastest}{doubt}{mark}")
         yield Finding(3, "fsdp", f"On {on} in {dtype} {fastest}{doubt or (then and f'{then}, {next_speed}')}; {least}.")
+
+    def cell(self, row: Sequence[str], column: str) -> Cell:
+        """A figure of a strategy; state is measured where each plan is alone."""
+        if row[0] == self.GIVEN and column == "state_gib":
+            return NO_SUCH_THING
+        return cell(self.site, self.found(*row), column, self.MARKS.get(row[0], ""))
 
     def found(self, *row: str, dtype: str = "") -> Row | None:
         """The source of a strategy, off-load and checkpointing, in the table's dtype or another."""
@@ -483,6 +509,12 @@ class Scaling(Problem):
         """A figure of a training."""
         return cell(self.site, row, column, mark)
 
+    def by_steps(self, last: Row | None, how: str) -> str:
+        """The gain of steps alone, and how much of a training is none."""
+        one, many = (figure(row, STEPPING) for row in (self.first, last))
+        gain = f"By steps alone {self.site.ranks(self.world)}{how} give {many.over(one)}x"
+        return f"{gain}: {outside_steps(last)}{self.marks([self.first, last])}."
+
     def noise(self, row: Row | None) -> str:
         """Words for a gain over one rank that its rounds do not decide."""
         return " (within noise)" * figure(self.first, DEFAULT).within_noise(figure(row, DEFAULT))
@@ -539,7 +571,7 @@ class OfBloom(Scaling):
         """A figure of a training; a scale factor no finer than what it is of."""
         of = {"samples_scale": DEFAULT, "runtime_scale": "train_runtime_s"}.get(column, column)
         scale = figure(row, of).of(figure(row, column).value, figure(self.first, of))
-        return Cell(f"{scale}{mark}") if scale and of != column else super().cell(row, column, mark)
+        return shown(scale, mark=mark) if scale and of != column else super().cell(row, column, mark)
 
     def setup(self, row: Row, rows: Sequence[Row]) -> str:
         """What stands behind the title."""
@@ -551,8 +583,10 @@ class OfBloom(Scaling):
         return f"{model}{weights(row)}, {trained(row, rows)}; {scales}; {LOSS}{memory}"
 
     def unlike(self, row: Row) -> list[str]:
-        """In epochs."""
-        apart = self.site.gpu and row["num_epochs"] != "5" and row["loop"] != "tuned"
+        """In epochs; tuned, in more."""
+        if row["loop"] == "tuned":
+            return [f"tuned: {compiled(row)}, {row['step_ms_n']} steps timed alone, against one GPU, tuned"]
+        apart = self.site.gpu and row["num_epochs"] != "5"
         return ["one epoch without checkpoints in place of 5 with"] if apart else []
 
 
@@ -575,37 +609,35 @@ class MultiGpu(OfBloom):
         rows = {how: row for how in (self.WAYS if site.gpu else ("",)) if ok(row := self.of(self.world, how))}
         if self.world == 1 or not rows:
             return
-        odd, one = self.marks([self.first, *rows.values()]), figure(self.first, DEFAULT)
+        one = figure(self.first, DEFAULT)
         gains = [(how, figure(row, DEFAULT).over(one), self.noise(row)) for how, row in rows.items()]
         (how, gain, noise), *others = gains
         on = self.site.ranks(self.world)
         way = f"{how.capitalize()}, " if how else ""
         rest = "".join(f"; {name} {on} give {other}x{unsure}" for name, other, unsure in others if name != "tuned")
         tuned = figure(self.of(self.world, "tuned"), STEPPING).over(figure(self.of(1, "tuned"), STEPPING))
-        before, after = (figure(row, "avg_mem_total_gb") for row in (self.first, rows[how]))
-        falls = "falls" if after.value < before.value else "grows"
         yield Answer(
             f"{way}{on} give {gain}x the samples/s of {self.alone}{noise}{self.fewer(lambda n: self.of(n, how))}"
-            f"{rest}{f'; tuned, {tuned}x one tuned GPU' if tuned else ''}{odd}.",
-            f"{way}memory in use {falls} from {before} to {after} GB{odd}.",
+            f"{rest}{f'; tuned, {tuned}x one tuned GPU' if tuned else ''}{self.marks([self.first, *rows.values()])}.",
         )
         if site.gpu:
-            yield Answer(self.by_steps(how), self.waits(how))
+            yield Answer(self.by_steps(rows[how], how and f" {how}"), self.waits(how))
+            yield Answer(f"{way}{self.memory([self.first, *(self.of(n, how) for n in self.counts if n > 1)])}.")
         more = "".join(f", {name} {other}{unsure}" for name, other, unsure in others[:1])
+        odd = self.marks([self.first, *[*rows.values()][:2]])
         yield Title(f"{way}{on} give {gain} times the samples/s of {self.alone}{noise}{more}{odd}")
         custom = CustomMultiGpu(self.site)
         kept = figure(custom.loop("tuned"), "efficiency") if custom.world > 1 else NO_FIGURE
+        odd = self.marks([self.first, rows[how]])
         train = f"{way}{on} train BLOOM {gain}x as fast as {self.alone.replace(' GPU', '')}{noise}{odd}"
         yield Finding(5, "fsdp", f"{train}; the custom model, tuned in BF16, keeps {kept} % of linear‡.")
 
-    def by_steps(self, how: str) -> str:
-        """The gain of steps alone, and how much of a training is none."""
-        last = self.of(self.world, how)
-        one, many = (figure(row, STEPPING) for row in (self.first, last))
-        rate = figure(last, DEFAULT)
-        outside = rate.of(100 * (1 - rate.value / many.value), many)
-        runtime = f"{outside} % of the runtime on {self.site.ranks(self.world)} is outside the steps"
-        return f"{'As given, b' if how == 'as given' else 'B'}y steps alone it is {many.over(one)}x: {runtime}."
+    def memory(self, rows: Sequence[Row | None]) -> str:
+        """What trainings use, all of a GPU's and at its allocator's peak."""
+        found = list(filter(ok, rows))
+        used = [f"{figure(row, 'avg_mem_total_gb')} on {self.site.ranks(row['world_size'])}" for row in found]
+        peaks = [f"{figure(row, 'peak_mem_alloc_gb')}" for row in found]
+        return f"memory in use (GB) is {', '.join(used)}; torch's peak is {', '.join(peaks)}{self.marks(rows)}"
 
     def waits(self, how: str) -> str:
         """What a step of the same wrapping computes, with as few rows a rank."""
@@ -633,17 +665,9 @@ class MultiGpu(OfBloom):
         if not ok(row) or row["loop"] != "tuned":
             return super().cell(row, column, mark)
         if column == "samples_scale":
-            return shown(figure(row, STEPPING).over(figure(self.of(1, "tuned"), STEPPING)))
+            return shown(figure(row, STEPPING).over(figure(self.of(1, "tuned"), STEPPING)), mark=mark)
         columns = {DEFAULT: STEPPING, "avg_mem_total_gb": "avg_mem_total_gb"}
         return super().cell(row, columns[column], mark) if column in columns else NO_SUCH_THING
-
-    def setup(self, row: Row, rows: Sequence[Row]) -> str:
-        """What stands behind the title, and how the tuned row is trained."""
-        usual, tuned = super().setup(row, rows), self.of(self.world, "tuned")
-        if not ok(tuned):
-            return usual
-        low = f"{tuned['dtype'].upper()}, compiled, {tuned['batch']} rows per GPU"
-        return f"{usual}; tuned: {low}, {tuned['step_ms_n']} steps timed alone, against one GPU, tuned"
 
     def of(self, world: int, how: str) -> Row | None:
         """A training on several ranks."""
@@ -671,7 +695,7 @@ def losses(row: Row | None) -> str:
 
 def vocabulary(row: Row | None) -> str:
     """Of the custom model."""
-    return f"vocabulary {int(row['vocab_size']):,}" if row is not None else ""
+    return f"vocabulary {int(row['vocab_size']):,}" if row and row.get("vocab_size") else ""
 
 
 class OfCustom(Scaling):
@@ -684,7 +708,8 @@ class OfCustom(Scaling):
         """What stands behind the title."""
         whose = "Trainer's" + " formula for the" * (row["loop"] != "trainer")
         sizes, epochs = f"{row['num_layers']} layers, d {row['hidden_size']}", so_many(row["num_epochs"], "epoch")
-        return f"{sizes}, {trained(row, rows)}, {epochs}; {CLOCKS.format(whose)}; {losses(row)}"
+        sampled = SAMPLED * self.site.gpu
+        return f"{sizes}, {trained(row, rows)}, {epochs}; {CLOCKS.format(whose)}{sampled}; {losses(row)}"
 
     def unlike(self, row: Row) -> list[str]:
         """In parameters, accumulation and units."""
@@ -734,9 +759,13 @@ class CustomMultiGpu(OfCustom):
         tuned, one = (figure(self.loop("tuned", n), STEPPING) for n in (self.world, 1))
         loop = self.fewer(lambda n: given(site, self.table, n))
         loop += f"{odd}; our tuned loop, by steps alone, gives {tuned.over(one)}x its rate on one‡" if gpu else ""
-        yield Answer(f"{on} give {gain}x the samples/s of {self.alone}{self.noise(last)}{loop}.")
+        how = " as given" * (not self.mark(last))
+        yield Answer(
+            f"{on} give {gain}x the samples/s of {self.alone}{self.noise(last)}{loop}.",
+            self.by_steps(last, how) if gpu else "",
+        )
         if gpu:
-            as_given = f", {figure(self.loop('trainer'), 'efficiency')} % as given" * (not self.mark(last))
+            as_given = f", {figure(self.loop('trainer'), 'efficiency')} %{how}" if how else ""
             kept = figure(self.loop("tuned"), "efficiency")
             yield Title(f"By steps alone {on} give {kept} % of linear scaling tuned in BF16‡{as_given}")
         else:
@@ -754,12 +783,11 @@ class CustomMultiGpu(OfCustom):
         steps = ", ".join(f"{one} on {self.site.ranks(world)}" for world, one in by_trainer.items() if one)
         tuned = self.site.largest(self.LOOPS, rate, "world_size", loop="tuned")
         world = entry(tuned, "world_size")
-        of = f"{entry(tuned, 'dtype').upper()}, compiled, {entry(tuned, 'batch')} rows per GPU"
         gives = f"{figure(tuned, rate)} samples/s on {self.site.ranks(world)}"
         kept = "" if world == "1" else f", {figure(tuned, 'efficiency')} % of linear"
         return (
             f"Samples/s of the same runs by steps alone: {steps or NO_FIGURE}.",
-            f"‡ Our tuned loop ({of}; {vocabulary(model)}, {parameters(model)}): {gives}{kept}.",
+            f"‡ Our tuned loop ({compiled(tuned)}; {vocabulary(model)}, {parameters(model)}): {gives}{kept}.",
         )
 
 
@@ -795,8 +823,8 @@ class LinkTest(Problem):
         nodes = ON_ONE_HOST if any(several_nodes(site, n) for (_, n), row in found.items() if ok(row)) else ""
         yield Table(
             "All-reduce before training, bus bandwidth.",
-            f"{'NCCL, its own algorithm (003 forces Tree)' if gpu else 'Gloo'}, {size} MiB, {calls}host clock with "
-            f"synchronise{nodes}.",
+            f"{'NCCL, its own algorithm (003 forces Tree)' if gpu else 'Gloo'}, {size} MiB, {calls}"
+            f"{rounds(*found.values())}, host clock with synchronise{nodes}.",
             ["Processes", "Nodes", "Measured AllReduce BW (GB/s)", "Threshold (GB/s)", "Exit code"],
             [
                 [
@@ -871,14 +899,14 @@ class WeakScaling(Problem):
         )
         work = figure(plans[0], trained).share(figure(plans[1], trained))
         kept = f"Efficiency by step time is {self.efficiency} % on {self.on}"
-        per = f"The work per {self.site.rank}"
         same_model = run(self.site, self.TABLE, entry(self.last, "world_size"), variant="same model")
         equal = steps[1].share(figure(same_model, "step_ms"))
         yield Answer(
-            f"{kept}: a step takes {steps[0]} ms, the first row's {steps[1]}. {per} is {work} % of the first "
-            f"row's{self.mark}.",
-            f"With the first row's model and batch efficiency is {equal} %{self.mark}.",
-            Why(f"{per} falls because the head does not grow with the layers.", work.value < 99.5),
+            f"{kept}: a step takes {steps[0]} ms, the first row's {steps[1]}{self.mark}.",
+            f"The first row's model and batch give {equal} %{self.mark}.",
+            f"On {self.on} {outside_steps(self.last)}{self.mark}.",
+            f"The work per {self.site.rank} is {work} % of the first row's{self.mark}.",
+            Why("The head does not grow with the layers.", work.value < 99.5),
         )
         yield Title(f"{kept}{self.mark}")
         same = f"by the text's formula the same steps give {self.by_formula} %{self.mark}"
@@ -908,13 +936,14 @@ class WeakScaling(Problem):
         plan = self.plans.get(row.get("world_size", ""))
         if self.mark and plan:
             other = f"; ‡ {parameters(row, 'total_params')} in place of {parameters(plan, 'ran_parameters')}"
-        sizes = f"d {row['hidden_size']}, {row['dtype'].upper()}, {row['max_length']} tokens"
+        sizes = f"d {row['hidden_size']}, {vocabulary(row)}, {workload(row, 'batch_size')}"
         epochs = so_many(row["num_epochs"], "epoch")
         clock = "Trainer's clock" if row.get("loop", "trainer") == "trainer" else "host clock"
         alone = ", the first row without FSDP" if row.get("wrapped_by") == "none" else ""
         return (
-            f"{sizes}, {epochs}, {turns}, {clock}; {losses(row)}; efficiency T(first)/T(row) by median steps, "
-            f"host clock, without the first step{alone}{self.site.machines(filter(ok, self.found.values()))}{other}."
+            f"{sizes}, {epochs}, {turns}, {clock}{SAMPLED * self.site.gpu}; {losses(row)}; efficiency T(first)/T(row) "
+            f"by median steps, host clock, without the first step{alone}"
+            f"{self.site.machines(filter(ok, self.found.values()))}{other}."
         )
 
 
@@ -967,19 +996,20 @@ class Defects(Problem):
         """Defects 6 to 8: what the labels train."""
         source, prompt = (self.site.row("fsdp.labels", way=way) for way in ("source", "source_prompt"))
         read, copied = (figure(row, "targets_read").share(figure(row, "targets")) for row in (source, prompt))
-        lost = figure(source, "train_size").value - figure(source, "rows_with_marker").value
-        whose = "1 prompt loses" if lost == 1 else f"{lost:.0f} prompts lose"
-        length = replace(figure(source, "max_length"), exact=True)
+        rows, length = (replace(figure(source, name), exact=True) for name in ("train_size", "max_length"))
+        lost = rows.value - figure(source, "rows_with_marker").value
+        lose = "loses" if lost == 1 else "lose"
         return {
             "labels_answer": f"{read} % of the targets are in the input at the same position.",
-            "labels_truncation": f"{whose} “Answer:” at {length} tokens." if lost else "",
+            "labels_truncation": f"{lost:.0f} of {rows} prompts {lose} “Answer:” at {length} tokens.",
             "labels_copying": f"{copied} % of the targets are the input itself.",
         }
 
     def of_problems(self) -> dict[str, str]:
         """The others."""
         site, baseline, one, strategies = self.site, Baseline(self.site), WorldOfOne(self.site), Strategies(self.site)
-        copying = figure(CustomSingleNode(site).least("source"), "eval_loss")
+        single = CustomSingleNode(site)
+        copying = figure(single.least("source"), "eval_loss")
         # Of the single node's script and of the others, both with the tokenizer's vocabulary.
         shapes = SimpleGptShape(VOCABULARY, 1024, 1, 8, 8192, tied=False), SimpleGptShape(VOCABULARY)
         alone, several = (Figure(shape.parameters) for shape in shapes)
@@ -992,7 +1022,7 @@ class Defects(Problem):
         norm = site.value("fsdp.offload_accumulation", "norm_ratio", **levels).percent()
         least = f"Here evaluation loss is lowest after epoch {baseline.at_least()}, in the sample after epoch 1."
         return {
-            "custom_copying": f"Evaluation loss falls to {copying} with its labels.",
+            "custom_copying": f"Evaluation loss falls to {copying} with its labels{single.mark}.",
             "custom_shapes": f"The model has {alone.share(several)} % of the other rows' parameters.",
             "scores": unless(100, scored, f"Answers equal to the reference score {scored} % F1."),
             "world_of_one": f"As NO_SHARD it needs {full.share(plain)} % of the memory without FSDP{one.mark}.",

@@ -143,10 +143,33 @@ def test_rates_and_losses_of_the_custom_model_are_of_what_they_say() -> None:
         same | {"world_size": n, "stepping_samples_per_second": of, "train_samples_per_second": "8"}
         for n, of in rates.items()
     ]
+    rows[0] = rows[0] | {"wrapped_by": "none"}
     made = CustomMultiGpu(site(of="fsdp", custom_multi_gpu=rows, custom_loops=rows))
     assert made.made[0].notes[0].endswith("by steps alone: 41.8 on 1 GPU, 63.2 on 2 GPUs, 147 on 4 GPUs.")
     assert "first logged in the first row 70.0" in made.made[0].setup  # of Trainer the mean of ten steps
     assert "On 4 GPUs the Default rate is 8.00 samples/s" in made.answered[-1].text()
+    outside = "By steps alone 4 GPUs as given give 3.52x: 94.6 % of the runtime is outside the steps."
+    assert made.answered[0].text() == outside  # the whole rate is 8, of steps 147
+
+
+def test_what_is_trained_otherwise_than_the_scripts_have_it_is_marked() -> None:
+    run = TRAINED | {"model_name": "SimpleGPTModel 1 x 1024", "rows": "500", "train_samples_per_s": "36"}
+    for accumulation, mark in (("4", "‡"), ("1", "")):
+        made = CustomSingleNode(site(of="fsdp", single_runs=[run | {"grad_acc": accumulation}]))
+        assert made.status() == f"1 of 18{', 1‡' * bool(mark)}" and made.made[0].title.endswith(f"device{mark}.")
+        assert f"FP16, batch 1, accumulation {accumulation}, 512 tokens, 500 rows" in made.made[0].setup
+        assert ("; ‡ accumulation 4 in place of 1." in made.made[0].setup) == bool(mark)
+    alone = TRAINED | {"world_size": "1", "wrapped_by": "none", "train_samples_per_second": "12", "environment": "a"}
+    tuned = alone | {"loop": "tuned", "dtype": "bf16", "batch": "80", "step_ms_n": "57", "num_epochs": "1"}
+    tuned |= {"train_samples_per_second": "210", "stepping_samples_per_second": "217", "avg_mem_total_gb": "100"}
+    many = {"world_size": "4", "stepping_samples_per_second": "868"}
+    rows = [alone, alone | {"world_size": "4", "wrapped_by": "FSDP1"}, tuned, tuned | many]
+    made_many = MultiGpu(site(of="fsdp", multi_gpu=rows))
+    assert "| 4 GPUs, tuned | 4 | 868‡ | 4.00‡ | - | - | - | 107‡ |" in made_many.markdown({})
+    assert made_many.made[0].setup.endswith(
+        "; ‡ tuned: BF16, compiled, 80 rows per GPU, 57 steps timed alone, against one GPU, tuned."
+    )
+    assert made_many.answered[0].text().endswith("tuned, 4.00x one tuned GPU‡.")
 
 
 def test_defects_are_seen_where_either_training_ran() -> None:

@@ -181,6 +181,7 @@ def _eval_samples_per_s(record: Record) -> float | str:
 RUNS = [
     *MODEL,
     *t.factors(labels="Labels", rows="Rows"),
+    *t.settings("batch_size", "grad_acc", "max_length", "num_epochs"),
     *t.exact(weights="Weights", steps_per_epoch="Steps an epoch"),
     t.value("train_runtime_s", "Run time, Trainer's (s)"),
     t.derived("all_steps_s", "All steps (s)", _all_steps_s),

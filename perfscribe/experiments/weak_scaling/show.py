@@ -120,7 +120,8 @@ MEASURED = [
     *c.STEPS,
     *c.WRAPPED,
     *t.factors(device="Device", loop="Loop", dtype="Dtype", num_epochs="Epochs"),
-    *t.settings("hidden_size", "max_length"),
+    *t.settings("hidden_size", "vocab_size", "train_size", "max_length", "grad_acc"),
+    *t.unshown("train_samples_per_second"),
 ]
 
 
