@@ -44,6 +44,7 @@ def pages(
 ) -> dict[str, str]:
     """Markdown by the page's name. figures: captions by id; tables: the folder of the CSV files."""
     wanted = [(problem.name, problem.heading, problem.details, problem.figure) for problem in problems]
+    remarks = {problem.name: problem.remarks for problem in problems}
     wanted += [(name, title, ids, "") for name, title, chapter, ids in OTHERS if chapter in chapters]
     named = {*DRAWN, *(one for *_, ids, _ in wanted for one in ids)}
     there = sorted(path.stem for path in tables.glob("*.csv") if path.with_suffix(".json").is_file())
@@ -62,7 +63,7 @@ def pages(
                 parts.append(_figure(one, figures))
         parts.append(_figure(shown, figures))
         if any(parts):
-            made[name] = "\n\n".join([f"# {title}", *filter(None, parts)]) + "\n"
+            made[name] = "\n\n".join(filter(None, [f"# {title}", remarks.get(name), *parts])) + "\n"
     return made
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from perfscribe.analytic.workshop_shapes import BLOOM_TOKENIZER_VOCABULARY as VOCABULARY
 from perfscribe.analytic.workshop_shapes import SimpleGptShape
 from perfscribe.report.cells import NO_SUCH_THING, NOT_MEASURED, Cell, as_cell, shown, word
-from perfscribe.report.problem import Answer, Entries, Finding, Part, Problem, Table, Title, Why, said
+from perfscribe.report.problem import Answer, Detail, Entries, Finding, Part, Problem, Table, Title, Why, said
 from perfscribe.report.site import Row, Site, entry, figure, from_to, ok, so_many
 from perfscribe.show.rounding import NO_FIGURE, Figure
 
@@ -107,6 +107,16 @@ def outside_steps(row: Row | None) -> str:
     """How much of a training's runtime is not in its steps."""
     whole, steps = figure(row, DEFAULT), figure(row, STEPPING)
     return f"{whole.of(100 * (1 - whole.value / steps.value), steps)} % of the runtime is outside the steps"
+
+
+def same_step(site: Site) -> str:
+    """What a step of one unit on most ranks took in the two experiments that time it."""
+    unit = {"api": "FSDP1", "wrapping": "none: one unit"}
+    one = site.largest("fsdp.wrapping", "step_ms", "world_size", prefetch="backward_post, forward", **unit)
+    same = {name: entry(one, name) for name in ("model", "world_size", "dtype", "batch", "seq_len")}
+    other = next(filter(ok, site.rows("fsdp.step", **unit, **same)), None)
+    times = f"{figure(other, 'step_ms')} ms in fsdp.step and {figure(one, 'step_ms')} in fsdp.wrapping"
+    return f"The same step (FSDP1 in one unit, batch {same['batch']}, {site.ranks(same['world_size'])}) took {times}."
 
 
 def weights(row: Row | None) -> str:
@@ -409,6 +419,8 @@ class Strategies(TimedSteps):
             ["Strategy", "CPU off-load", "Activation checkpointing", *self.COLUMNS],
             [[*row, *(self.cell(row, column) for column in self.COLUMNS.values())] for row in self.ROWS],
         )
+        yield Detail(same_step(site))
+        yield Detail(self.exchanges())
         small, memory = min(self.all("peak_allocated_gib"), key=lambda one: one[1].value)
         least = f"{small} needs least, {memory} GB{mark}"
         left = any(entry(self.found(*row), "status") == "not_run" for row in self.ROWS)
@@ -435,6 +447,13 @@ class Strategies(TimedSteps):
         if row[0] == self.GIVEN and column == "state_gib":
             return NO_SUCH_THING
         return cell(self.site, self.found(*row), column, self.MARKS.get(row[0], ""))
+
+    def exchanges(self) -> str:
+        """What one unit sends as given, and by FSDP2."""
+        levels = {"model": self.model, "world_size": self.world, "dtype": self.dtype, "wrapping": "none: one unit"}
+        rows = [self.site.row("fsdp.wrapping", api=api, **levels) for api in ("FSDP1", "FSDP2")]
+        given, ours = (f"{figure(row, 'sent_mb')} MB in {entry(row, 'collectives')}" for row in rows)
+        return f"In one unit FSDP1 sends {given} collectives per step, FSDP2 {ours}."
 
     def found(self, *row: str, dtype: str = "") -> Row | None:
         """The source of a strategy, off-load and checkpointing, in the table's dtype or another."""
@@ -606,6 +625,8 @@ class MultiGpu(OfBloom):
         """By ranks and way to wrap; what most ranks give, in samples/s and in memory."""
         site = self.site
         yield self.scaling(f"{self.what} by number of {site.ranks_are}", self.lines())
+        yield Detail(same_step(site))
+        yield Detail(self.again())
         rows = {how: row for how in (self.WAYS if site.gpu else ("",)) if ok(row := self.of(self.world, how))}
         if self.world == 1 or not rows:
             return
@@ -638,6 +659,14 @@ class MultiGpu(OfBloom):
         used = [f"{figure(row, 'avg_mem_total_gb')} on {self.site.ranks(row['world_size'])}" for row in found]
         peaks = [f"{figure(row, 'peak_mem_alloc_gb')}" for row in found]
         return f"memory in use (GB) is {', '.join(used)}; torch's peak is {', '.join(peaks)}{self.marks(rows)}"
+
+    def again(self) -> str:
+        """The first row's training on one device, in the baseline."""
+        same = {name: entry(self.first, name) for name in ("model_name", "dtype", "labels", "weights", "batch_size")}
+        same |= {name: entry(self.first, name) for name in ("grad_acc", "max_length", "num_epochs")}
+        row = self.site.row(NineRows.RUNS, rows=entry(self.first, "train_size"), **same)
+        rates = f"{figure(row, 'train_samples_per_s')} samples/s, loss {figure(row, 'mean_train_loss')}"
+        return f"Another run of the first row's settings, the baseline: {rates}."
 
     def waits(self, how: str) -> str:
         """What a step of the same wrapping computes, with as few rows a rank."""

@@ -102,6 +102,10 @@ class Title(str):
     """What the figure of a problem shows."""
 
 
+class Detail(str):
+    """A sentence of its page of details."""
+
+
 class Status(str):
     """Of a problem without a table: checked, computed."""
 
@@ -115,7 +119,7 @@ class Finding:
     text: str
 
 
-Part = Table | Answer | Title | Status | Finding
+Part = Table | Answer | Title | Detail | Status | Finding
 
 
 class Problem:
@@ -152,6 +156,7 @@ class Problem:
         self.made = [part for part in parts if isinstance(part, Table)]
         self.answered = [part for part in parts if isinstance(part, Answer)]
         self.findings = [part for part in parts if isinstance(part, Finding)]
+        self.remarks = said(*(part for part in parts if isinstance(part, Detail)))
         # Of its figure; empty where a figure in it is missing.
         self.shown_title = said(*(part for part in parts if isinstance(part, Title)))
         # What its status says where it has no table.

@@ -36,6 +36,7 @@ def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
         t.derived("idle_ms", "Idle (ms)", _idle_ms),
         t.value("threads", "Threads a rank", exact=True),
         t.timer("step_ms"),
+        *t.settings("seq_len"),
     ]
     return [t.make(SHOWN.tables[0], "One step under FULL_SHARD", records["fsdp_step"], columns, NOTES)]
 

@@ -177,6 +177,7 @@ VARIANTS = [
     *SENT,
     t.value("collectives", "Collectives a step", exact=True),
     t.timer("step_ms"),
+    *t.settings("batch", "seq_len"),
 ]
 WORLD_OF_ONE = [
     *ASKED,
