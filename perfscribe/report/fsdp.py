@@ -176,10 +176,11 @@ class NineRows(Problem):
         passes = max((ceil(float(epoch)) for epoch in epochs), default=0)
         passed = f"{so_many(passes, 'epoch')}, " if passes else ""
         other = f"; ‡ {', '.join(self.unlike)}" if self.mark else ""
+        measured = filter(ok, self.runs.values())
         return Table(
             f"{self.what}{self.mark}.",
-            f"{model}, {workload(found)}, {passed}{self.site.one_device}, {rounds(found)}"
-            f"; Your Value: labels that train the answer; train loss: mean over all steps; memory: peak{other}.",
+            f"{model}, {workload(found)}, {passed}{self.site.one_device}, {rounds(found)}; Your Value: labels that "
+            f"train the answer; train loss: mean over all steps; memory: peak{self.site.machines(measured)}{other}.",
             ["Metric", "Log Location & Extraction", "Your Value", "scripts' labels"],
             [
                 [metric, where, *(self.value(column, labels) for labels in self.runs)]
@@ -535,8 +536,11 @@ class Scaling(Problem):
         return f"{gain}: {outside_steps(last)}{self.marks([self.first, last])}."
 
     def noise(self, row: Row | None) -> str:
-        """Words for a gain over one rank that its rounds do not decide."""
-        return " (within noise)" * figure(self.first, DEFAULT).within_noise(figure(row, DEFAULT))
+        """Words for a gain over one rank that its rounds do not decide, or whose two sides are of other machines."""
+        words = ["within noise"] * figure(self.first, DEFAULT).within_noise(figure(row, DEFAULT))
+        if ok(self.first) and ok(row) and self.site.machine(self.first) != self.site.machine(row):
+            words.append("machines differ")
+        return f" ({', '.join(words)})" if words else ""
 
     def fewer(self, trained: Callable[[int], Row | None]) -> str:
         """What fewer ranks than most give, where that is less than one of them gives."""
@@ -651,7 +655,7 @@ class MultiGpu(OfBloom):
         kept = figure(custom.loop("tuned"), "efficiency") if custom.world > 1 else NO_FIGURE
         odd = self.marks([self.first, rows[how]])
         train = f"{way}{on} train BLOOM {gain}x as fast as {self.alone.replace(' GPU', '')}{noise}{odd}"
-        yield Finding(5, "fsdp", f"{train}; the custom model, tuned in BF16, keeps {kept} % of linear‡.")
+        yield Finding(5, "fsdp", f"{train}; the custom model, tuned (BF16), keeps {kept} % of linear‡.")
 
     def memory(self, rows: Sequence[Row | None]) -> str:
         """What trainings use, all of a GPU's and at its allocator's peak."""
@@ -850,10 +854,11 @@ class LinkTest(Problem):
         size = levels.get("size_mib") or entry(own, "size_mib", "4096")
         calls = f"{entry(own, 'calls')} calls, " if entry(own, "calls") else ""
         nodes = ON_ONE_HOST if any(several_nodes(site, n) for (_, n), row in found.items() if ok(row)) else ""
+        on = site.machines(filter(ok, found.values()))
         yield Table(
             "All-reduce before training, bus bandwidth.",
             f"{'NCCL, its own algorithm (003 forces Tree)' if gpu else 'Gloo'}, {size} MiB, {calls}"
-            f"{rounds(*found.values())}, host clock with synchronise{nodes}.",
+            f"{rounds(*found.values())}, host clock with synchronise{on}{nodes}.",
             ["Processes", "Nodes", "Measured AllReduce BW (GB/s)", "Threshold (GB/s)", "Exit code"],
             [
                 [

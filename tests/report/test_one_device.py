@@ -15,7 +15,7 @@ from perfscribe.report.handin import lacking
 from perfscribe.report.polaris import CrossNode, DataTypes, Formats, RankMethods
 from perfscribe.report.site import Row, Site
 
-OK = {"status": "ok", "reason": "none", "device": "cuda", "dtype": "fp32", "batch": "4"}
+OK = {"status": "ok", "reason": "none", "device": "cuda", "dtype": "fp32", "batch": "4", "environment": "a"}
 OK |= {"n": "10", "forward_range_ms_n": "3", "compiled_forward_ms_n": "16"}
 
 
@@ -96,6 +96,12 @@ def test_gains_over_another_machine_say_so(tmp_path: Path) -> None:
     for measured, said in ((rows, f"2 GPUs on 2 × G, {mixed}"), (rows[:1], ""), (rows[1:], mixed)):
         page = MultiGpu(Site("made", tmp_path / "tables", "cuda", {"fsdp.multi_gpu": measured})).made[0].setup
         assert page.partition("; machines: ")[2] == said
+    rates = [("1", "none", "10", "a"), ("2", "FSDP1", "20", "a"), ("4", "FSDP1", "40", "b")]
+    keys = ("world_size", "wrapped_by", "train_samples_per_second", "environment")
+    trained = [TRAINED | dict(zip(keys, one, strict=True)) for one in rates]
+    for measured, differ in ((trained, " (machines differ)"), (trained[:2], "")):
+        answer = MultiGpu(Site("made", tmp_path / "tables", "cuda", {"fsdp.multi_gpu": measured})).answered[0].text()
+        assert f"x the samples/s of one GPU without FSDP{differ}." in answer
     reduced = OK | {"backend": "nccl", "world_size": "4", "size_bytes": "1", "message": "1 GB", "environment": "b"}
     tables: dict[str, list[Row]] = {"cs336.all_reduce": [reduced | {"busbw_gb_per_s": "300", "link_gb_per_s": "400"}]}
     for copied, on in (("a", " on 2 × G"), ("b", "")):
