@@ -271,8 +271,8 @@ class BenchmarkingMixedPrecision(Problem):
         more = f" and {gain}x at {big}{self.doubt(big)}" if small != big else ""
         yield Title(f"Forward+backward in BF16 is {least}x as fast as in FP32 at {small}{self.doubt(small)}{more}")
         faster = f"At {big} BF16 runs forward and backward {gain} times as fast as FP32, TF32 alone {tf32} times"
-        then = f"; {small} {'does not gain' if self.doubt(small) else f'{least} times'}" if small != big else ""
-        yield Finding(4, "one device", f"{faster}{then}.")
+        then = f"{small} does not gain" if self.doubt(small) else f"BF16 at {small} {least} times"
+        yield Finding(4, "one device", f"{faster}; {then}." if small != big else f"{faster}.")
 
     def dtype(self, part: str, precision: str) -> Cell:
         """Dtype of a part of the model, as torch names it."""

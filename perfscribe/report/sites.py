@@ -27,7 +27,7 @@ TOP = """\
 
 Committed sites, each drawn from its journals by today's code. `./run report --config site=NAME` makes
 `report/NAME/report.html`, the whole report as one file, and measures nothing. Your own runs are site `local`;
-`./run publish NAME` makes a site of them.
+`./run publish NAME` makes a site of them. `-`: not measured there.
 """
 
 
