@@ -157,7 +157,7 @@ class NineRows(Problem):
             self.unlike.append(f"{self.rows_trained['source'].value:.0f} rows by the scripts' labels, no checkpoints")
         accumulated = entry(self.runs["answer"], "grad_acc", self.accumulation)
         if accumulated != self.accumulation:
-            self.unlike.append(f"accumulation {accumulated} in place of {self.accumulation}")
+            self.unlike.append(f"accumulation {accumulated} in place of the script's {self.accumulation}")
         self.mark = "‡" if site.gpu and self.unlike else ""
 
     def run(self, labels: str) -> Row | None:

@@ -164,7 +164,7 @@ def test_what_is_trained_otherwise_than_the_scripts_have_it_is_marked() -> None:
         made = CustomSingleNode(site(of="fsdp", single_runs=[run | {"grad_acc": accumulation}]))
         assert made.status() == f"1 of 18{', 1‡' * bool(mark)}" and made.made[0].title.endswith(f"device{mark}.")
         assert f"FP16, batch 1, accumulation {accumulation}, 512 tokens, 500 rows" in made.made[0].setup
-        assert ("; ‡ accumulation 4 in place of 1." in made.made[0].setup) == bool(mark)
+        assert ("; ‡ accumulation 4 in place of the script's 1." in made.made[0].setup) == bool(mark)
     alone = TRAINED | {"world_size": "1", "wrapped_by": "none", "train_samples_per_second": "12", "environment": "a"}
     tuned = alone | {"loop": "tuned", "dtype": "bf16", "batch": "80", "step_ms_n": "57", "num_epochs": "1"}
     tuned |= {"train_samples_per_second": "210", "stepping_samples_per_second": "217", "avg_mem_total_gb": "100"}
