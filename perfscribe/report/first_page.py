@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
-from perfscribe.report import fsdp
+from perfscribe.report import fsdp_rows
 from perfscribe.report.cs336_devices import handed_in, saved, spelt
 from perfscribe.report.cs336_kernels import BOARD, board_entry
+from perfscribe.report.fsdp_several_gpus import CustomMultiGpu
 from perfscribe.report.problem import Problem, said
 from perfscribe.report.site import NOTHING, RAN, Site, entry, figure
 from perfscribe.show.rounding import NO_FIGURE, Figure
@@ -107,9 +108,9 @@ def _of_several_devices(site: Site) -> Iterator[Headline]:
 def _of_trainings(site: Site) -> Iterator[Headline]:
     rate, loop = "stepping_samples_per_second", "tuned" if site.gpu else "bare loop"
     row = site.largest("fsdp.custom_loops", rate, "world_size", loop=loop)
-    size = fsdp.parameters(site.row("fsdp.custom_multi_gpu"))
+    size = fsdp_rows.parameters(site.row("fsdp.custom_multi_gpu"))
     what = ", ".join(filter(None, ("custom model", f"{loop}, steps alone", site.ranks(entry(row, "world_size")), size)))
-    yield Headline(what, figure(row, rate), "samples/s", fsdp.CustomMultiGpu.name, figure(row, "mfu"), "MFU")
+    yield Headline(what, figure(row, rate), "samples/s", CustomMultiGpu.name, figure(row, "mfu"), "MFU")
 
     row = site.largest("polaris.single_gpu", "homework_clock_s", "layers", batches="per_sample")
     size = ", ".join(f"{entry(row, one)} {one}" for one in ("layers", "samples", "epochs"))
@@ -155,6 +156,6 @@ def caveats(site: Site, problems: Iterable[Problem], summary: Mapping[str, Any])
     if odd := summary["disturbed"]:
         measured = sum(number for status, number in summary["cells"].items() if status in RAN)
         texts.append(f"{odd} of {measured} measured cells were throttled or disturbed ([appendix](appendix.md)).")
-    if any(row["weights"] == fsdp.RANDOM for table in fsdp.TRAINED for row in site.table(table)):
+    if any(row["weights"] == fsdp_rows.RANDOM for table in fsdp_rows.TRAINED for row in site.table(table)):
         texts.append("Weights are random, so losses and scores say nothing about language.")
     return texts

@@ -144,7 +144,8 @@ class Problem:
         own = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", cls.__name__).lower()
         if "heading" in vars(cls):
             words = re.sub(r"\W+", "_", cls.heading.lower()).strip("_")
-            own = f"{cls.__module__.rpartition('.')[2]}_{words}"
+            chapter = cls.__module__.rpartition(".")[2].partition("_")[0]
+            own = f"{chapter}_{words}"
         cls.heading = vars(cls).get("heading", f"Problem ({own})")
         cls.name = vars(cls).get("name", own)
         cls.table = next(iter(cls.details), "")

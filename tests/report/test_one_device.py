@@ -10,7 +10,9 @@ from perfscribe.report.cs336 import BenchmarkingScript, PytorchAttention
 from perfscribe.report.cs336_devices import DdpBucketedBenchmarking
 from perfscribe.report.cs336_kernels import FlashBenchmarking, NsysProfile
 from perfscribe.report.first_page import headlines
-from perfscribe.report.fsdp import CustomMultiGpu, CustomSingleNode, Defects, LinkTest, MultiGpu
+from perfscribe.report.fsdp import Defects
+from perfscribe.report.fsdp_one_gpu import CustomSingleNode
+from perfscribe.report.fsdp_several_gpus import CustomMultiGpu, LinkTest, MultiGpu
 from perfscribe.report.handin import lacking
 from perfscribe.report.polaris import CrossNode, DataTypes, Formats, RankMethods
 from perfscribe.report.site import Row, Site
