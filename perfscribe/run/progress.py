@@ -16,6 +16,7 @@ from typing import Any, TextIO
 from perfscribe.base import files
 from perfscribe.plan.demands import SELF_TEST
 from perfscribe.plan.plan import Plan
+from perfscribe.plan.plan_cells import cell_key
 from perfscribe.records import journal
 from perfscribe.run import gate
 from perfscribe.run.shard import Shard
@@ -121,18 +122,22 @@ class Watcher:
 
     def _enter(self, shard: Shard) -> None:
         """Count the shard's cells in, and those that have a record already as done."""
-        history = journal.read(shard.folder)
+        experiment, code, seed = (shard.plan[name] for name in ("experiment", "fingerprint", "seed"))
+        done = {  # by the data that each had: which these are today is known once they are made
+            _cell_of(experiment, found["factors"], found["round"]): found["spent"].get("wall_s", 0.0)
+            for found in journal.read(shard.folder).all_records()
+            if found["key"] == cell_key(experiment, found["factors"], code, found["data_digest"], seed)
+        }
         for task in shard.tasks:
             if task.cell["skip"]:
                 continue
-            cell = _cell_of(shard.plan["experiment"], task.cell["factors"], task.round)
+            cell = _cell_of(experiment, task.cell["factors"], task.round)
             self.left[cell] = task.cell["cost"], shard.plan["shard"]
-            levels = self.levels.setdefault(shard.plan["experiment"], {})
+            levels = self.levels.setdefault(experiment, {})
             for name, level in {**task.cell["factors"], "round": task.round}.items():
                 levels.setdefault(name, set()).add(str(level))
-            found = history.newest(task.slot)
-            if found is not None:
-                self._finish(cell, found["spent"].get("wall_s", 0.0))
+            if cell in done:
+                self._finish(cell, done[cell])
 
     def _finish(self, cell: tuple[str, str, int], wall_s: float) -> bool:
         if cell not in self.left:

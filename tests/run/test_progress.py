@@ -68,6 +68,13 @@ def test_what_was_done_before_counts_and_is_not_told(tmp_path: Path) -> None:
     assert [line.split(" (")[1] for line in lines(out)] == ["3/4, 2 s left)"]
 
 
+def test_what_was_done_with_data_that_are_not_there_now_counts(tmp_path: Path) -> None:
+    on_data = [cell(number, data=("tokens",)) for number in (1, 2)]
+    keep(tmp_path, record(1, data_digest="a" * 16))
+    watcher = progress.Watcher(tmp_path, planned(tmp_path, on_data, datasets=["tokens"]), io.StringIO())
+    assert (watcher.total, watcher.done) == (2, 1)
+
+
 def test_torn_and_foreign_lines_are_passed_over(tmp_path: Path) -> None:
     journal_file(tmp_path).parent.mkdir(parents=True)
     watcher, out = watch(tmp_path)
