@@ -349,7 +349,7 @@ class DdpOverlapIndividualParametersBenchmarking(Ddp):
     letters = "(a)-(b)"
     figure, figure_of_yours = "cs336.ddp_timeline", "cs336.subject_ddp_timeline"
     OVERLAP = "overlap_individual"
-    TIMES = ("traced_both_ms", "hidden_percent", "traced_communication_ms")
+    TIMES = ("traced_both_ms", "hidden_percent", "traced_communication_ms", "traced_compute_ms")
     WAITING = "The times of NCCL's kernels include waiting for the other rank."
 
     def parts(self) -> Iterator[Part]:
@@ -357,10 +357,11 @@ class DdpOverlapIndividualParametersBenchmarking(Ddp):
         overlap, naive, flat = (self.step(one) for one in (self.OVERLAP, "naive", "flat"))
         exposed, naive_exposed = (self.step(one, "exposed_ms") for one in (self.OVERLAP, "naive"))
         share = exposed.share(naive_exposed)
-        hidden, share_hidden, sent = (self.of_two(self.TRACED, one, self.OVERLAP) for one in self.TIMES)
+        hidden, share_hidden, sent, computing = (self.of_two(self.TRACED, one, self.OVERLAP) for one in self.TIMES)
         beside = "cs336.subject_ddp_spans" if self.is_yours(self.OVERLAP) else self.TRACED  # as the figure draws it
-        naive_hidden, _, naive_sent = (self.of_two(beside, one, "naive") for one in self.TIMES)
-        yield counted([overlap, naive, flat, exposed, share], [hidden, sent, share_hidden, naive_hidden, naive_sent])
+        naive_hidden, _, naive_sent, naive_computing = (self.of_two(beside, one, "naive") for one in self.TIMES)
+        traced = [hidden, sent, computing, naive_hidden, naive_sent, naive_computing]
+        yield counted([overlap, naive, flat, exposed, share], traced)
         on = f"On {self.site.ranks(WORLDS[0])}"
         of_naive = f", {share} % of naive DDP's{noise(exposed, naive_exposed)}"
         of_naive *= naive_exposed.value > (naive_exposed.spread or 0.0)
@@ -369,14 +370,15 @@ class DdpOverlapIndividualParametersBenchmarking(Ddp):
             f"{on} a step takes {overlap} ms (naive {naive}, flat {flat}); {exposed} ms of communication are "
             f"exposed{of_naive}. {LINK}",
         )
-        during = f"{hidden} of {sent} ms of communication ({share_hidden} %) run during computation"
         yield Lettered(
             "b",
-            f"In a traced step {during}, in naive DDP {naive_hidden} of {naive_sent}.",
+            f"In a traced step {hidden} of {sent} ms of communication run during computation, in naive DDP "
+            f"{naive_hidden} of {naive_sent}; computation takes {computing} ms, in naive DDP {naive_computing}.",
             self.WAITING * self.site.gpu,
         )
         if self.is_yours(self.OVERLAP):
             self.figure = self.figure_of_yours
+        during = f"{hidden} of {sent} ms of communication ({share_hidden} %) run during computation"
         yield Title(f"{on} naive DDP communicates after backward; overlapped, {during}")
 
 
@@ -421,7 +423,12 @@ class DdpBucketedBenchmarking(Ddp):
 
     def shown(self) -> str:
         """Which of both expectations what is exposed bears out: at the smallest bucket, and at the largest."""
-        found = [one for bucket in self.buckets if (one := self.step("overlap_bucketed", "exposed_ms", bucket))]
+        by_calls: dict[str, Figure] = {}  # buckets of one tensor each are the same, whatever their limit
+        for bucket in self.buckets:
+            row = self.row("overlap_bucketed", bucket_mb=bucket)
+            if exposed := figure(row, "exposed_ms"):
+                by_calls.setdefault(entry(row, "all_reduces"), exposed)
+        found = list(by_calls.values())
         if len(found) < 2:
             return ""
         pairs = found[:2], found[:-3:-1]
@@ -584,7 +591,7 @@ class OptimizerStateShardingAccounting(Problem):
         yield Lettered(
             "b",
             f"A step takes {sharded} ms sharded, {plain} unsharded{noise(plain, sharded)}.",
-            f"The optimizer takes {own} ms sharded, {whole} unsharded{exchange}.",
+            f"The optimizer takes {own} ms sharded, with its exchange, {whole} unsharded{exchange}.",
         )
         yield Lettered("c", *self.messages())
         row = saved(self.site)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from perfscribe.report.cells import NO_SUCH_THING, Cell, as_cell
@@ -77,9 +78,11 @@ def parameters(row: Row | None, column: str = "parameters") -> str:
 
 
 def losses(row: Row | None) -> str:
-    """Which loss a table has, and the first that was logged: of one step, or the mean of a few."""
+    """Which loss a table has; the first that was logged, of one step or the mean of a few; that of no knowledge."""
     first = figure(row, "first_loss")
-    return f"{LOSS}, first logged in the first row {first}" if first else LOSS
+    logged = f", first logged in the first row {first}" * bool(first)
+    guess = f"; of a uniform guess {math.log(int(row['vocab_size'])):.3g}" if row and vocabulary(row) else ""
+    return f"{LOSS}{logged}{guess}"
 
 
 def vocabulary(row: Row | None) -> str:

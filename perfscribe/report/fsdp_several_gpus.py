@@ -114,14 +114,18 @@ class Scaling(Problem):
         """The gain of steps alone, and how much of a training is none."""
         one, many = (figure(row, STEPPING) for row in (self.first, last))
         gain = f"By steps alone {self.site.ranks(self.world)}{how} give {many.over(one)}x"
-        return f"{gain}: {outside_steps(last)}{self.marks([self.first, last])}."
+        gain += f"{self.apart(self.first, last)}: {outside_steps(last)}, evaluation and checkpoints among it"
+        return f"{gain}{self.marks([self.first, last])}."
+
+    def apart(self, one: Row | None, other: Row | None) -> str:
+        """Words for a ratio of two machines' figures."""
+        differ = ok(one) and ok(other) and self.site.machine(one) != self.site.machine(other)
+        return " (machines differ)" * differ
 
     def noise(self, row: Row | None) -> str:
         """Words for a gain over one rank that its rounds do not decide, or whose two sides are of other machines."""
-        words = ["within noise"] * figure(self.first, DEFAULT).within_noise(figure(row, DEFAULT))
-        if ok(self.first) and ok(row) and self.site.machine(self.first) != self.site.machine(row):
-            words.append("machines differ")
-        return f" ({', '.join(words)})" if words else ""
+        unsure = " (within noise)" * figure(self.first, DEFAULT).within_noise(figure(row, DEFAULT))
+        return f"{unsure}{self.apart(self.first, row)}".replace(") (", ", ")
 
     def fewer(self, trained: Callable[[int], Row | None]) -> str:
         """What fewer ranks than most give, where that is less than one of them gives."""
@@ -221,10 +225,12 @@ class MultiGpu(OfBloom):
         on = self.site.ranks(self.world)
         way = f"{how.capitalize()}, " if how else ""
         rest = "".join(f"; {name} {on} give {other}x{unsure}" for name, other, unsure in others if name != "tuned")
-        tuned = figure(self.of(self.world, "tuned"), STEPPING).over(figure(self.of(1, "tuned"), STEPPING))
+        tuned_one, tuned_all = (self.of(world, "tuned") for world in (1, self.world))
+        tuned = figure(tuned_all, STEPPING).over(figure(tuned_one, STEPPING))
+        said_of_tuned = f"; tuned, {tuned}x one tuned GPU{self.apart(tuned_one, tuned_all)}" if tuned else ""
         yield Answer(
             f"{way}{on} give {gain}x the samples/s of {self.alone}{noise}{self.fewer(lambda n: self.of(n, how))}"
-            f"{rest}{f'; tuned, {tuned}x one tuned GPU' if tuned else ''}{self.marks([self.first, *rows.values()])}.",
+            f"{rest}{said_of_tuned}{self.marks([self.first, *rows.values()])}.",
         )
         if site.gpu:
             yield Answer(self.by_steps(rows[how], how and f" {how}"), self.waits(how))
