@@ -129,12 +129,12 @@ class Code:
         self.libraries: set[str] = set()  # of the kernels of which there is a digest
         self.tree = self._parse(adapters)
         self.defined: dict[str, list[ast.stmt]] = {}  # several: import a.b and import a.c both bind a
-        self.always: list[ast.stmt] = []  # statements that bind no name, or any, as import * does
+        self.always: list[ast.stmt] = []  # statements that do more than bind names, or bind any, as import * does
         for node in self.tree.body:
             names = list(_names(node))
             for name in names:
                 self.defined.setdefault(name, []).append(node)
-            self.always += [node] if not names or "*" in names else []
+            self.always += [node] if "*" in names or not _only_binds(node) else []
 
     def is_written(self, function: str) -> bool:
         """Whether it is there and more than `raise NotImplementedError`."""
@@ -205,6 +205,16 @@ class Code:
 def _used(nodes: Iterable[ast.stmt]) -> list[str]:
     """The names in these statements."""
     return [one.id for node in nodes for one in ast.walk(node) if isinstance(one, ast.Name)]
+
+
+def _only_binds(node: ast.AST) -> bool:
+    """Whether a statement, and each one that is run with it, binds names and does nothing else."""
+    parts = [
+        one for one in ast.iter_child_nodes(node) if isinstance(one, (ast.stmt, ast.excepthandler, ast.match_case))
+    ]
+    if parts and not isinstance(node, DEFINITIONS):
+        return all(map(_only_binds, parts))
+    return isinstance(node, ast.Pass) or (isinstance(node, ast.stmt) and any(_names(node)))
 
 
 def _names(node: ast.stmt) -> Iterator[str]:

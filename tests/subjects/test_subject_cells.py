@@ -122,6 +122,7 @@ def test_an_edit_changes_the_cells_of_its_kernel_alone(subject: Subject) -> None
         ("from cs336_systems.flash import *", "FlashAttention"),
         ("import cs336_systems.flash\nimport cs336_systems.ddp", "cs336_systems.flash.FlashAttention"),
         ("from cs336_systems import flash\n\nflash.set_up()", "object"),
+        ("from cs336_systems import flash\n\nfor SCALE in (1.0,):\n    flash.scale = SCALE", "object"),
     ],
 )
 def test_an_edit_is_seen_however_it_is_imported(subject: Subject, imports: str, names: str) -> None:
