@@ -15,7 +15,7 @@ import shutil
 import signal
 import sys
 import tempfile
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -137,8 +137,7 @@ def copy_measured(root: Path, source: Path, target: Path, planned: Collection[st
         number_nodes(record for of in journals.values() for record in of)
         shown = _shown(source)
         for experiment, kept in journals.items():
-            kept.sort(key=lambda record: record["id"] in shown)  # of a cell that two machines measured the last stands
-            lines = [{"event": "record", **scrub.scrub_json(record, private)} for record in kept]
+            lines = [{"event": "record", **scrub.scrub_json(record, private)} for record in _as_shown(kept, shown)]
             content = gzip.compress(b"".join(map(journal.as_line, lines)), mtime=0)
             files.write_bytes(target / "journal" / experiment / "0.jsonl.gz", content)
         for kind in ("plan", "environments"):
@@ -160,6 +159,20 @@ def _shown(source: Path) -> set[str]:
     with contextlib.suppress(ValueError):
         found.update(row["id"] for path in source.glob("records/*/*.jsonl") for row in records.rows_of(path))
     return found
+
+
+def _as_shown(kept: Sequence[dict[str, Any]], shown: Collection[str]) -> list[dict[str, Any]]:
+    """The records, shown ones last, without those of other code, seed or data of a cell that the report shows.
+
+    Of a cell that two machines measured a published site shows the last, of one with several keys the newest.
+    """
+    keys = {_cell(record): record["key"] for record in kept if record["id"] in shown}
+    mine = [record for record in kept if keys.get(_cell(record), record["key"]) == record["key"]]
+    return sorted(mine, key=lambda record: record["id"] in shown)
+
+
+def _cell(record: Mapping[str, Any]) -> tuple[str, int]:
+    return files.canonical(record["factors"]), record["round"]
 
 
 def _notes(root: Path, site: str) -> Path:

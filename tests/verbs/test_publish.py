@@ -189,13 +189,15 @@ def test_nodes_of_a_cluster_become_numbers(tmp_path: Path) -> None:
     assert NODE not in text and '"77"' not in text
 
 
-def test_of_a_cell_that_two_machines_measured_the_figure_of_the_report_stands(tmp_path: Path) -> None:
+def test_of_a_cell_that_was_measured_in_several_ways_the_figure_of_the_report_stands(tmp_path: Path) -> None:
     source, target = tmp_path / "results" / "local", tmp_path / "results" / "demo"
     same = {"experiment": "a", "key": "0", "round": 1, "factors": {}, "status": "ok", "fingerprint": ""}
     first, second = (records.make({**same, "environment": machine}) for machine in ("one", "two"))
+    of_another_seed = records.make({**same, "environment": "one", "key": "1"})
     with journal.Journal(source / "journal" / "a" / "0.jsonl") as book:
         book.record(first)
         book.record(second)
+        book.record(of_another_seed)
     files.write_json_lines(source / "records" / "a" / "0.jsonl", [first])
     publish.copy_measured(tmp_path, source, target, ["a"])
     found = journal.read(target / "journal" / "a")
