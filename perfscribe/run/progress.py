@@ -108,42 +108,64 @@ class Watcher:
             for experiment, shard in shards
             if experiment in plan.gated
         ]
-        self.plan = plan
+        self.plan, self.root = plan, root
         self.left: dict[tuple[str, str, int], tuple[float, int]] = {}  # cost and shard of cells without a record
         self.levels: dict[str, dict[str, set[str]]] = {}  # of an experiment's cells, by factor
         self.pace: dict[str, Pace] = {}
         self.failed: Counter[tuple[str, str]] = Counter()  # by experiment and status
-        self.done = 0
+        self.cells: set[tuple[str, str, int]] = set()
+        self.results = results
+        self.waiting: dict[str, list[str]] = {}  # units whose data sets are not made yet, and these
         for experiment, shard in shards:
-            self._enter(Shard(results / "plan" / f"measure-{experiment}-{shard}.json", root))
-        self.total = self.done + len(self.left)
+            self._enter(f"measure-{experiment}-{shard}")
+        self.total = len(self.cells)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
 
-    def _enter(self, shard: Shard) -> None:
-        """Count the shard's cells in, and those that have a record already as done."""
+    def _made(self, dataset: str) -> bool | None:
+        """Whether a data set is as planned; None where there is none, False where it is to be made anew."""
+        plan, digest = (self.results / folder for folder in (f"plan/data-{dataset}.json", f"data/{dataset}.digest"))
+        try:
+            return digest.stat().st_mtime_ns >= plan.stat().st_mtime_ns
+        except OSError:
+            return None
+
+    def _enter(self, unit: str) -> None:
+        """Count a shard's cells in; those that have a record already are done.
+
+        Without a data set those that were measured on any; if it is made anew, none. Once it is made, the shard is
+        entered again.
+        """
+        shard = Shard(self.results / "plan" / f"{unit}.json", self.root)
+        history = journal.read(shard.folder)
         experiment, code, seed = (shard.plan[name] for name in ("experiment", "fingerprint", "seed"))
-        done = {  # by the data that each had: which these are today is known once they are made
-            _cell_of(experiment, found["factors"], found["round"]): found["spent"].get("wall_s", 0.0)
-            for found in journal.read(shard.folder).all_records()
+        of_own_data = {
+            _cell_of(experiment, found["factors"], found["round"]): found
+            for found in history.all_records()
             if found["key"] == cell_key(experiment, found["factors"], code, found["data_digest"], seed)
         }
+        made = {name: self._made(name) for name in shard.plan["datasets"]}
+        self.waiting[unit] = [name for name, known in made.items() if not known]
         for task in shard.tasks:
             if task.cell["skip"]:
                 continue
             cell = _cell_of(experiment, task.cell["factors"], task.round)
+            self.cells.add(cell)
             self.left[cell] = task.cell["cost"], shard.plan["shard"]
             levels = self.levels.setdefault(experiment, {})
             for name, level in {**task.cell["factors"], "round": task.round}.items():
                 levels.setdefault(name, set()).add(str(level))
-            if cell in done:
-                self._finish(cell, done[cell])
+            of_these = {made.get(name) for name in task.cell["data"]}
+            known = history.newest(task.slot)
+            if known is None and None in of_these and False not in of_these:
+                known = of_own_data.get(cell)
+            if known is not None and False not in of_these:
+                self._finish(cell, known["spent"].get("wall_s", 0.0))
 
     def _finish(self, cell: tuple[str, str, int], wall_s: float) -> bool:
         if cell not in self.left:
             return False
         cost, _ = self.left.pop(cell)
-        self.done += 1
         self.pace.setdefault(cell[0], Pace()).add(wall_s, cost)
         return True
 
@@ -168,7 +190,8 @@ class Watcher:
             self._thread.join(timeout=5)
         self._tell()
         for (experiment, status), cells in self.failed.items():
-            again = f"./run remeasure {experiment} status={status}"
+            own = "" if self.plan.site == "local" else f" --config site={self.plan.site}"
+            again = f"./run remeasure {experiment} status={status}{own}"
             self._say(f"{experiment}: {cells} {status}; to measure again: {again}, then ./run report")
         if budget_spent and self.left:
             self._say(f"time budget spent: {len(self.left)} cells not run; the next ./run report goes on")
@@ -178,6 +201,9 @@ class Watcher:
             self._tell()
 
     def _tell(self) -> None:
+        for unit, datasets in list(self.waiting.items()):
+            if datasets and all(map(self._made, datasets)):
+                self._enter(unit)
         for tail in self.tails:
             for line in tail.lines():
                 try:
@@ -204,4 +230,4 @@ class Watcher:
         if record["status"] in ("failed", "timeout") and not record["reason"].endswith(ANSWER):
             self.failed[record["experiment"], record["status"]] += 1
         where = " ".join([record["experiment"], *(f"{name}={named[name]}" for name in varying)])
-        self._say(f"{where}: {headline(record)} ({self.done}/{self.total}{left})")
+        self._say(f"{where}: {headline(record)} ({self.total - len(self.left)}/{self.total}{left})")

@@ -22,8 +22,13 @@ from perfscribe.run.progress import Pace, duration
 START_S = 5.0
 
 
-def _status(unit: dict, cell: dict, number: int, records: dict[str, list[dict]]) -> tuple[str, dict | None]:
-    """A cell's status in the journal, and the newest record of the same factors, whatever its code."""
+def _status(
+    unit: dict, cell: dict, number: int, records: dict[str, list[dict]], changed: Collection[str]
+) -> tuple[str, dict | None]:
+    """A cell's status in the journal, and the newest record of the same factors, whatever its code.
+
+    changed: data sets that are made anew.
+    """
     lacking = environment.shortfall(cell["requires"])
     cannot = f"{lacking[0]} ({lacking[1]})" if lacking else ""
     if cell["skip"]:
@@ -33,15 +38,27 @@ def _status(unit: dict, cell: dict, number: int, records: dict[str, list[dict]])
     # By the data that each had: which these are today is known once they are made.
     key = partial(cell_key, unit["experiment"], cell["factors"], unit["fingerprint"], seed=unit["seed"])
     current = [r for r in measured if r["key"] == key(r["data_digest"])]
-    if current and not current[-1]["values"].get("before_start"):  # what was lacking then is asked anew
+    made_anew = not set(changed).isdisjoint(cell["data"])
+    if current and not made_anew and not current[-1]["values"].get("before_start"):  # what was lacking is asked anew
         return current[-1]["status"], current[-1]
     if cannot:
         return cannot, None
     if not same:
         return "to measure", None
     code_changed = all(r["fingerprint"] != unit["fingerprint"] for r in same)
-    why = " (code changed)" if code_changed else " (seed changed)" if measured and not current else ""
-    return f"to measure{why}", same[-1]
+    of_seed = "seed changed" if measured and not current else ""
+    why = "code changed" if code_changed else "data changed" if made_anew else of_seed
+    return f"to measure{f' ({why})' if why else ''}", same[-1]
+
+
+def _changed(root: Path, plan: Plan, name: str) -> set[str]:
+    """Data sets of a unit that the next run makes of other sources, or by other code, than the last one did."""
+    folder, unit = root / "results" / plan.site / "plan", plan.units.get(name)
+    before = files.read_object(folder / f"{name}.json").get("datasets")
+    if unit is None or before is None:
+        return set()
+    planned = {one: plan.units[f"data-{one}"] for one in unit["datasets"] if f"data-{one}" in plan.units}
+    return {one for one, made in planned.items() if files.read_object(folder / f"data-{one}.json") != made}
 
 
 def _levels(cell: Mapping[str, Any]) -> str:
@@ -52,7 +69,7 @@ def _elsewhere(root: Path, preset: str, experiment: str) -> tuple[str, dict[str,
     """Of the committed site of a preset that has most of an experiment's cells: its name, and s of each, by levels."""
     found: dict[str, dict[str, float]] = {"": {}}
     for folder in sorted(path.parent for path in (root / "results").glob("*/published.json")):
-        if files.read_json(folder / "plan" / "index.json")["preset"] == preset:
+        if files.read_object(folder / "plan" / "index.json").get("preset") == preset:
             rows = journal.read(folder / "journal" / experiment).all_records()
             found[folder.name] = {_levels(row): row["spent"]["wall_s"] for row in rows if row["spent"]["wall_s"]}
     return max(found.items(), key=lambda item: len(item[1]))
@@ -99,9 +116,10 @@ def _count(root: Path, plan: Plan, experiment: str) -> Counted:
         name = f"measure-{experiment}-{shard}"
         # Of a committed site only what says how it is shown is planned anew.
         unit = plan.units.get(name) or files.read_json(root / "results" / plan.site / "plan" / f"{name}.json")
+        changed = _changed(root, plan, name)
         for number in range(1, unit["rounds"] + 1):
             for cell in unit["cells"]:
-                status, known = _status(unit, cell, number, records)
+                status, known = _status(unit, cell, number, records, changed)
                 last = known["spent"]["wall_s"] if known else None
                 if status.startswith("to measure"):
                     counted.waiting.append((shard, cell, last))

@@ -1,12 +1,14 @@
 """Progress: one line a finished cell, read from the journals, with what is left."""
 
 import io
+import os
 import re
 from pathlib import Path
 
 import pytest
 from planned_site import CODE, cell, journal_file, keep, planned, record
 
+from perfscribe.base import files
 from perfscribe.plan import plan
 from perfscribe.plan.plan_cells import cell_key
 from perfscribe.records import journal
@@ -29,7 +31,7 @@ def lines(out: io.StringIO) -> list[str]:
 
 def test_every_finished_cell_is_told_with_what_is_left(tmp_path: Path) -> None:
     watcher, out = watch(tmp_path)
-    assert (watcher.total, watcher.done, watcher.seconds_left()) == (4, 0, None)
+    assert (watcher.total, len(watcher.left), watcher.seconds_left()) == (4, 4, None)
     failed = record(4, "failed", wall_s=1.0)
     keep(tmp_path, record(1, wall_s=10.0), record(2, "oom", wall_s=20.0), record(3, wall_s=30.0), failed)
     watcher.stop()
@@ -61,18 +63,33 @@ def test_a_long_reason_is_seen_to_go_on() -> None:
 def test_what_was_done_before_counts_and_is_not_told(tmp_path: Path) -> None:
     keep(tmp_path, record(1, "failed"), record(2), record(3, fingerprint="0" * 16), record(77))
     watcher, out = watch(tmp_path)
-    assert (watcher.total, watcher.done) == (4, 2)
+    assert (watcher.total, len(watcher.left)) == (4, 2)
     assert watcher.seconds_left() == pytest.approx(2.0 + 2.0)
     keep(tmp_path, record(3), record(3), record(77))
     watcher.stop()
     assert [line.split(" (")[1] for line in lines(out)] == ["3/4, 2 s left)"]
 
 
-def test_what_was_done_with_data_that_are_not_there_now_counts(tmp_path: Path) -> None:
+def test_what_was_done_counts_until_other_data_are_made(tmp_path: Path) -> None:
     on_data = [cell(number, data=("tokens",)) for number in (1, 2)]
+    digest = tmp_path / "results/local/data/tokens.digest"
     keep(tmp_path, record(1, data_digest="a" * 16))
-    watcher = progress.Watcher(tmp_path, planned(tmp_path, on_data, datasets=["tokens"]), io.StringIO())
-    assert (watcher.total, watcher.done) == (2, 1)
+    made, out = planned(tmp_path, on_data, datasets=["tokens"]), io.StringIO()
+    files.write_json(tmp_path / "results/local/plan/data-tokens.json", {})
+    watcher = progress.Watcher(tmp_path, made, out)
+    assert (watcher.total, len(watcher.left)) == (2, 1)  # no data are there
+    for arrays, left in ("a" * 16, 1), ("b" * 16, 2):
+        files.write_json(digest, {"arrays": arrays})
+        watcher._tell()
+        assert len(watcher.left) == left
+        os.utime(digest, (0, 0))  # older than its plan
+        watcher = progress.Watcher(tmp_path, made, out)
+        assert len(watcher.left) == 2  # until they are made anew
+    files.write_json(digest, {"arrays": "b" * 16})
+    watcher._tell()
+    keep(tmp_path, record(1, data_digest="b" * 16), record(2, data_digest="b" * 16))
+    watcher.stop()
+    assert [line.split(" (")[1][:3] for line in lines(out)] == ["1/2", "2/2"]
 
 
 def test_torn_and_foreign_lines_are_passed_over(tmp_path: Path) -> None:
@@ -130,3 +147,13 @@ def test_what_was_never_measured_here_takes_as_long_as_on_a_committed_site(tmp_p
         (folder / "plan" / "index.json").write_text(f'{{"preset": "{preset}"}}')
     # Cell 2 as there, cell 1 as the median of 30 and 40 s.
     assert planned_by(tmp_path, made)[1] == "about 70 s, as on like"
+
+
+def test_cells_on_data_that_are_made_anew_are_to_be_measured(tmp_path: Path) -> None:
+    made = planned(tmp_path, [cell(1, data=("tokens",))], datasets=["tokens"])
+    keep(tmp_path, record(1, data_digest="a" * 16))
+    made.units["data-tokens"] = {"parameters": 1}
+    made.write(tmp_path / "results/local/plan")
+    assert "data changed" not in overview.describe(tmp_path, made, ["probe"])
+    made.units["data-tokens"] = {"parameters": 2}
+    assert "to measure (data changed)" in overview.describe(tmp_path, made, ["probe"])
