@@ -35,7 +35,7 @@ HELP = """\
 ./run report [OPTIONS]        measure what is missing and write report/<site>/report.md
 ./run plan [EXPERIMENT ...]    what is to be measured, with an estimate of time; the cells of those experiments
 ./run doctor                  this machine: what it measures, what is missing and for which experiments
-./run remeasure EXPERIMENT [FACTOR=LEVEL ...] [status=STATUS]
+./run remeasure EXPERIMENT [FACTOR=LEVEL ...] [status=STATUS] [--config site=NAME]
                               discard finished cells, so that the next report measures them again
 ./run fetch-data squad        fetch SQuAD v1.1 for the FSDP workshop's experiments, into downloads/squad
 ./run compare A B [--experiment NAME ...] [--csv FILE] [--fail-on slower] [--threshold PERCENT]

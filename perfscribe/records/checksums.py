@@ -24,7 +24,11 @@ SHOWN = re.compile(r"(tables|\.\./\.\./report/[a-z0-9_-]+/figures)/\w[\w.-]*")
 
 KINDS = ("csv", "json")  # of a table's files
 # What follows where a file is not as it was left, by folder.
-THEN = {"journal": "what it lost is measured again", "data": "made again when a cell reads it"}
+THEN = {
+    "journal": "what it lost is measured again",
+    "data": "made again when a cell reads it",
+    "environments": "the machine that it described is not known any more",
+}
 
 
 def keep(site_folder: Path, unit: str, made: Iterable[Path]) -> None:

@@ -373,7 +373,8 @@ class DdpOverlapIndividualParametersBenchmarking(Ddp):
         yield Lettered(
             "b",
             f"In a traced step {hidden} of {sent} ms of communication run during computation, in naive DDP "
-            f"{naive_hidden} of {naive_sent}; computation takes {computing} ms, in naive DDP {naive_computing}.",
+            f"{naive_hidden} of {naive_sent}.",
+            f"Computation takes {computing} ms, in naive DDP {naive_computing}.",
             self.WAITING * self.site.gpu,
         )
         if self.is_yours(self.OVERLAP):

@@ -40,7 +40,7 @@ FOUND_IN_CODE = Path(".perfscribe") / "code.json"
 MOST_TOLD = 5  # files
 LOCK = Path(".perfscribe") / "run.lock"
 LOCK_WAIT_S = 0.5
-ReadConfig = Callable[[], Mapping[str, Any]]  # of a verb; where the config is wrong, SystemExit with one line
+ReadConfig = Callable[..., Mapping[str, Any]]  # of a verb; where the config is wrong, SystemExit with one line
 
 
 @contextlib.contextmanager

@@ -57,7 +57,8 @@ def select(records: list[dict[str, Any]], chosen: dict[str, str]) -> list[dict[s
 
 def main(root: Path, arguments: Sequence[str], config: session.ReadConfig) -> int:
     """Retire the matching records of one experiment; ValueError where the words fit nothing."""
-    site = session.site_of(config())
+    at = list(arguments).index("--config") if "--config" in arguments else len(arguments)
+    arguments, site = arguments[:at], session.site_of(config(arguments[at:]))
     if not arguments:
         raise ValueError("remeasure: say which experiment, as in `./run remeasure attention seq_len=1024`")
     if session.is_committed(root, site):

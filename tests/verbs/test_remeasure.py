@@ -50,7 +50,7 @@ def test_a_published_site_is_read_only(tmp_path: Path) -> None:
     (tmp_path / "results" / "h200").mkdir(parents=True)
     (tmp_path / "results" / "h200" / "published.json").write_text("{}")
     with pytest.raises(ValueError, match="site h200 was published and is read-only"):
-        remeasure.main(tmp_path, ["probe"], lambda: {"site": "h200"})
+        remeasure.main(tmp_path, ["probe"], lambda _: {"site": "h200"})
 
 
 def test_what_is_retired_is_measured_again_alone(measured: ShardJob, capsys: pytest.CaptureFixture[str]) -> None:
