@@ -13,18 +13,12 @@ from perfscribe.base.one_line import in_one_line, paths
 from perfscribe.data.generate import generate
 from perfscribe.records import checksums
 
-
-def main() -> None:
-    """Read the arguments and do the work."""
-    arguments = paths(__doc__, "--plan")
-    plan = read_json(arguments.plan)
-    folder = arguments.plan.parents[1] / "data" / str(plan["dataset"])
-    digest = generate(plan, folder)
-    made = [path for path in sorted(folder.rglob("*")) if path.is_file()]
-    checksums.keep(arguments.plan.parents[1], arguments.plan.stem, [digest, *made])
-    print(f"wrote {digest}")
-
-
 if __name__ == "__main__":
     with in_one_line("generate_data", ValueError, TypeError):
-        main()
+        arguments = paths(__doc__, "--plan")
+        plan = read_json(arguments.plan)
+        folder = arguments.plan.parents[1] / "data" / str(plan["dataset"])
+        digest = generate(plan, folder)
+        made = [path for path in sorted(folder.rglob("*")) if path.is_file()]
+        checksums.keep(arguments.plan.parents[1], arguments.plan.stem, [digest, *made])
+        print(f"wrote {digest}")

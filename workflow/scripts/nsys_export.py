@@ -9,17 +9,11 @@ sys.path.insert(0, str(ROOT))
 from perfscribe.base.one_line import in_one_line, paths  # noqa: E402 (the package lies beside this folder)
 from perfscribe.instruments.profiling import nsys  # noqa: E402
 
-
-def main() -> None:
-    """Read the arguments and do the work."""
-    args = paths(__doc__, "--report", "--out")
-    found = nsys.find()
-    if found is None:
-        sys.exit("nsys_export: no nsys found; put it on PATH or name it in the config, as tools.nsys")
-    nsys.export_sqlite(found, args.report, args.out)
-    print(f"nsys {found.version} wrote {args.out}")
-
-
 if __name__ == "__main__":
     with in_one_line("nsys_export", nsys.NsysError):
-        main()
+        args = paths(__doc__, "--report", "--out")
+        found = nsys.find()
+        if found is None:
+            sys.exit("nsys_export: no nsys found; put it on PATH or name it in the config, as tools.nsys")
+        nsys.export_sqlite(found, args.report, args.out)
+        print(f"nsys {found.version} wrote {args.out}")

@@ -11,17 +11,11 @@ from perfscribe.base.one_line import in_one_line, paths  # noqa: E402
 from perfscribe.instruments.profiling.nsys_export import read_sqlite  # noqa: E402
 from perfscribe.instruments.profiling.nvtx_kernels import nvtx_kernel_summary  # noqa: E402
 
-
-def main() -> None:
-    """Read the arguments and do the work."""
-    args = paths(__doc__, "--export", "--out")
-    trace = read_sqlite(args.export)
-    rows = nvtx_kernel_summary(trace)
-    files.write_text(args.out, rows.to_csv(index=False, lineterminator="\n"))
-    print(f"{trace.tool}: {len(trace.kernels)} kernels, {len(trace.ranges)} ranges, {len(rows)} rows")
-    print("\n".join([trace.no_kernels, *trace.remarks]).strip())
-
-
 if __name__ == "__main__":
     with in_one_line("nsys_kernels", ValueError):
-        main()
+        args = paths(__doc__, "--export", "--out")
+        trace = read_sqlite(args.export)
+        rows = nvtx_kernel_summary(trace)
+        files.write_text(args.out, rows.to_csv(index=False, lineterminator="\n"))
+        print(f"{trace.tool}: {len(trace.kernels)} kernels, {len(trace.ranges)} ranges, {len(rows)} rows")
+        print("\n".join([trace.no_kernels, *trace.remarks]).strip())

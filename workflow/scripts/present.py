@@ -14,13 +14,7 @@ gc.disable()  # most of what the libraries make stays, and the process soon ends
 from perfscribe.base.one_line import in_one_line, paths  # noqa: E402
 from perfscribe.show import presenting  # noqa: E402
 
-
-def main() -> None:
-    """Read the arguments and do the work."""
-    args = paths(__doc__, "--plan", "--records")
-    presenting.present(args.plan, args.records, ROOT)
-
-
 if __name__ == "__main__":
     with in_one_line("present", presenting.Undeclared):
-        main()
+        args = paths(__doc__, "--plan", "--records")
+        presenting.present(args.plan, args.records, ROOT)

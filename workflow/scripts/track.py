@@ -13,9 +13,7 @@ from perfscribe.base import files  # noqa: E402 (the package lies beside this fo
 from perfscribe.base.one_line import paths  # noqa: E402
 from perfscribe.tracking import trackers  # noqa: E402
 
-
-def main() -> None:
-    """Read the arguments and do the work."""
+if __name__ == "__main__":
     args = paths(__doc__, "--records", "--out")
     tracker, results = args.out.stem, args.out.parents[1]
     try:
@@ -25,7 +23,3 @@ def main() -> None:
         text = " ".join(str(error).split())[:300]
         sys.exit(f"track: {tracker}: {type(error).__name__}: {text}")
     files.write_json(args.out, {"tracker": tracker, "runs": have})
-
-
-if __name__ == "__main__":
-    main()

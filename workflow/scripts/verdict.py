@@ -29,23 +29,18 @@ def broken(rows: list[dict]) -> str:
     return f"{first['experiment']}: all {len(cells)} cells failed; first: {error}"
 
 
-def main() -> None:
-    """Read the arguments and do the work."""
-    args = paths(__doc__, "--records", "--out")
-    by_experiment: dict[str, list[dict]] = {}
-    refused: dict[str, None] = {}
-    for path in args.records:
-        of = by_experiment.setdefault(path.parent.name, [])
-        for row in records.rows_of(path):
-            refused[gate.complaint(row)] = None
-            of.append({name: row[name] for name in ("experiment", "factors", "status", "reason")})
-    errors = [error for error in map(broken, by_experiment.values()) if error]
-    errors += [text for text in refused if text]
-    if errors:
-        sys.exit("\n".join(errors))
-    files.write_text(args.out, "no experiment is broken\n")
-
-
 if __name__ == "__main__":
     with in_one_line("verdict"):
-        main()
+        args = paths(__doc__, "--records", "--out")
+        by_experiment: dict[str, list[dict]] = {}
+        refused: dict[str, None] = {}
+        for path in args.records:
+            of = by_experiment.setdefault(path.parent.name, [])
+            for row in records.rows_of(path):
+                refused[gate.complaint(row)] = None
+                of.append({name: row[name] for name in ("experiment", "factors", "status", "reason")})
+        errors = [error for error in map(broken, by_experiment.values()) if error]
+        errors += [text for text in refused if text]
+        if errors:
+            sys.exit("\n".join(errors))
+        files.write_text(args.out, "no experiment is broken\n")

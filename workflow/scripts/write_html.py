@@ -14,14 +14,8 @@ from perfscribe.base.one_line import in_one_line, paths  # noqa: E402
 from perfscribe.records import checksums  # noqa: E402
 from perfscribe.report import html  # noqa: E402
 
-
-def main() -> None:
-    """Read the arguments and do the work."""
-    args = paths(__doc__, "--plan", "--report", "--out")
-    files.write_text(args.out, html.write(args.report.parent))
-    checksums.keep(args.plan.parents[1], "page", [args.out])
-
-
 if __name__ == "__main__":
     with in_one_line("write_html", ValueError):
-        main()
+        args = paths(__doc__, "--plan", "--report", "--out")
+        files.write_text(args.out, html.write(args.report.parent))
+        checksums.keep(args.plan.parents[1], "page", [args.out])
