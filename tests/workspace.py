@@ -164,6 +164,12 @@ class Workspace:
             stdin=subprocess.DEVNULL,
         )
 
+    def succeed(self, *arguments: str, timeout_s: float = 240) -> str:
+        """Run a verb that is to end well; what it printed."""
+        done = self.run(*arguments, timeout_s=timeout_s)
+        assert done.returncode == 0, done.stdout
+        return done.stdout
+
     def planned_jobs(self, *arguments: str) -> set[str]:
         """What a dry run would start: `measure attention 0`, `present_attention`, `write_report`, ..."""
         runner = dry_runner()

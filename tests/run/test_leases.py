@@ -246,8 +246,7 @@ def test_as_many_jobs_at_a_time_as_gpus_and_one_that_is_alone(tmp_path: Path) ->
     project.add_experiment("wide", TELLS.format(requires=("cuda",), seconds=0.5), alone=True, n=[0])
     pretend_gpus(project.root, 4)
     project.set_config("preset: gpu\nexperiments: {single: {shards: 6}}\n")
-    done = project.run("report", "--cores", "4")
-    assert done.returncode == 0, done.stdout
+    project.succeed("report", "--cores", "4")
     single, wide = ([told(row) for row in project.rows(name)] for name in ("single", "wide"))
     assert max(sum(one["began"] <= other["began"] < one["ended"] for one in single) for other in single) == 4
     assert {one["gpus"] for one in single} == {f"GPU-{number}aaa-bbb" for number in range(4)}

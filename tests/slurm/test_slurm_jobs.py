@@ -247,8 +247,7 @@ def test_cells_spread_over_jobs_and_nodes_that_are_pinned(ran: Callable[..., Ran
 
 def test_what_is_published_of_a_cluster_names_no_node(ran: Callable[..., Ran]) -> None:
     measured = ran(spread).space
-    published = measured.run("publish", "two")
-    assert published.returncode == 0, published.stdout
+    measured.succeed("publish", "two")
     private = scrub.private_here(measured.root).including(["node1", "node2"])
     for parent in ("results", "report"):
         assert scrub.find_private(measured.root / parent / "two", private) == []

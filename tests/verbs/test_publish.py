@@ -95,14 +95,12 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Site:
     made.only()
     made.add_experiment("probe", MEASURE.format(side_file=str(made.side_file)), PRESENT, n=[1, 2, 3, 4])
     files.write_bytes(made.root / NOTE.format("local"), WRITTEN.encode())
-    measured = made.run("report")
-    assert measured.returncode == 0, measured.stdout
-    published = made.run("publish", "demo")
-    assert published.returncode == 0, published.stdout
-    last = published.stdout.splitlines()[-1]
+    made.succeed("report")
+    published = made.succeed("publish", "demo")
+    last = published.splitlines()[-1]
     committed = "results/demo report/demo report/notes/demo report/README.md"
     assert re.fullmatch(rf"published: 0\.\d MiB; commit it with `git add {committed}`", last)
-    assert f"publish: {NOTE.format('demo')} is that of site local, names and paths" in published.stdout
+    assert f"publish: {NOTE.format('demo')} is that of site local, names and paths" in published
     return made
 
 
@@ -214,8 +212,7 @@ def test_another_checkout_draws_the_same_bytes_and_measures_nothing(site: Site, 
     journals = {path: path.read_bytes() for path in (clone.root / "results" / "demo" / "journal").rglob("*.gz")}
     measure = clone.root / "perfscribe" / "experiments" / "probe" / "measure.py"
     measure.write_text(measure.read_text().replace("2.0, 3.0", "2.0, 3.5"))
-    done = clone.run("report", "--config", "site=demo")
-    assert done.returncode == 0, done.stdout
+    clone.succeed("report", "--config", "site=demo")
     got = drawn(clone.root, "demo")
     assert got.keys() - expected.keys() == {"report/demo/report.html"}
     assert not [name for name in expected if got[name] != expected[name]]
@@ -226,8 +223,7 @@ def test_another_checkout_draws_the_same_bytes_and_measures_nothing(site: Site, 
 
 
 def test_a_site_is_redrawn(site: Site, clone: Site) -> None:
-    done = clone.run("publish", "--redraw")
-    assert done.returncode == 0 and done.stdout == "report/demo/report.md\n"
+    assert clone.succeed("publish", "--redraw") == "report/demo/report.md\n"
     assert drawn(clone.root, "demo") == drawn(site.root, "demo")
     assert clone.planned_jobs("--config", "site=demo") == {"write_html"}
     with pytest.raises(ValueError, match=r"^publish: 'nowhere' is no published site; there are: demo$"):
@@ -235,13 +231,13 @@ def test_a_site_is_redrawn(site: Site, clone: Site) -> None:
 
 
 def test_a_site_is_gone_on_with_and_replaced(site: Site, clone: Site) -> None:
-    assert clone.run("publish", "--continue", "demo").returncode == 0
-    done = clone.run("report")
-    assert done.returncode == 0 and "probe n=" not in done.stdout and "report/local/report.md" in done.stdout
+    clone.succeed("publish", "--continue", "demo")
+    told = clone.succeed("report")
+    assert "probe n=" not in told and "report/local/report.md" in told
     demo = clone.root / "results" / "demo" / "journal" / "probe"
     before = [one["id"] for one in journal.read(demo).all_records()]
     for words in (("--config", "seed=1"), ()):  # so that the newest figures are not those of the report
-        assert clone.run("report", *words).returncode == 0
+        clone.succeed("report", *words)
     shutil.rmtree(demo)
     for name in ("local", "demo"):
         files.write_text(clone.root / NOTE.format(name), f"of {name}\n")
@@ -251,7 +247,7 @@ def test_a_site_is_gone_on_with_and_replaced(site: Site, clone: Site) -> None:
     assert [row["id"] for row in clone.rows("probe", "demo")] == before and "had figures" not in replaced.stdout
     with pytest.raises(ValueError, match="site local has results of its own; move results/local away first"):
         publish.main(clone.root, ["--continue", "demo"], dict)
-    assert clone.run("report", "--config", "experiments={probe: {n: [1]}}").returncode == 0
+    clone.succeed("report", "--config", "experiments={probe: {n: [1]}}")
     fewer = clone.run("publish", "--replace", "demo")
     assert "publish: demo had figures of 3 cells, now of 1: all that the report" in fewer.stdout, "nothing goes unsaid"
     whole = drawn(clone.root, "demo")
@@ -345,9 +341,8 @@ def redrawn(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("NPY_DISABLE_CPU_FEATURES", " ".join(found))
         patched.setenv("OPENBLAS_CORETYPE", "Nehalem")
-        done = clone.run("publish", "--redraw")
-    assert done.returncode == 0, done.stdout
-    assert done.stdout.splitlines() == [f"report/{name}/report.md" for name in COMMITTED]
+        told = clone.succeed("publish", "--redraw")
+    assert told.splitlines() == [f"report/{name}/report.md" for name in COMMITTED]
     return clone.root
 
 

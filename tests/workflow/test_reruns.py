@@ -225,8 +225,7 @@ def measured(tmp_path_factory):
     workspace.only(*SETTINGS["experiments"])
     workspace.set_config(yaml.safe_dump(SETTINGS))
     every_job = jobs_of(workspace)
-    done = workspace.run("report")
-    assert done.returncode == 0, done.stdout
+    workspace.succeed("report")
     return workspace, every_job
 
 
@@ -339,8 +338,7 @@ def test_edit_taken_back_and_lost_files_measure_nothing(places, tmp_path):
         os.utime(path, (moment, moment))
     EDITS["records deleted"](clone.root)
     before, rows = cells_measured(clone), here.rows("attention")
-    done = clone.run("report")
-    assert done.returncode == 0, done.stdout
+    clone.succeed("report")
     assert cells_measured(clone) == before and all(before.values())
     assert clone.rows("attention") == rows
     assert jobs_of(clone) == set()
@@ -360,8 +358,7 @@ def test_one_more_length_measures_its_own_cells_alone(places, tmp_path):
     workspace = duplicate(places["here"], tmp_path / "project")
     before = cells_measured(workspace)
     EDITS["one more level of a factor"](workspace.root)
-    done = workspace.run("report")
-    assert done.returncode == 0, done.stdout
+    workspace.succeed("report")
     after = cells_measured(workspace)
     added = after["attention"][len(before["attention"]) :]
     assert [(factors["seq_len"], factors["head_dim"]) for factors in added] == [(24, 8)]

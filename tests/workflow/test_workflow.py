@@ -51,10 +51,9 @@ FIGURES = [figure for shown in SHOWN.values() for figure in shown.figures]
 def measured(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
     """The whole project after `./run report --config preset=tiny`."""
     space = Workspace(tmp_path_factory.mktemp("workflow"))
-    done = space.run("report", *TINY, timeout_s=1800)
-    assert done.returncode == 0, done.stdout
-    assert done.stdout.splitlines()[-1] == "report: report/local/report.md"
-    told = [line for line in done.stdout.splitlines() if re.search(r"\(\d+/\d+(, .* left)?\)$", line)]
+    printed = space.succeed("report", *TINY, timeout_s=1800).splitlines()
+    assert printed[-1] == "report: report/local/report.md"
+    told = [line for line in printed if re.search(r"\(\d+/\d+(, .* left)?\)$", line)]
     assert told[-1].endswith(f"({len(told)}/{len(told)})")
     return space
 
@@ -226,8 +225,7 @@ def test_a_second_run_does_nothing_within_seconds(measured: Workspace) -> None:
 def test_snakemake_s_own_report_shows_figures_tables_and_the_page(measured: Workspace, tmp_path: Path) -> None:
     told = yaml.safe_load((ROOT / ".snakemake-workflow-catalog.yml").read_text(encoding="utf-8"))
     assert told["usage"]["report"] is True
-    done = measured.run("--report", str(tmp_path / "run.html"), *TINY)
-    assert done.returncode == 0, done.stdout
+    measured.succeed("--report", str(tmp_path / "run.html"), *TINY)
     page = (tmp_path / "run.html").read_text(encoding="utf-8")
     shown = re.findall(r'"labels": \{"what": "(\w+)", "name": "([^"]+)"\}', page)
     expected = {*(("table", name) for name in TABLES), *(("figure", name) for name in FIGURES), ("page", "the report")}
