@@ -103,7 +103,6 @@ class LocalSlurm:
         self.nodes = ["node1", "node2"]
         self.cpus, self.more_conf = cpus, more_conf
         self.name = f"ps{secrets.token_hex(3)}"  # device names have 15 letters at most
-        self.met: set[str] = set()  # states of jobs that jobs() has told
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self._claim = socket.socket(socket.AF_UNIX)
 
@@ -160,9 +159,7 @@ class LocalSlurm:
     def jobs(self) -> dict[str, tuple[str, str]]:
         """State and node list of every job that slurmctld still knows, by its number."""
         lines = self.ask("squeue", "--noheader", "--states=all", "--format=%i|%T|%N").splitlines()
-        found = {line.split("|")[0]: (line.split("|")[1], line.split("|")[2]) for line in lines if line.count("|") == 2}
-        self.met |= {state for state, _ in found.values()}
-        return found
+        return {line.split("|")[0]: (line.split("|")[1], line.split("|")[2]) for line in lines if line.count("|") == 2}
 
     def node_states(self) -> dict[str, str]:
         """State of each node by its name."""
