@@ -269,5 +269,5 @@ def test_a_node_that_goes_down_in_mid_run(ran: Callable[..., Ran]) -> None:
 
 def test_a_job_that_is_preempted_for_good_is_queued_again(ran: Callable[..., Ran]) -> None:
     run = ran(preempted)
-    assert run.jobs == [run.job] and "Restarts=1" in run.said  # what took its node came in
+    assert run.jobs == [run.job] and "Restarts=1" in run.said
     assert run.each_cell_once and run.lost <= 1
