@@ -80,8 +80,8 @@ class RankMethods(Problem):
     def _prepare(self, site: Site) -> None:
         own = ("PALS", "Open MPI", "torchrun") if site.gpu else ("Open MPI", "torchrun", "Slurm")
         self.methods = (MPI4PY, MODULO, *own)  # as the rows are labelled
+        self.ranks = max((int(row["world_size"]) for row in site.rows(self.table)), default=RANKS)
         self.launches = {method: launched for method in self.methods if (launched := self.launch(method))}
-        self.ranks = max(map(len, self.launches.values()), default=RANKS)  # of each launch
         self.as_published = site.gpu and self.ranks == RANKS
 
     def parts(self) -> Iterator[Part]:
@@ -90,46 +90,45 @@ class RankMethods(Problem):
         names = ("epochs", "samples", "batch")
         epochs, samples, batch = (" and ".join(self.site.levels(self.table, name)) for name in names)
         size = f", {so_many(epochs, 'epoch')} of {samples} samples, batch {batch} per rank" if batch else ""
-        single = self.site.row(SingleGpu.table, batches="per_sample")
-        alone, first = figure(single, "homework_clock_s"), next(iter(self.launches.get(MODULO, [])), None)
-        elsewhere = ok(single) and ok(first) and self.site.machine(single) != self.site.machine(first)
-        single_at = "; one GPU: task 1, with its first step" * gpu
-        single_at += f", on {self.site.machine(single)}" if single and elsewhere else ""
         yield Table(
             "Training by rank counting method.",
             f"Our DDP in FP32, {count} ranks{size}; one run each, slowest rank, host clock with synchronise, after "
             f"warm-up steps; bound: each rank to its part of the cores{' nearest to its GPU' * gpu}, in epochs between "
-            f"the others; the sources' clocks start before the first step{single_at}.",
+            "the others; the sources' clocks start before the first step.",
             ["Method", "Launcher", "Ranks", "Local ranks", "Time (s)", "Time, bound (s)", "published (s)"],
             [self.line(method) for method in self.methods],
             self.binding(),
         )
-        faster = alone.over(figure(first, "training_s"))
         launched = [ranks[0] for ranks in self.launches.values()]
         times, bound = ([figure(row, name) for row in launched] for name in ("training_s", "bound_training_s"))
         ratios = [tied.over(free) for tied, free in zip(bound, times, strict=True)]
         change = max((one.of(100 * abs(one.value - 1)) for one in ratios), key=lambda one: one.value, default=NO_FIGURE)
-        beside = "; ".join(["machines differ"] * elsewhere + ["001: 3.64"] * self.as_published)
+        first = next(iter(self.launches.get(MODULO, [])), None)
+        single = self.site.row(
+            self.table, method=NAMES[MODULO], launcher=(first or {}).get("launcher", ""), world_size="1"
+        )
+        alone, several = figure(single, "training_s"), figure(first, "training_s")
+        faster, beside = alone.over(several), " (001: 3.64)" * self.as_published
         yield Answer(
             self.agree(),
             f"Training takes {from_to(*ends(times))} s.",
             f"Binding changes it by at most {change} %, in one run each.",
-            f"By {MODULO} it is {faster} times as fast as on one GPU{f' ({beside})' * bool(beside)}." * gpu,
+            f"By {MODULO} it is {faster} times as fast as by one rank{beside}.",
         )
-        one = next(iter(times), NO_FIGURE)
-        said = f"The Polaris training takes {alone} s on one GPU and {one} on {count}, which is {alone.over(one)}"
-        yield Finding(17, "polaris", f"{said} times as fast." if gpu else "")
+        said = f"The Polaris training takes {alone} s by one rank and {several} by {count}, {faster} times as fast."
+        yield Finding(17, "polaris", said)
 
     def launch(self, method: str) -> list[Row]:
         """The ranks of the first launch by this method that is ok."""
-        rows = self.site.rows(self.table, method=NAMES.get(method, method), status="ok")
+        rows = self.site.rows(self.table, method=NAMES.get(method, method), world_size=str(self.ranks), status="ok")
         found = [row for row in rows if row["used_device"].startswith(self.site.device)]
         return [row for row in found if row["launcher"] == found[0]["launcher"]]
 
     def line(self, method: str) -> Entries:
         """A row of the table."""
         launched = self.launches.get(method)
-        row = launched[0] if launched else self.site.row(self.table, method=NAMES.get(method, method))
+        asked = {"method": NAMES.get(method, method), "world_size": str(self.ranks)}
+        row = launched[0] if launched else self.site.row(self.table, **asked)
         # Others were launched without a GPU: this one was not asked for.
         if entry(row, "reason") == "no CUDA device" and self.launches:
             row = None

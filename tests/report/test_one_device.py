@@ -50,7 +50,7 @@ def test_rows_and_captions_are_of_the_problems_own_levels() -> None:
 
 def test_what_a_launcher_lacks_is_told_where_none_ran() -> None:
     trained = OK | {"device": "cpu", "used_device": "cpu", "training_s": "2", "method": "torchrun"}
-    trained |= {"epochs": "1", "samples": "8"}
+    trained |= {"epochs": "1", "samples": "8", "world_size": "3"}
     ranks = [{**trained, "launcher": "torchrun", "rank": n, "local_rank": n} for n in ("0", "1", "2")]
     no_gpu = {"status": "unsupported", "reason": "no CUDA device", "used_device": "unsupported", "method": "Open MPI"}
     found = site("cpu", "polaris", rank_methods=[*ranks, trained | no_gpu])
@@ -59,15 +59,16 @@ def test_what_a_launcher_lacks_is_told_where_none_ran() -> None:
     assert "No CUDA device" in lacking([RankMethods(found)])
 
 
-def test_published_times_of_four_ranks_stand_beside_four_ranks_alone() -> None:
+def test_published_times_stand_beside_four_ranks_alone_and_one_rank_is_by_the_same_launcher() -> None:
     row = OK | {"device": "cuda", "used_device": "cuda:0", "training_s": "2", "method": "mpi4py, rank mod devices"}
     row |= {"epochs": "10", "samples": "2048", "batch": "32", "launcher": "mpiexec (Open MPI)"}
-    pages = {
-        count: RankMethods(
-            site(of="polaris", rank_methods=[row | {"rank": str(n), "local_rank": str(n)} for n in range(count)])
-        ).markdown({})
-        for count in (2, 4)
+    single = row | {"world_size": "1", "training_s": "7", "rank": "0", "local_rank": "0"}
+    several = {
+        n: [row | {"world_size": str(n), "rank": str(r), "local_rank": str(r)} for r in range(n)] for n in (2, 4)
     }
+    found = {n: [single | {"launcher": "srun (Slurm)", "training_s": "9"}, single, *several[n]] for n in several}
+    pages = {n: RankMethods(site(of="polaris", rank_methods=rows)).markdown({}) for n, rows in found.items()}
+    assert "ranks 0-3" in pages[4] and "3.50 times as fast as by one rank (001: 3.64)." in pages[4]
     assert "| 4.50 |" in pages[4] and "| 4.50 |" not in pages[2] and "4.61" not in pages[2]
 
 

@@ -1,7 +1,7 @@
 """Keys of experiments.rank_methods with their defaults, and what it shows."""
 
 from perfscribe.base.registry import Shown
-from perfscribe.config.keys import choice, choices, experiment, section, texts, whole
+from perfscribe.config.keys import choice, choices, experiment, section, texts, whole, wholes
 
 LEVELS = experiment(
     "Ways to find rank, world size and local rank, under several launchers; binding of ranks to cores",
@@ -13,7 +13,7 @@ LEVELS = experiment(
         gpu=["torchrun", "open_mpi", "mpich", "pals", "slurm"],
     ),
     backend=choice("gloo: training on the CPU | nccl: a GPU for each rank", ["gloo", "nccl"], "gloo", gpu="nccl"),
-    world_size=whole("ranks, all on one machine", 1, 64, 4),
+    world_size=wholes("ranks, all on one machine; bindings: the largest", 1, 64, [4], gpu=[1, 4]),
     samples=whole("samples of the training, which ranks share", 1, 1_048_576, 128, tiny=32, gpu=2048),
     source_length=whole("positions of a source sequence", 1, 4096, 1),
     target_length=whole("positions of a target sequence", 1, 4096, 20),

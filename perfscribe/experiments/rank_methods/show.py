@@ -78,7 +78,7 @@ LAUNCHED_COLUMNS = [
     t.value("training_s", "Training, slowest rank (s)"),
     t.value("bound_cores", "Cores, bound", exact=True),
     t.value("bound_training_s", "Training, bound (s)"),
-    *t.settings("epochs", "samples", "batch"),
+    *t.settings("world_size", "epochs", "samples", "batch"),
 ]
 
 
