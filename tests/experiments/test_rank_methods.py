@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 import torch
+import unmeasured
 
+from perfscribe import config
 from perfscribe.base.cells import Cell, Unsupported
 from perfscribe.distributed import binding, launch, launchers, mpi_start, ranks
 from perfscribe.experiments.rank_methods import measure
@@ -246,6 +248,13 @@ def need_open_mpi() -> None:
         pytest.skip(str(error))
     if find_spec("mpi4py") is None:
         pytest.skip("mpi4py is not installed")
+
+
+def test_one_rank_is_timed_alone_and_once_by_each_launcher() -> None:
+    gpu = config.resolve(unmeasured.raw_config(), "gpu")["experiments"]["rank_methods"]
+    launched = [one for one in measure.cells(gpu) if one["part"] == measure.LAUNCHED]
+    assert all("cuda:4" in one.requires for one in launched)
+    assert [one["launcher"] for one in launched if one["world_size"] == 1] == gpu["launcher"]
 
 
 @pytest.mark.slow

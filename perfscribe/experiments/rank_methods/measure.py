@@ -40,18 +40,19 @@ HOMEWORK_BINDING, GUIDE_BINDING = "list:0,1:8,9:16,17:24,25", "list:24:16:8:0"
 
 def cells(config: Mapping[str, Any]) -> list[Cell]:
     """Launches by launcher and method, then bindings."""
-    device = needs.DEVICES[config["backend"]]
+    device, most = needs.DEVICES[config["backend"]], max(config["world_size"])
     sizes = {name: config[name] for name in SIZES}
     found = []
     for place, (launcher, ranks) in enumerate(product(config["launcher"], config["world_size"])):
         fixed = {"backend": config["backend"], "device": device, "world_size": ranks, **sizes}
-        requires = (*needs.of_ranks(device, ranks), *(["srun_mpi"] if launcher == "slurm" else []))
+        # One rank needs the GPUs of all, too: it runs alone, as they do, and only where they can be compared.
+        requires = (*needs.of_ranks(device, most), *(["srun_mpi"] if launcher == "slurm" else []))
         # Alone a rank has nothing to find: one method is enough for its time.
         for method in METHODS_OF[launcher][: 1 if ranks == 1 else None]:
             factors = {"part": LAUNCHED, "launcher": launcher, "method": method, **fixed}
             found.append(Cell(factors, requires=requires, cost=10.0 + place))
-    asked, ranks = config["binding"], max(config["world_size"])
-    bound = [(HERE, launcher, text, ranks, 1.0) for launcher in asked["launcher"] for text in asked["cpu_bind"]]
+    asked = config["binding"]
+    bound = [(HERE, launcher, text, most, 1.0) for launcher in asked["launcher"] for text in asked["cpu_bind"]]
     bound += [(POLARIS, "pals", text, 4, 0.0) for text in (HOMEWORK_BINDING, GUIDE_BINDING)]
     names = ("machine", "launcher", "cpu_bind", "world_size")
     found += [Cell({"part": BOUND, **dict(zip(names, one, strict=True))}, cost=cost) for *one, cost in bound]
