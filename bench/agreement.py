@@ -3,11 +3,12 @@
 bench/agreement.py [--trials N]
 
 timers: our CUDA events and graph replays against triton.testing.do_bench, on ten kernels from some µs to 50 ms;
-medians of interleaved turns. verdicts: of trials of one work against itself how many end as "cannot tell", and of
-trials against 3 % more of it how many find it slower. flop: our counts against torch's FlopCounterMode. memory: peaks
-of training steps as predicted against the allocator's. nsys: our summary of kernels by NVTX range against that of
-`nsys stats -r nvtx_kern_sum`, where nsys is. all-reduce: ours against a bare loop of as many calls between two CUDA
-events, medians of interleaved turns, on all GPUs where there are several. Exit status 1 where a bound does not hold.
+medians of interleaved turns, each after the call has run for SETTLE_MS, so that clocks are those of the work. verdicts:
+of trials of one work against itself how many end as "cannot tell", and of trials against 3 % more of it how many find
+it slower. flop: our counts against torch's FlopCounterMode. memory: peaks of training steps as predicted against the
+allocator's. nsys: our summary of kernels by NVTX range against that of `nsys stats -r nvtx_kern_sum`, where nsys is.
+all-reduce: ours against a bare loop of as many calls between two CUDA events, medians of interleaved turns, on two GPUs
+and on all where there are several. Exit status 1 where a bound does not hold.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import contextlib
 import csv
 import functools
 import io
+import itertools
 import subprocess
 import sys
 import tempfile
@@ -57,6 +59,7 @@ VECTORS = (2**16, 2**22, 2**26, 2**30)
 WITHIN = 0.02  # of the median ratio
 ROUNDS, SAMPLES = 12, 3  # of a trial
 MEMORY_WITHIN = 0.03  # of the allocator's peak
+SETTLE_MS = 300  # of the call before each timer
 LONG_MS = 0.1  # from which on the time to launch a call, which a replay leaves out, is below WITHIN of it
 MESSAGES_MB = (100, 300, 1000)  # of 10⁶ bytes; the bare loop's shorter calls wait for the host to queue them
 WORK, MORE = 100, 103  # products of a call: 3 % more
@@ -85,9 +88,12 @@ def timers() -> tuple[list[dict[str, Any]], dict[str, float]]:
         call = make()
         times: dict[str, list[float]] = {"do_bench": [], "events": [], "replay": []}
         for _ in range(TURNS):
+            do_bench(call, warmup=0, rep=SETTLE_MS)
             times["do_bench"].append(float(do_bench(call, warmup=20, rep=60, return_mode="median")))
             samples = max(5, min(100, int(60 / times["do_bench"][0])))
+            do_bench(call, warmup=0, rep=SETTLE_MS)
             times["events"].append(median(time_device(call, warmup=5, timed=samples).samples_ms))
+            do_bench(call, warmup=0, rep=SETTLE_MS)
             replays = time_replays(make, samples=samples, recorder=recorder)
             times["replay"].append(median(replays.timing.samples_ms))
         found = {f"{timer} ms": median(ms) for timer, ms in times.items()}
@@ -223,8 +229,8 @@ def all_reduces(arguments: dict[str, Any], rank: Any) -> list[list[float]]:
 def all_reduce() -> list[dict[str, Any]]:
     """A row a message, of the slowest rank; none with fewer than two GPUs."""
     rows: list[dict[str, Any]] = []
-    gpus = torch.cuda.device_count()
-    for size_mb in MESSAGES_MB if gpus > 1 else ():
+    every = torch.cuda.device_count()
+    for gpus, size_mb in itertools.product(sorted({2, every}) if every > 1 else (), MESSAGES_MB):
         arguments = {"size_bytes": size_mb * 10**6}
         said = launch("agreement:all_reduces", arguments, world_size=gpus, backend="nccl", timeout_s=120)
         turns = [[max(times) for times in zip(*ranks, strict=True)] for ranks in zip(*said, strict=True)]
