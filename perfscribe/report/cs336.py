@@ -164,7 +164,7 @@ class BenchmarkingScript(Problem):
         """Sizes whose first timed forward is slow after one warm-up step, and after two."""
         there = [size for size in self.warm_sizes if all(ok(self.warm(size, steps)) for steps in (1, 2))]
         one, two = ([size for size in there if self.first_over_later(size, n) > 1.05] for n in (1, 2))
-        longer = "takes over 5 % longer than all later ones"
+        longer = "is over 5 % above all others"
         if not one + two:
             return f"After one or two steps no first timed forward {longer}." if there else ""
         at, then = (", ".join(of) or "none" for of in (one, two))
