@@ -81,8 +81,7 @@ def read(name: str, adapters: Path) -> Subject:
                 raise ValueError(f"subject: {adapters}: nested too deep") from None
         else:
             lacking[kernel] = next(names[0] for names, one in zip(functions, written, strict=True) if not one)
-    missing = sorted(one for one in code.libraries - sys.stdlib_module_names if importlib.util.find_spec(one) is None)
-    return Subject(name, digests, lacking, missing, [path.name for path in code.broken])
+    return Subject(name, digests, lacking, sorted(code.missing), [path.name for path in code.broken])
 
 
 def cells(experiment: str, of: Sequence[Cell], subjects: Iterable[Subject], sources: Sources) -> list[Cell]:
@@ -105,8 +104,7 @@ def cells(experiment: str, of: Sequence[Cell], subjects: Iterable[Subject], sour
 
 
 def _code(ours: str, subject: Subject, kernel: str) -> str:
-    # Once a missing package is there, its cells are due again.
-    text = " ".join([ours, subject.kernels[kernel], *subject.missing])
+    text = f"{ours} {subject.kernels[kernel]}"
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
@@ -126,7 +124,7 @@ class Code:
         self.adapters, self.roots, self.module = adapters, roots(adapters), module_name(adapters)
         self._trees: dict[Path, ast.Module] = {}
         self.broken: list[Path] = []  # files that are no Python
-        self.libraries: set[str] = set()  # of the kernels of which there is a digest
+        self.missing: set[str] = set()  # packages that the kernels of which there is a digest import, and are not here
         self.tree = self._parse(adapters)
         self.defined: dict[str, list[ast.stmt]] = {}  # several: import a.b and import a.c both bind a
         self.always: list[ast.stmt] = []  # statements that do more than bind names, or bind any, as import * does
@@ -150,7 +148,10 @@ class Code:
         )
 
     def digest(self, functions: Iterable[str]) -> str:
-        """16 hex digits of what these functions of the adapter file run."""
+        """16 hex digits of what these functions of the adapter file run, and of what keeps them from being imported.
+
+        The latter may be any import of the file: once a missing package or a broken module is mended, they run.
+        """
         nodes: dict[str, list[ast.stmt]] = {}
         waiting = [*functions, *_used(self.always)]
         while waiting:
@@ -160,12 +161,18 @@ class Code:
                 waiting += _used(nodes[name])
         used = dict.fromkeys(node for name in sorted(nodes) for node in nodes[name])
         own = ast.Module(body=[*self.always, *used], type_ignores=[])
-        text = "\n".join(sorted(self._closure(own)))
+        imports = ast.Module(body=[one for one in self.tree.body if isinstance(one, IMPORTS)], type_ignores=[])
+        said, obstacles = self._closure(own)
+        text = "\n".join([*sorted(said), *sorted(obstacles | self._closure(imports)[1])])
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
-    def _closure(self, own: ast.Module) -> set[str]:
-        """What these statements of the adapter file say, and each module that they import: digest and imports."""
+    def _closure(self, own: ast.Module) -> tuple[set[str], set[str]]:
+        """What these statements of the adapter file say, and each module that they import: digest and imports.
+
+        Then the packages among these that are not here, and the files that are no Python.
+        """
         found: dict[Path | None, str] = {}
+        libraries: set[str] = set()
         waiting: list[tuple[str, Path | None]] = [(self.module, None)]
         while waiting:
             module, path = waiting.pop()
@@ -177,8 +184,10 @@ class Code:
             waiting += self._files(imports)
             tops = {base.split(".")[0] for base, *_ in imports} - {""}
             inside = {top for top in tops for root in self.roots if module_path(top, root) or (root / top).is_dir()}
-            self.libraries |= tops - inside
-        return set(found.values())
+            libraries |= tops - inside
+        missing = {one for one in libraries - sys.stdlib_module_names if importlib.util.find_spec(one) is None}
+        self.missing |= missing
+        return set(found.values()), missing | {path.name for path in self.broken if path in found}
 
     def _files(self, imports: Iterable[Import]) -> Iterator[tuple[str, Path]]:
         for base, name, _ in imports:

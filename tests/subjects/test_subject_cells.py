@@ -135,6 +135,21 @@ def test_an_edit_is_seen_however_it_is_imported(subject: Subject, imports: str, 
     assert list(before) == list(after) == ["flash_pytorch"] and before != after
 
 
+@pytest.mark.parametrize("obstacle", ["def (", "import no_such_package"])
+def test_what_breaks_an_import_is_in_the_code_of_the_kernels_that_it_stops(subject: Subject, obstacle: str) -> None:
+    """Those that failed by it are due once it is mended, and others never."""
+    adapters = subject()
+    path = adapters.parents[1] / "cs336_systems" / "ddp.py"
+    text, lazy = path.read_text(), adapters.read_text()
+    for top, stopped in ("", {"ddp_individual"}), ("from cs336_systems.ddp import DDPIndividual\n\n", set(KERNELS)):
+        adapters.write_text(lazy.replace("import annotations\n", f"import annotations\n{top}"))
+        path.write_text(text)
+        right = subjects.read("yours", adapters).kernels
+        path.write_text(f"{obstacle}\n{text}")
+        broken = subjects.read("yours", adapters).kernels
+        assert {one for one in right if broken[one] != right[one]} == stopped & set(right)
+
+
 def test_an_edit_during_a_run_is_left_to_the_next(subject: Subject, tmp_path: Path) -> None:
     """Taking it back would bring its figures, or its failure, under the name of the code before."""
     adapters, name = subject(), "perfscribe.experiments.probe.subject"
