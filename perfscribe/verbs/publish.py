@@ -142,7 +142,8 @@ def copy_measured(root: Path, source: Path, target: Path, planned: Collection[st
             files.write_bytes(target / "journal" / experiment / "0.jsonl.gz", content)
         for kind in ("plan", "environments"):
             for path in sorted((source / kind).glob("*.json")):
-                if path.name == cluster.FILE:  # who pays, and for which jobs: nothing that the site is drawn from
+                # Who pays, and for which jobs; where programs and a user's own code are: nothing that it is drawn from.
+                if path.name in (cluster.FILE, "options.json"):
                     continue
                 content = scrub.scrub_json(files.read_json(path), private)
                 content |= {"site": target.name} if "site" in content else {}

@@ -24,6 +24,7 @@ from perfscribe.verbs import publish, redrawing
 
 USER, NODE = "zelda_quist", "qx-node-417"
 PRIVATE_ENVIRONMENT = {"USER": USER, "LOGNAME": USER, "HOSTNAME": NODE, "NCCL_DEBUG_FILE": f"/home/{USER}/nccl.log"}
+TOOL = "/opt/Quilla Drew/nsys"  # where a path ends that has a blank, no text can tell
 NOTE = "report/notes/{}/cs336.md"
 WRITTEN = f"Written by {USER} on {NODE}:\r\nthe fan of /home/{USER}/gpu is loud, {{{{ site }}}}.\n"
 MEASURE = '''"""Cells that tell what they should not."""
@@ -95,7 +96,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Site:
     made.only()
     made.add_experiment("probe", MEASURE.format(side_file=str(made.side_file)), PRESENT, n=[1, 2, 3, 4])
     files.write_bytes(made.root / NOTE.format("local"), WRITTEN.encode())
-    made.succeed("report")
+    made.succeed("report", "--config", f"tools={{nsys: {TOOL}}}")
     published = made.succeed("publish", "demo")
     last = published.splitlines()[-1]
     committed = "results/demo report/demo report/notes/demo report/README.md"
@@ -151,7 +152,7 @@ def test_private_facts_were_there_and_are_gone(site: Site) -> None:
     for path in published_files(site.root, "demo"):
         content = path.read_bytes()
         text = (gzip.decompress(content) if path.suffix == ".gz" else content).decode("utf-8", "replace")
-        assert not [fact for fact in facts if fact in text], path
+        assert not [fact for fact in (*facts, "Drew") if fact in text], path
 
 
 def test_what_was_measured_is_all_there(site: Site) -> None:
