@@ -274,11 +274,13 @@ class NaiveDdpBenchmarking(Ddp):
             return
         count = self.site.of_so_many(self.STEPS, "step_ms_n", **training(self.site, self.STEPS))
         clock = "host clock with synchronise" if self.site.gpu else "host clock"
+        is_any_yours = any(self.is_yours(one) for one, _ in self.kinds)
+        apart = "; yours are of other launches than ours ([in turns](details/subjects.md))" * is_any_yours
         yield Table(
             "DDP: step, communication and exposed communication, ms.",
             f"{setup(rows[0])}, AdamW; median ± half IQR{count} steps in {rows[0]['turns']} turns, {clock}; comm: in "
             "separate steps that wait after each phase; exposed: step minus the same step without collectives, in "
-            "which flat's copies stay and torch_ddp's do not.",
+            f"which flat's copies stay and torch_ddp's do not{apart}.",
             [
                 *("implementation", "bucket_mb"),
                 *(f"{one} ({world} {on})" for world in self.worlds for one in ("step_ms", "comm_ms", "exposed_ms")),

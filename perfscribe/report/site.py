@@ -64,7 +64,8 @@ class Site:
                     if any(None in row or None in row.values() or "status" not in row for row in rows):
                         raise LookupError("rows and header differ")
             theirs = self.table(SUBJECT_TABLES[table]) if table in SUBJECT_TABLES else ()
-            self._read[table] = [*rows, *(row for row in theirs if row["subject"] == YOURS)]
+            # Theirs first: what was timed in turns with them goes before the same of a launch of ours.
+            self._read[table] = [*(row for row in theirs if row["subject"] == YOURS), *rows]
         return self._read[table]
 
     def rows(self, table: str, **levels: Any) -> Iterator[Row]:

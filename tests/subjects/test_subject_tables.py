@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from perfscribe.experiments.optimizer_state_sharding import measure as m
+from perfscribe.experiments.optimizer_state_sharding import show as sharding
 from perfscribe.experiments.subjects import show
 from perfscribe.plan import plan
 from perfscribe.records.records import Record
@@ -132,6 +134,28 @@ def test_first_page_and_answers_are_of_the_subjects_ddp(tmp_path: Path) -> None:
         .findings[0]
         .text.endswith("per step, buckets of 1 MB none beyond noise.")
     )
+
+
+def test_a_subjects_sharding_is_set_beside_the_unsharded_step_of_its_launch(tmp_path: Path) -> None:
+    name = "optimizer_state_sharding"
+    factors = {"device": "cpu", "backend": "gloo", "world_size": 2, "size": "nano", "seq_len": 16, "batch": 4}
+    factors |= {"dtype": "fp32", "wrapper": "flat"}
+    timed = ("step", "optimizer", "update", "exchange")
+
+    def cell(times: dict[str, float], **more: str) -> Record:
+        samples = {f"{one}_{what}_ms": [[ms] * 6] for one, ms in times.items() for what in timed}
+        series = {f"{one}_{moment}_bytes": [1] * len(m.KINDS) for one in times for moment in m.MOMENTS}
+        named = {"origin": "measured", "samples": samples, "series": series, "values": {"difference": 0.0}}
+        return Record(name, factors | more, "ok", "", **named)  # type: ignore[arg-type]
+
+    ours = cell({"unsharded": 70.0, "sharded": 60.0, "zero_redundancy": 50.0})
+    theirs = cell({"unsharded": 20.0, "sharded": 25.0, "subject": 30.0}, subject="yours", kernel="sharded_optimizer")
+    for table in (*sharding.tables({name: [ours]}), *show.tables({name: [theirs]})):
+        tables.write(table, tmp_path)
+    site = Site("local", tmp_path, "cpu")
+    text = cs336_devices.OptimizerStateShardingAccounting(site).markdown({})
+    assert "A step takes 30.0 ms sharded, 20.0 unsharded." in text
+    assert [(row["cells"], row["over_ours"]) for row in site.table("cs336.subjects")] == [("1 of 1", "1.2")]
 
 
 def test_a_subjects_traced_step_is_set_beside_the_naive_one_that_its_figure_draws(tmp_path: Path) -> None:

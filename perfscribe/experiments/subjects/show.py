@@ -41,12 +41,12 @@ def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
     )
     board = [replace(one, factors={**one.factors, "entry": f"here: {one.factors['subject']}"}) for one in board]
     steps = [row for cell in wrappers for row in _wrapped(cell)]
-    sharded = [_optimizer(cell) for cell in optimizers]
+    sharded = [row for cell in optimizers for row in _optimizers(cell)]
     kinds = [
         replace(one, factors={**one.factors, "moment": moment}) for one in sharded for moment in sharding.MOMENT_NAMES
     ]
     made = (
-        ("Subjects", _summary([*grid, *board, *steps, *sharded]), SUMMARY, NOTE),
+        ("Subjects", _summary([*grid, *board, *steps, *filter(_is_theirs, sharded)]), SUMMARY, NOTE),
         ("Attention of the subjects", grid, _attention(flash.CELLS), BESIDE_NOTE),
         ("The leaderboard's problem by the subjects", board, _attention(flash.BOARD), BESIDE_NOTE),
         ("DDP of the subjects", steps, DDP, BESIDE_NOTE),
@@ -109,9 +109,15 @@ def _spans(cells: Iterable[Record]) -> list[Record]:
     return [replace(one, values=step.values | one.values) for step in steps for one in ddp.spans(step)]
 
 
-def _optimizer(cell: Record) -> Record:
-    ours, theirs = sharding.by_implementation(cell, (sharding_names.SHARDED, THEIRS))
-    return _beside(theirs, ours, "", "step_ms")
+def _optimizers(cell: Record) -> list[Record]:
+    """The subject's, and the unsharded one that was timed in turns with it."""
+    names = (sharding_names.UNSHARDED, sharding_names.SHARDED, THEIRS)
+    plain, ours, theirs = sharding.by_implementation(cell, names)
+    return [plain, _beside(theirs, ours, "", "step_ms")]
+
+
+def _is_theirs(row: Record) -> bool:
+    return bool(row.factors["implementation"] == THEIRS)
 
 
 def _summary(rows: Iterable[Record]) -> list[Record]:
@@ -174,10 +180,12 @@ def _attention(columns: Iterable[t.Column]) -> list[t.Column]:
 
 DDP = _swapped(_measured([*ddp.BENCHMARK, *ddp.CHECKED, *ddp.TIMELINE]), *_compared("step_ms"))
 TRACED = _swapped([*ddp.TIMELINE, *ddp.SPANS])
-OPTIMIZER = t.factor("implementation", "Optimizer", lambda record: f"sharded ({record.factors['subject']})")
-
-
+OPTIMIZER = t.factor(
+    "implementation",
+    "Optimizer",
+    lambda row: f"sharded ({row.factors['subject']})" if _is_theirs(row) else sharding.NAMES[sharding_names.UNSHARDED],
+)
 SHARDING = _swapped(
     _measured([*sharding.MEMORY, *sharding.TIMES], "update_ms", "exchange_ms"),
-    *(OPTIMIZER, sharding.OFF_BY, *_compared("step_ms")),
+    *(OPTIMIZER, *t.only(_is_theirs, "not compared", sharding.OFF_BY, *_compared("step_ms"))),
 )
