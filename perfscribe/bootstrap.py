@@ -91,6 +91,9 @@ if __name__ == "__main__":
     if sys.argv[1:] == ["check"]:
         check()
     elif len(sys.argv) == 3 and sys.argv[1] == "install":
-        install(Path(sys.argv[2]))
+        try:
+            install(Path(sys.argv[2]))
+        except OSError as error:  # another user's checkout, a full disk
+            sys.exit(f"run: the environment cannot be made in {ROOT}: {error}")
     else:
         sys.exit(__doc__)

@@ -438,6 +438,17 @@ def test_a_python_that_brings_no_pip_is_told_in_words(tmp_path: Path) -> None:
     assert done.stderr.splitlines()[1:] == said
 
 
+def test_a_checkout_that_takes_no_environment_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "perfscribe").mkdir()
+    shutil.copy(ROOT / "perfscribe" / "bootstrap.py", tmp_path / "perfscribe")
+    for name in ("requirements.lock", "requirements-torch.txt", ".perfscribe"):  # the last is a folder elsewhere
+        (tmp_path / name).touch()
+    command = [sys.executable, "perfscribe/bootstrap.py", "install", ".venv"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert re.fullmatch(r"run: the environment cannot be made in \S+: \[Errno \d+\] .*\n", done.stderr), done.stderr
+
+
 @pytest.mark.parametrize(("version", "hint"), [((3, 13), False), ((3, 14), True)])
 def test_what_a_newer_python_takes_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: tuple[int, int], hint: bool
