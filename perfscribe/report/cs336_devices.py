@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from perfscribe.report.cells import NO_SUCH_THING, Cell, as_cell
+from perfscribe.report.cells import NO_SUCH_THING, Cell, as_cell, shown
 from perfscribe.report.problem import Answer, Finding, Lettered, OnPaper, Part, Problem, Status, Table, Title, Why
 from perfscribe.report.site import NOTHING, Row, Site, ends, entry, fault, figure, ok
 from perfscribe.show import references
@@ -558,6 +558,7 @@ class OptimizerStateShardingAccounting(Problem):
         found = {(one, moment): self.parts_of(one, moment) for one in self.optimizers for moment in self.MOMENTS}
         held, held_less = (self.of(self.MEMORY, "before_step_gib", one) for one in self.optimizers)
         gradients = self.of(self.KINDS, "gradients_gib", "unsharded", moment="directly before the step")
+        of_whom = {one: self.row(self.MEMORY, one) for one in self.optimizers}
         if rows:
             yield Table(
                 f"(a) Peak of allocated memory and its parts, {unit}.",
@@ -567,8 +568,8 @@ class OptimizerStateShardingAccounting(Problem):
                 [
                     # Parts are of peaks of training.
                     [
-                        *(theirs if one == "sharded" else one, moment, of[0]),
-                        *(part if "step" in moment else NO_SUCH_THING for part in of[1:]),
+                        *(theirs if one == "sharded" else one, moment, shown(of[0], of_whom[one])),
+                        *(shown(part, of_whom[one]) if "step" in moment else NO_SUCH_THING for part in of[1:]),
                     ]
                     for (one, moment), of in found.items()
                 ],
@@ -613,10 +614,14 @@ class OptimizerStateShardingAccounting(Problem):
         )
         yield Title(f"Sharding on {on} takes the peak from {most} to {most_less} {unit} and {step}")
 
+    def row(self, table: str, optimizer: str, world: str = WORLDS[0], **levels: str) -> Row | None:
+        """A row of an optimizer."""
+        known = {"implementation": self.optimizers[optimizer], "world_size": world}
+        return self.site.row(table, **training(self.site, table), **known, **levels)
+
     def of(self, table: str, column: str, optimizer: str, world: str = WORLDS[0], **levels: str) -> Figure:
         """A figure of an optimizer; memory in the table's unit."""
-        known = {"implementation": self.optimizers[optimizer], "world_size": world}
-        row = self.site.row(table, **training(self.site, table), **known, **levels)
+        row = self.row(table, optimizer, world, **levels)
         return figure(row, column, self.scale if column.endswith("_gib") else 1.0)
 
     def parts_of(self, optimizer: str, moment: str) -> list[Figure]:

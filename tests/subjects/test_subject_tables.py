@@ -1,6 +1,7 @@
 """What a subject's records become: the plan, the page of subjects, the hand-in, a comparison of two."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -156,6 +157,12 @@ def test_a_subjects_sharding_is_set_beside_the_unsharded_step_of_its_launch(tmp_
     text = cs336_devices.OptimizerStateShardingAccounting(site).markdown({})
     assert "A step takes 30.0 ms sharded, 20.0 unsharded." in text
     assert [(row["cells"], row["over_ours"]) for row in site.table("cs336.subjects")] == [("1 of 1", "1.2")]
+    wrong = replace(theirs, status="failed", reason=WRONG, samples={}, series={}, values={})
+    for table in show.tables({name: [wrong]}):
+        tables.write(table, tmp_path)
+    text = cs336_devices.OptimizerStateShardingAccounting(Site("local", tmp_path, "cpu")).markdown({})
+    assert f"| sharded (yours) | before optimizer step |{' failed |' * 5}" in text
+    assert "| unsharded | before optimizer step | 0.00" in text
 
 
 def test_a_subjects_traced_step_is_set_beside_the_naive_one_that_its_figure_draws(tmp_path: Path) -> None:
