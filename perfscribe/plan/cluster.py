@@ -232,9 +232,11 @@ class Cluster:
 
     def prologue(self) -> str:
         """What a job's shell runs first: variables, then the lines of setup, which may use unset variables."""
-        # Snakemake sets these to a rule's threads, of which a rule here has one: the cores are the job's.
-        cores = 'CORES="$(env -u OMP_NUM_THREADS -u OMP_THREAD_LIMIT nproc)"'
-        threads = [cores, *(f'export {name}="$CORES"' for name in THREAD_VARIABLES)]
+        # Snakemake sets these to a rule's threads, of which a rule here has one: the cores are the job's. torch heeds
+        # MKL_NUM_THREADS before OMP_NUM_THREADS, so that the user's number is for all.
+        own = self.settings["environment"].get("OMP_NUM_THREADS")
+        cores = "$(env -u OMP_NUM_THREADS -u OMP_THREAD_LIMIT nproc)" if own is None else shlex.quote(str(own))
+        threads = [f"CORES={cores}", *(f'export {name}="$CORES"' for name in THREAD_VARIABLES)]
         exports = [f"export {name}={shlex.quote(str(value))}" for name, value in self.settings["environment"].items()]
         # The prologue replaces Snakemake's own `set -euo pipefail`.
         setup = ["set +u -e", *self.settings["setup"], "set +e -u"] if self.settings["setup"] else []

@@ -102,6 +102,12 @@ def test_a_jobs_shell_begins_with_variables_and_setup() -> None:
     assert done.stdout.splitlines()[4] == f"{len(os.sched_getaffinity(0))} 3"  # all cores of the job, unless it is told
 
 
+def test_threads_that_the_user_sets_are_those_of_every_library() -> None:
+    script = f'{jobs(environment={"OMP_NUM_THREADS": 7}).prologue()}echo "$OMP_NUM_THREADS $MKL_NUM_THREADS"'
+    limited = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}  # as Snakemake leaves them
+    assert subprocess.run(["bash", "-c", script], capture_output=True, text=True, env=limited).stdout == "7 7\n"
+
+
 def test_short_forms_of_hosts() -> None:
     names = ["a08", "a09", "a10", "a12", "b", "r1n0", "r1n1", "r2n0", "r2n1"]
     assert hosts.of_job({"SLURM_JOB_NODELIST": "a[08-10,12],b,r[1-2]n[0-1]"}) == names
