@@ -73,6 +73,7 @@ def test_below_the_threshold_trainings_are_skipped_and_the_verdict_fails(tmp_pat
         assert "below 50000 GB/s" in found[world]
     assert "slowest pair" in found[3]
     assert "preflight 46: " in done.stdout and "(the run did not finish" in done.stdout
+    assert "when the links work: ./run remeasure trained status=skipped, then ./run report" in done.stdout
     assert "preflight 46: " in space.report()
     # The link repaired: what was held back is due again, and measured after a new test.
     space.set_config(CONFIG.format(threshold=0))
