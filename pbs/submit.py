@@ -62,7 +62,10 @@ def main() -> int:
     """Submit; qsub's own words go to standard error where it refuses."""
     script = sys.argv[1]
     LOGS.mkdir(parents=True, exist_ok=True)
-    done = subprocess.run(command(properties(Path(script)), script), capture_output=True, text=True)
+    try:
+        done = subprocess.run(command(properties(Path(script)), script), capture_output=True, text=True)
+    except FileNotFoundError:
+        sys.exit("submit: there is no qsub on PATH")
     number = NUMBER.search(done.stdout)
     if done.returncode or number is None:
         print(done.stdout + done.stderr, file=sys.stderr)

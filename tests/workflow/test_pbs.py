@@ -100,6 +100,9 @@ def test_the_scripts_as_programs(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (170, "") and "qsub: Unknown queue" in done.stderr
     environment["PATH"] = str(tmp_path)
     assert run("status.py", "7").stdout == "running\n"
+    (tmp_path / "qsub").unlink()
+    done = run("submit.py", str(tmp_path / "job.sh"))
+    assert (done.returncode, done.stderr) == (1, "submit: there is no qsub on PATH\n")
 
 
 QSUB = """#!/bin/sh
