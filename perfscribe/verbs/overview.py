@@ -16,6 +16,7 @@ from perfscribe.base import files
 from perfscribe.plan.plan import Plan
 from perfscribe.plan.plan_cells import cell_key
 from perfscribe.records import environment, journal
+from perfscribe.run import gate
 from perfscribe.run.progress import Pace, duration
 
 # A job's processes, imports, tables and figures: 150 s for 30 experiments on two cores.
@@ -23,11 +24,11 @@ START_S = 5.0
 
 
 def _status(
-    unit: dict, cell: dict, number: int, records: dict[str, list[dict]], changed: Collection[str]
+    unit: dict, cell: dict, number: int, records: dict[str, list[dict]], changed: Collection[str], done: bool
 ) -> tuple[str, dict | None]:
     """A cell's status in the journal, and the newest record of the same factors, whatever its code.
 
-    changed: data sets that are made anew.
+    changed: data sets that are made anew. done: whether the unit's job has finished and is not asked for again.
     """
     lacking = environment.shortfall(cell["requires"])
     cannot = f"{lacking[0]} ({lacking[1]})" if lacking else ""
@@ -39,8 +40,12 @@ def _status(
     key = partial(cell_key, unit["experiment"], cell["factors"], unit["fingerprint"], seed=unit["seed"])
     current = [r for r in measured if r["key"] == key(r["data_digest"])]
     made_anew = not set(changed).isdisjoint(cell["data"])
-    if current and not made_anew and not current[-1]["values"].get("before_start"):  # what was lacking is asked anew
-        return current[-1]["status"], current[-1]
+    if current and not made_anew:
+        newest = current[-1]
+        if done and newest["status"] == gate.HELD_BACK and gate.complaint(newest):
+            return f"skipped ({newest['reason']})", None
+        if not newest["values"].get("before_start"):  # what was lacking is asked anew
+            return newest["status"], newest
     if cannot:
         return cannot, None
     if not same:
@@ -117,9 +122,10 @@ def _count(root: Path, plan: Plan, experiment: str) -> Counted:
         # Of a committed site only what says how it is shown is planned anew.
         unit = plan.units.get(name) or files.read_json(root / "results" / plan.site / "plan" / f"{name}.json")
         changed = _changed(root, plan, name)
+        done = (root / "results" / plan.site / "checksums" / f"{name}.json").is_file()
         for number in range(1, unit["rounds"] + 1):
             for cell in unit["cells"]:
-                status, known = _status(unit, cell, number, records, changed)
+                status, known = _status(unit, cell, number, records, changed, done)
                 last = known["spent"]["wall_s"] if known else None
                 if status.startswith("to measure"):
                     counted.waiting.append((shard, cell, last))

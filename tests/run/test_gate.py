@@ -2,6 +2,7 @@
 
 import datetime
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -75,9 +76,11 @@ def test_below_the_threshold_trainings_are_skipped_and_the_verdict_fails(tmp_pat
     assert "preflight 46: " in done.stdout and "(the run did not finish" in done.stdout
     assert "when the links work: ./run remeasure trained status=skipped, then ./run report" in done.stdout
     assert "preflight 46: " in space.report()
+    assert "to measure: nothing" in space.succeed("plan")  # no more than the next report would start
     # The link repaired: what was held back is due again, and measured after a new test.
     space.set_config(CONFIG.format(threshold=0))
     space.succeed("remeasure", "trained", "status=skipped")
+    assert len(re.findall("=[23] .* to measure", space.succeed("plan", "trained"))) == 2
     space.succeed("report")
     assert ends(space, "trained") == {1: "ok", 2: "ok", 3: "ok"}
     before = events(space, "before-trained-0.jsonl")
