@@ -16,7 +16,7 @@ from perfscribe.base import files
 from perfscribe.plan.plan import Plan
 from perfscribe.plan.plan_cells import cell_key
 from perfscribe.records import environment, journal
-from perfscribe.run import gate
+from perfscribe.run import gate, session
 from perfscribe.run.progress import Pace, duration
 
 # A job's processes, imports, tables and figures: 150 s for 30 experiments on two cores.
@@ -54,6 +54,15 @@ def _status(
     of_seed = "seed changed" if measured and not current else ""
     why = "code changed" if code_changed else "data changed" if made_anew else of_seed
     return f"to measure{f' ({why})' if why else ''}", same[-1]
+
+
+def _published(cell: dict, number: int, records: dict[str, list[dict]]) -> tuple[str, dict | None]:
+    """As _status, of a site that is read-only."""
+    found = [record for record in records.get(_levels(cell), []) if record["round"] == number]
+    if found and not found[-1]["values"].get("before_start"):
+        return found[-1]["status"], found[-1]
+    status, reason = (found[-1]["status"], found[-1]["reason"]) if found else ("skipped", cell["skip"])
+    return (f"{status} ({reason})" if reason else "not_run"), None
 
 
 def _changed(root: Path, plan: Plan, name: str) -> set[str]:
@@ -116,7 +125,7 @@ def _count(root: Path, plan: Plan, experiment: str) -> Counted:
     records: dict[str, list[dict]] = {}
     for record in history.all_records():
         records.setdefault(_levels(record), []).append(record)
-    counted = Counted()
+    counted, published = Counted(), session.is_committed(root, plan.site)
     for shard in range(plan.shards[experiment]):
         name = f"measure-{experiment}-{shard}"
         # Of a committed site only what says how it is shown is planned anew.
@@ -125,7 +134,10 @@ def _count(root: Path, plan: Plan, experiment: str) -> Counted:
         done = (root / "results" / plan.site / "checksums" / f"{name}.json").is_file()
         for number in range(1, unit["rounds"] + 1):
             for cell in unit["cells"]:
-                status, known = _status(unit, cell, number, records, changed, done)
+                if published:  # read-only, whatever code and machine measured it
+                    status, known = _published(cell, number, records)
+                else:
+                    status, known = _status(unit, cell, number, records, changed, done)
                 last = known["spent"]["wall_s"] if known else None
                 if status.startswith("to measure"):
                     counted.waiting.append((shard, cell, last))

@@ -3,6 +3,7 @@
 import io
 import os
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -134,6 +135,16 @@ def test_the_journal_gives_each_cell_its_status(tmp_path: Path) -> None:
         made = planned(tmp_path, [cell(1, data=("numbers",))], seed=seed)
         assert planned_by(tmp_path, made)[0] == {1: status}
     assert planned_by(tmp_path, planned(tmp_path, [cell(1)]))[0] == {1: "ok"}
+
+
+def test_of_a_published_site_nothing_is_to_be_measured(tmp_path: Path) -> None:
+    """Of whatever code its records are: they are read-only."""
+    made = replace(planned(tmp_path, [cell(n) for n in (1, 2, 3)]), site="lab")
+    keep(tmp_path, record(1, **OLD), record(2, "skipped", reason="1 node", values={"before_start": True}), site="lab")
+    assert "to measure" in planned_by(tmp_path, made)[0][1]
+    (tmp_path / "results" / "lab" / "published.json").write_text("{}")
+    assert planned_by(tmp_path, made)[0] == {1: "ok", 2: "skipped (1 node)", 3: "not_run"}
+    assert planned_by(tmp_path, made)[2] == "site lab, preset tiny; to measure: nothing"
 
 
 def test_what_was_never_measured_here_takes_as_long_as_on_a_committed_site(tmp_path: Path) -> None:
