@@ -463,7 +463,10 @@ class DdpBucketedBenchmarking(Ddp):
             return f"The model does not fit (largest residual {off} of {of_this} ms).", [off, of_this]
         columns = ("bandwidth", "call_us", "best_bucket_mb")
         model = [of_this.of(figure(rows[0], column).value, *exposed) for column in columns]
-        return f"On {WORLDS[0]} w is {model[0]} GB/s, o {model[1]} μs, the best bucket {model[2]} MB.", model
+        return (
+            f"On {self.site.ranks(WORLDS[0])} w is {model[0]} GB/s, o {model[1]} μs, the best bucket {model[2]} MB.",
+            model,
+        )
 
 
 class CommunicationAccounting(Problem):

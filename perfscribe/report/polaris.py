@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from perfscribe.report.cells import NO_SUCH_THING, Cell, as_cell, word
 from perfscribe.report.problem import Answer, Entries, Finding, Part, Problem, Table, Title, Why
-from perfscribe.report.site import NOTHING, RAN, Row, Site, ends, entry, figure, from_to, ok, printed, so_many
+from perfscribe.report.site import NOTHING, OF_GRID, Row, Site, ends, entry, figure, from_to, ok, printed, so_many
 from perfscribe.show.rounding import MIB_AS_MB, NO_FIGURE
 
 TITLE = "Polaris homework"
@@ -32,7 +32,7 @@ class SingleGpu(Problem):
     def parts(self) -> Iterator[Part]:
         """By way to draw batches; epochs and loader, which a CPU times with another model."""
         site, gpu = self.site, self.site.gpu
-        layers = ["6"] if gpu else site.levels(self.table, "layers")
+        layers = site.swept(self.table, "layers", ["6"], [])
         # The homework's loader, the most layers.
         row = site.row(self.table, layers=layers[-1], batches="per_sample") if layers else None
         size = f" of {figure(row, 'parameters', 1e-6)} M parameters" if gpu and ok(row) else ""
@@ -185,7 +185,7 @@ class TensorDimensions(Problem):
         self.widths = [("512", "512"), ("1024", "512"), ("1024", "1024"), ("4096", "4096")]
         if not site.gpu:
             rows = site.rows(self.table, dtype="fp32", weights="fp32")
-            found = list(dict.fromkeys((row["features"], row["d_model"]) for row in rows if row["status"] in RAN))
+            found = list(dict.fromkeys((row["features"], row["d_model"]) for row in rows if row["status"] in OF_GRID))
             self.widths = found if len(found) > 1 else [("16", "16"), ("32", "16"), ("32", "32"), ("128", "128")]
         self.rows = [row for one in self.widths if ok(row := self.row(*one))]
 

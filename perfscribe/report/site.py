@@ -33,6 +33,7 @@ SUBJECT_TABLES = {
 }
 
 RAN = ("ok", "oom", "timeout", "failed")
+OF_GRID = (*RAN, "not_run")  # not those that this machine or preset leaves out
 
 
 @dataclass
@@ -104,9 +105,9 @@ class Site:
     def swept(
         self, table: str, column: str, on_gpu: Sequence[str], on_cpu: Sequence[str], **levels: Any
     ) -> Sequence[str]:
-        """Levels of a hand-in's rows: on a GPU the homework's, else those that ran, whatever came of it, or on_cpu."""
-        ran = dict.fromkeys(row[column] for row in self.rows(table, **levels) if row["status"] in RAN)
-        return on_gpu if self.gpu else list(ran) or on_cpu
+        """Levels of a hand-in's rows: on a GPU the homework's, else those that ran or are still to run, or on_cpu."""
+        own = dict.fromkeys(row[column] for row in self.rows(table, **levels) if row["status"] in OF_GRID)
+        return on_gpu if self.gpu else list(own) or on_cpu
 
     @property
     def emulated(self) -> bool:

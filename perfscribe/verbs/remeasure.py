@@ -6,7 +6,10 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from perfscribe.base import files
 from perfscribe.config.errors import hint
+from perfscribe.plan.fingerprint import Sources
+from perfscribe.plan.plan_cells import measure_module
 from perfscribe.records import checksums, journal
 from perfscribe.records.records import STATUSES
 from perfscribe.run import session
@@ -26,6 +29,14 @@ def parse(words: Sequence[str]) -> dict[str, str]:
             raise ValueError(f"remeasure: {name} is given twice")
         chosen[name] = level
     return chosen
+
+
+def _codes(root: Path, site: str, experiment: str) -> set[str]:
+    """Fingerprints of the code of now and of the last plan; what other commits measured stays, to be compared with."""
+    plans = (root / "results" / site / "plan").glob(f"measure-{experiment}-*.json")
+    return {str(files.read_json(plan)["fingerprint"]) for plan in plans} | {
+        Sources(root).fingerprint(measure_module(experiment))
+    }
 
 
 def _levels(record: dict[str, Any]) -> dict[str, str]:
@@ -69,7 +80,9 @@ def main(root: Path, arguments: Sequence[str], config: session.ReadConfig) -> in
     _check(experiment, measured, f"nothing was measured of {experiment!r}")
     folder = results / "journal" / experiment
     with session.alone(root), journal.Journal(folder / "0.jsonl") as book:
-        finished = [r for r in journal.read(folder).all_records() if not r["values"].get("before_start")]
+        codes = _codes(root, site, experiment)
+        records = [r for r in journal.read(folder).all_records() if r["fingerprint"] in codes]
+        finished = [r for r in records if not r["values"].get("before_start")]
         given_up = select(finished, chosen)
         if not given_up and chosen.get("status") not in DUE_AGAIN:
             raise ValueError(f"remeasure: there is no record of {' '.join(arguments)}")

@@ -64,3 +64,13 @@ def test_what_is_retired_is_measured_again_alone(measured: ShardJob, capsys: pyt
     assert of_another.exists() and not of_job.exists(), "the job is due"
     (new,) = [row for row in measured.measure() if row["id"] not in kept]
     assert new["factors"] == {"n": 2, "dtype": "fp32"}
+
+
+def test_what_another_commit_measured_stays(measured: ShardJob, capsys: pytest.CaptureFixture[str]) -> None:
+    """For `compare`, and for the edit to be taken back."""
+    (source,) = measured.root.rglob("probe/measure.py")
+    source.write_text(source.read_text() + "\nLATER = 1\n")
+    measured.plan([Cell(factors) for factors in GRID])
+    measured.measure()
+    assert remeasure.main(measured.root, ["probe"], dict) == 0
+    assert "records of probe retired: 4;" in capsys.readouterr().out
