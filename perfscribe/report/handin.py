@@ -103,11 +103,12 @@ def write(
     return {"report.md": text} | {f"details/{name}.md": page for name, page in pages.items()}
 
 
-def by_heading(text: str, known: Collection[str]) -> dict[str, str]:
+def by_heading(text: str, known: Collection[str], elsewhere: Mapping[str, str]) -> dict[str, str]:
     """A person's notes by the known heading that they stand under; any other heading is text, so that none is lost.
 
-    ValueError: a heading that is nearly a known one, under which the text would stand at another problem; a block of
-    code without an end, which would take in all that follows.
+    elsewhere: headings of other chapters, and the file of each. ValueError: such a heading, or one that is nearly a
+    known one, under which the text would stand at another problem; a block of code without an end, which would take in
+    all that follows.
     """
     found: dict[str, list[str]] = {"": []}
     at, in_code = "", False
@@ -117,6 +118,8 @@ def by_heading(text: str, known: Collection[str]) -> dict[str, str]:
         if heading and heading[1] in known:
             at = heading[1]
             continue
+        if heading and heading[1] in elsewhere:
+            raise ValueError(f"{heading[1]!r} belongs in {elsewhere[heading[1]]}")
         if heading and (meant := difflib.get_close_matches(heading[1], known, n=1, cutoff=0.75)):
             raise ValueError(f"no problem {heading[1]!r}; did you mean {meant[0]!r}?")
         found.setdefault(at, []).append(line)

@@ -11,7 +11,7 @@ from typing import Any
 
 from tabulate import tabulate
 
-from perfscribe.base import called_from, files
+from perfscribe.base import called_from, files, registry
 from perfscribe.records.records import STATUSES, Record
 from perfscribe.report import first_page, handin, summary
 from perfscribe.report.site import Site
@@ -155,9 +155,10 @@ def notes(root: Path, site: str, chapter: str) -> dict[str, str]:
     if not path.exists():
         return {}
     written = called_from.text(path, root)
-    headings = [problem.heading for *_, problems in handin.chapters([chapter]) for problem in problems]
+    of = {key: [one.heading for one in problems] for key, *_, problems in handin.chapters(registry.CHAPTERS)}
+    own = of.pop(chapter)
     try:
-        return handin.by_heading(written, headings)
+        return handin.by_heading(written, own, {heading: f"{key}.md" for key in of for heading in of[key]})
     except ValueError as error:
         raise ValueError(f"{path.relative_to(root)}: {error}") from None
 

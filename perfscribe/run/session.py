@@ -204,6 +204,7 @@ class Session:
     watcher: progress.Watcher | None = None
     jobs: slurm_jobs.Keeper | None = None
     started: bool = False
+    began: float = 0.0
     budget_ends: float = math.inf
     # Content and modification time in ns of what the last run left: plan files, and what was deleted to be made again.
     before: dict[Path, tuple[bytes, int]] = field(default_factory=dict, repr=False)
@@ -291,7 +292,8 @@ class Session:
         if budgets:
             self.budget_ends = time.time() + 60 * budgets[0]
         ends = {"budget_ends": self.budget_ends} if budgets else {}
-        files.write_json(self.root / CLOCK, {"started": time.time(), **ends})
+        self.began = time.time()
+        files.write_json(self.root / CLOCK, {"started": self.began, **ends})
 
     def end(self, report: str, page: str, failed: bool = False) -> None:
         """Stop telling progress; the last line names the report, the one before it its HTML twin."""
@@ -304,7 +306,9 @@ class Session:
         if (self.root / report).is_file():
             if (self.root / page).is_file():
                 processes.say(f"as HTML: {page}")
-            processes.say(f"report: {report}{' (the run did not finish, see above)' if failed else ''}")
+            older = (self.root / report).stat().st_mtime < self.began
+            whose = "of the run before; this one" if older else "the run"
+            processes.say(f"report: {report}{f' ({whose} did not finish, see above)' if failed else ''}")
         if self.tracker != trackers.NONE:
             folder = trackers.folder_of(self.root / "results" / self.plan.site, self.tracker)
             told = trackers.how_to_open(self.tracker, str(folder.relative_to(self.root)))

@@ -75,6 +75,7 @@ def test_notes_stand_under_their_problem_as_they_are(sources: report.Sources) ->
     assert kept in text.split(f"### {problem}\n")[1]
     for wrong, why in (
         ("### Problem (flash_benchmark)\nMine.\n", r"no problem .* did you mean .Problem \(flash_benchmarking"),
+        ("### 1. Single GPU\nMine.\n", "'1. Single GPU' belongs in polaris.md"),
         (f"### {problem}\n```python\nn = 1\n", "a block of code that begins with ``` has no end"),
     ):
         files.write_text(page, wrong)

@@ -9,6 +9,7 @@ import sessions
 from sessions import wait_for
 from workspace import Workspace
 
+from perfscribe.base import files
 from perfscribe.records.records import STATUSES
 from perfscribe.run import session
 
@@ -123,6 +124,7 @@ def test_a_run_told_to_stop_ends_soon_and_the_next_one_finishes(tmp_path: Path) 
     workspace = make(tmp_path / "root")
     add_waiting(workspace)
     side = side_of(workspace)
+    files.write_text(workspace.root / "report" / "local" / "report.md", "of a run before\n")
     stops = ((signal.SIGTERM,), (signal.SIGHUP,), (signal.SIGINT, signal.SIGINT))
     for times, numbers in enumerate(stops, start=1):
         with running(workspace, "report") as run:
@@ -136,6 +138,8 @@ def test_a_run_told_to_stop_ends_soon_and_the_next_one_finishes(tmp_path: Path) 
             assert run.wait() == 128 + numbers[0], run.log()
             assert run.log().endswith("finished cells are kept\n"), run.log()
             assert "Traceback" not in run.log()
+            if numbers[0] == signal.SIGTERM:
+                assert "(of the run before; this one did not finish, see above)" in run.log()
     assert faulty.notes(side, "end") == {"probe 0": 1}, "the cell in flight was ended"
     faulty.let_end(side, 3)
     workspace.succeed("report")

@@ -125,7 +125,7 @@ def opened(path: Path) -> None:
 
 def page(path: Path) -> None:
     text = called_from.text(path)
-    handin.by_heading(text, ["Problem (attention)"])
+    handin.by_heading(text, ["Problem (attention)"], {})
     verb.fill(document.parse(text), [known()])
     html._html(text, path.parent)
 
