@@ -35,6 +35,7 @@ def filled(text: str, *tables: Known, overwrite: bool = False) -> tuple[str, lis
     ("row", "expected"),
     [
         ("| One GPU |  |  |", "| One GPU | 1 | 12.3 |"),
+        ("| Two GPUs | 2 | - |", "| Two GPUs | 2 | 5.5† |"),  # as filled before it was measured
         ("| Two GPUs | 2 |  |", "| Two GPUs | 2 | 5.5† |"),
         ("| Four GPUs | 4 |  |", "| Four GPUs | 4 | - |"),
         ("| Four GPUs | 4", "| Four GPUs | 4 | - |"),

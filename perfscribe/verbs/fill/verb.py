@@ -12,7 +12,7 @@ from perfscribe.base import called_from, files, registry
 from perfscribe.base.one_line import Parser
 from perfscribe.records import form
 from perfscribe.report import handin
-from perfscribe.report.site import Site
+from perfscribe.report.site import NOTHING, Site
 from perfscribe.run import session
 from perfscribe.verbs.fill import document
 from perfscribe.verbs.fill.document import Document
@@ -70,7 +70,9 @@ def _fill_table(found: Document, table: document.Table, fit: Fit, overwrite: boo
             continue
         cells = {}
         for place, column in enumerate(fit.columns):
-            if column is None or (row.texts[place] and not (overwrite and ours[column].able)):
+            # What was not measured when the page was filled before may be now.
+            stands = row.texts[place] not in ("", NOTHING)
+            if column is None or (stands and not (overwrite and ours[column].able)):
                 continue
             text = written(ours[column].text, mark if ours[column].filled else "")
             if row.texts[place] != text:
@@ -78,7 +80,7 @@ def _fill_table(found: Document, table: document.Table, fit: Fit, overwrite: boo
                 marked += "".join(re.findall("[†‡]", text))
         if cells:
             found.lines[row.line] = document.filled_line(found.lines[row.line], row, cells)
-        count += len(cells)
+        count += sum(text != NOTHING for text in cells.values())
     if count and marked:
         remarks.append(f"marked: {handin.MARKS[marked[0]]}; {fit.known.table.setup}")
     return count, remarks
