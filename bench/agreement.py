@@ -22,7 +22,8 @@ import itertools
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -42,7 +43,7 @@ from perfscribe.analytic.shapes import SIZES  # noqa: E402
 from perfscribe.analytic.workload import Workload  # noqa: E402
 from perfscribe.distributed import collectives  # noqa: E402
 from perfscribe.distributed.launch import launch  # noqa: E402
-from perfscribe.instruments.graph_timing import CudaGraphs, time_replays  # noqa: E402
+from perfscribe.instruments.graph_timing import CudaGraphs, Graph, Make, time_replays  # noqa: E402
 from perfscribe.instruments.profiling import nsys  # noqa: E402
 from perfscribe.instruments.profiling.nsys_export import read_sqlite  # noqa: E402
 from perfscribe.instruments.profiling.nvtx_kernels import nvtx_kernel_summary  # noqa: E402
@@ -51,7 +52,6 @@ from perfscribe.instruments.timing import time_device  # noqa: E402
 from perfscribe.models.transformer import Model, next_token_loss  # noqa: E402
 
 Call = Callable[[], object]
-Make = Callable[[], Call]
 TURNS = 5
 # Square BF16 products and doublings of float32 vectors, by length.
 PRODUCTS = (256, 1024, 2048, 4096, 8192, 16384)
@@ -63,6 +63,18 @@ SETTLE_MS = 300  # of the call before each timer
 LONG_MS = 0.1  # from which on the time to launch a call, which a replay leaves out, is below WITHIN of it
 MESSAGES_MB = (100, 300, 1000)  # of 10⁶ bytes; the bare loop's shorter calls wait for the host to queue them
 WORK, MORE = 100, 103  # products of a call: 3 % more
+
+
+class Settled(CudaGraphs):
+    """Graphs that have replayed for SETTLE_MS before they are timed: the device idles while a graph is captured."""
+
+    @contextlib.contextmanager
+    def capture(self, make: Make, calls: int) -> Iterator[Graph]:
+        with super().capture(make, calls) as graph:
+            end = time.perf_counter() + SETTLE_MS / 1e3
+            while time.perf_counter() < end:
+                graph.replay_ms(10)
+            yield graph
 
 
 def kernels() -> dict[str, Make]:
@@ -83,7 +95,7 @@ def kernels() -> dict[str, Make]:
 
 def timers() -> tuple[list[dict[str, Any]], dict[str, float]]:
     """A row a kernel; the median ratios of both timers."""
-    rows, recorder = [], CudaGraphs()
+    rows, recorder = [], Settled()
     for name, make in kernels().items():
         call = make()
         times: dict[str, list[float]] = {"do_bench": [], "events": [], "replay": []}
@@ -93,7 +105,6 @@ def timers() -> tuple[list[dict[str, Any]], dict[str, float]]:
             samples = max(5, min(100, int(60 / times["do_bench"][0])))
             do_bench(call, warmup=0, rep=SETTLE_MS)
             times["events"].append(median(time_device(call, warmup=5, timed=samples).samples_ms))
-            do_bench(call, warmup=0, rep=SETTLE_MS)
             replays = time_replays(make, samples=samples, recorder=recorder)
             times["replay"].append(median(replays.timing.samples_ms))
         found = {f"{timer} ms": median(ms) for timer, ms in times.items()}
