@@ -527,7 +527,8 @@ class PytorchAttention(Problem):
         """Which cells run out of memory."""
         lacking, measured = self.ended("oom"), self.ended("ok")
         if not lacking:
-            return f"All {len(measured)} cells fit in memory." if measured else ""
+            said = f"All {len(measured)} cells fit" if len(measured) > 1 else "The one cell fits"
+            return f"{said} in memory." if measured else ""
         cell = f"{lacking[0]['seq_len']} × {lacking[0]['head_dim']}"
         smallest = f"is the smallest of {len(lacking)} cells that run" if len(lacking) > 1 else "alone runs"
         return f"{cell} {smallest} out of memory."

@@ -10,7 +10,7 @@ from perfscribe.report.cs336_devices import handed_in, saved, spelt
 from perfscribe.report.cs336_kernels import BOARD, board_entry
 from perfscribe.report.fsdp_several_gpus import CustomMultiGpu
 from perfscribe.report.problem import Problem, said
-from perfscribe.report.site import NOTHING, RAN, Site, entry, figure
+from perfscribe.report.site import NOTHING, RAN, Site, entry, figure, so_many
 from perfscribe.show.rounding import NO_FIGURE, Figure
 
 FEWEST_FINDINGS, MOST_FINDINGS, MOST_HEADLINES = 5, 7, 8
@@ -113,7 +113,7 @@ def _of_trainings(site: Site) -> Iterator[Headline]:
     yield Headline(what, figure(row, rate), "samples/s", CustomMultiGpu.name, figure(row, "mfu"), "MFU")
 
     row = site.largest("polaris.single_gpu", "homework_clock_s", "layers", batches="per_sample")
-    size = ", ".join(f"{entry(row, one)} {one}" for one in ("layers", "samples", "epochs"))
+    size = ", ".join(so_many(entry(row, f"{one}s"), one) for one in ("layer", "sample", "epoch"))
     yield Headline(f"Polaris on one device, {size}", figure(row, "homework_clock_s"), "s", "polaris_1")
 
     row = site.row("polaris.io_formats", format="hdf5_gzip", cache="warm")

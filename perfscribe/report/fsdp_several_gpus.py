@@ -311,8 +311,9 @@ class OfCustom(Scaling):
     def setup(self, row: Row, rows: Sequence[Row]) -> str:
         """What stands behind the title."""
         whose = "Trainer's" + " formula for the" * (row["loop"] != "trainer")
-        sizes, epochs = f"{row['num_layers']} layers, d {row['hidden_size']}", so_many(row["num_epochs"], "epoch")
+        layers, epochs = so_many(row["num_layers"], "layer"), so_many(row["num_epochs"], "epoch")
         sampled = SAMPLED * self.site.gpu
+        sizes = f"{layers}, d {row['hidden_size']}"
         return f"{sizes}, {trained(row, rows)}, {epochs}; {CLOCKS.format(whose)}{sampled}; {losses(row)}"
 
     def unlike(self, row: Row) -> list[str]:

@@ -50,7 +50,7 @@ class SingleGpu(Problem):
         host = behind.value < step.value / 10
         share = site.value("polaris.io_parts", "loader_share_percent", format="memory", cache="warm")
         total, first, later = (figure(row, one) for one in ("homework_clock_s", "first_epoch_s", "epoch_s"))
-        on_cpu = "" if gpu else f" with {entry(row, 'layers')} layers"
+        on_cpu = "" if gpu else f" with {so_many(entry(row, 'layers'), 'layer')}"
         yield Answer(
             f"{entry(row, 'epochs')} epochs take {total} s{on_cpu}, the first {first} and later ones {later}.",
             f"The GPU finishes {behind} ms after the last step is queued, and a step takes {step}"
