@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Sequence
 
 from perfscribe.report.cells import NO_SUCH_THING, NOT_MEASURED, Cell, as_cell, shown
@@ -224,12 +225,14 @@ class MultiGpu(OfBloom):
         (how, gain, noise), *others = gains
         on = self.site.ranks(self.world)
         way = f"{how.capitalize()}, " if how else ""
-        rest = "".join(f"; {name} {on} give {other}x{unsure}" for name, other, unsure in others if name != "tuned")
+        fewer = {name: self.fewer(functools.partial(self.of, how=name)) for name in rows}
+        wrapped = [one for one in others if one[0] != "tuned"]
+        rest = "".join(f"; {name} {on} give {other}x{unsure}{fewer[name]}" for name, other, unsure in wrapped)
         tuned_one, tuned_all = (self.of(world, "tuned") for world in (1, self.world))
         tuned = figure(tuned_all, STEPPING).over(figure(tuned_one, STEPPING))
         said_of_tuned = f"; tuned, {tuned}x one tuned GPU{self.apart(tuned_one, tuned_all)}" if tuned else ""
         yield Answer(
-            f"{way}{on} give {gain}x the samples/s of {self.alone}{noise}{self.fewer(lambda n: self.of(n, how))}"
+            f"{way}{on} give {gain}x the samples/s of {self.alone}{noise}{fewer[how]}"
             f"{rest}{said_of_tuned}{self.marks([self.first, *rows.values()])}.",
         )
         if site.gpu:

@@ -134,15 +134,21 @@ def test_a_scale_factor_is_no_finer_than_its_rates() -> None:
     assert "| 4 | 19 ± 2 | 1.5 |" in page and "give 1.5x the samples/s" in page
 
 
-def test_what_fewer_gpus_give_is_told_of_the_same_wrapping_within_noise_too() -> None:
-    rates = [("1", "none", "12.5"), ("2", "FSDP1", "12"), ("4", "FSDP1", "25"), ("4", "FSDP2", "20")]
+def test_what_fewer_gpus_give_is_told_of_each_wrapping_within_noise_too() -> None:
+    rates = [
+        ("1", "none", "12.5"),
+        ("2", "FSDP1", "12"),
+        ("4", "FSDP1", "25"),
+        ("2", "FSDP2", "5"),
+        ("4", "FSDP2", "20"),
+    ]
     keys = ("world_size", "wrapped_by", "train_samples_per_second")
     rows = [
         TRAINED | dict(zip(keys, one, strict=True)) | {"environment": "a", "train_samples_per_second_spread": "2"}
         for one in rates
     ]
     said = MultiGpu(site(of="fsdp", multi_gpu=rows)).answered[0].text()
-    alone = "one GPU without FSDP, 2 GPUs 0.960x (within noise); wrapped per block 4 GPUs give 1.60x."
+    alone = "one GPU without FSDP, 2 GPUs 0.960x (within noise); wrapped per block 4 GPUs give 1.60x, 2 GPUs 0.40x."
     assert said == f"As given, 4 GPUs give 2.00x the samples/s of {alone}"
 
 
