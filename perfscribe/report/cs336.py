@@ -10,7 +10,7 @@ from typing import Any
 
 from perfscribe.report.cells import NO_SUCH_THING, Cell, as_cell, shown, word
 from perfscribe.report.problem import Answer, Entries, Finding, Lettered, Part, Problem, Table, Title, Why
-from perfscribe.report.site import NOTHING, Row, Site, ends, entry, figure, noisy, ok, printed
+from perfscribe.report.site import NOTHING, Row, Site, ends, entry, figure, noisy, ok, printed, so_many
 from perfscribe.show.rounding import NO_FIGURE, Figure
 
 TITLE = "CS336 assignment 2 (systems)"
@@ -114,11 +114,12 @@ class BenchmarkingScript(Problem):
             yield Lettered("c", f"{said}.", self.few_steps())
             yield Title(said)
             return
-        cold, warm = (figure(self.warm(size, steps), "forward_ms_mean") for steps in (0, 5))
+        most = max(map(int, self.site.levels(self.WARMUP, "warmup_steps", size=size)), default=0)
+        cold, warm = (figure(self.warm(size, steps), "forward_ms_mean") for steps in (0, most))
         yield Lettered(
             "c",
             f"Without warm-up the first forward takes {first} ms, later ones {later} ({size}); the mean is "
-            f"{cold!s} ms, after five warm-up steps {warm}.",
+            f"{cold!s} ms, after {so_many(most, 'warm-up step')} {warm}.",
             Why(
                 "The first step also loads kernels, sets up cuBLAS and fills the allocator's cache.",
                 self.site.gpu and bool(first),

@@ -225,6 +225,7 @@ def test_a_slow_first_forward_is_told_whatever_it_adds_to_the_spread() -> None:
     steps = [{**cell, "warmup_steps": n, "forward_ms": f"{ms}"} for n, of in times.items() for ms in of]
     made = BenchmarkingScript(site(benchmarking_warmup=cells, benchmarking_steps=steps))
     assert made.answered[-1].text().endswith("above all others at small, after two at none.")
+    assert "the mean is 37 ± 46 ms, after 2 warm-up steps 37." in made.answered[-1].text()
 
 
 def test_how_many_profiled_steps_a_total_is_of() -> None:
