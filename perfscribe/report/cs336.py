@@ -114,7 +114,7 @@ class BenchmarkingScript(Problem):
             yield Lettered("c", f"{said}.", self.few_steps())
             yield Title(said)
             return
-        most = max(map(int, self.site.levels(self.WARMUP, "warmup_steps", size=size)), default=0)
+        most = max(map(int, self.site.levels(self.WARMUP, "warmup_steps", size=size, dtype="fp32")), default=0)
         cold, warm = (figure(self.warm(size, steps), "forward_ms_mean") for steps in (0, most))
         yield Lettered(
             "c",
