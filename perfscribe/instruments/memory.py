@@ -225,7 +225,7 @@ def _live_cpu_storages() -> dict[int, torch.UntypedStorage]:
             try:
                 storage = held.untyped_storage()
                 storages[storage.data_ptr()] = storage
-            except (RuntimeError, NotImplementedError):  # sparse and fake tensors and some subclasses have none
+            except (RuntimeError, NotImplementedError):  # sparse tensors and some subclasses have none
                 continue
     storages.pop(0, None)
     return storages

@@ -116,10 +116,11 @@ class BenchmarkingScript(Problem):
             return
         most = max(map(int, self.site.levels(self.WARMUP, "warmup_steps", size=size, dtype="fp32")), default=0)
         cold, warm = (figure(self.warm(size, steps), "forward_ms_mean") for steps in (0, most))
+        warmed = f", after {so_many(most, 'warm-up step')} {warm}" if most else ""
         yield Lettered(
             "c",
             f"Without warm-up the first forward takes {first} ms, later ones {later} ({size}); the mean is "
-            f"{cold!s} ms, after {so_many(most, 'warm-up step')} {warm}.",
+            f"{cold!s} ms{warmed}.",
             Why(
                 "The first step also loads kernels, sets up cuBLAS and fills the allocator's cache.",
                 self.site.gpu and bool(first),

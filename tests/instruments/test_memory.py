@@ -49,6 +49,14 @@ def test_what_was_there_before_counts_once_and_its_end_is_seen():
     assert above_before(second) == (0.0, -9.0)
 
 
+def test_a_tensor_without_a_storage_is_passed_over():
+    sparse = torch.eye(3).to_sparse()  # as gradients of Embedding(sparse=True) are
+    with PeakMemory("cpu") as peak:
+        held = block(3)
+    assert above_before(peak) == (3.0, 3.0)
+    assert sparse.is_sparse and held.numel() == 3 * MIB
+
+
 def test_cuda_counters_are_reset_and_read(monkeypatch):
     log = []
     allocated = iter([100, 300, 200])

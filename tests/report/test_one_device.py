@@ -226,6 +226,8 @@ def test_a_slow_first_forward_is_told_whatever_it_adds_to_the_spread() -> None:
     made = BenchmarkingScript(site(benchmarking_warmup=cells, benchmarking_steps=steps))
     assert made.answered[-1].text().endswith("above all others at small, after two at none.")
     assert "the mean is 37 ± 46 ms, after 2 warm-up steps 37." in made.answered[-1].text()
+    cold = BenchmarkingScript(site(benchmarking_warmup=cells[:1], benchmarking_steps=steps[:3]))
+    assert "the mean is 37 ± 46 ms." in cold.answered[-1].text()
 
 
 def test_how_many_profiled_steps_a_total_is_of() -> None:
