@@ -159,7 +159,7 @@ class BenchmarkingScript(Problem):
             if time := self.time(*cell):
                 found.append((time.of(100 * (time.spread or 0.0) / time.value), " ".join(cell[:2]), cell[2]))
         found = sorted(found, key=lambda one: one[0].value) or [(NO_FIGURE, "", "")]
-        (most, which, context), (middle, *_) = found[-1], found[len(found) // 2]
+        (most, which, context), (middle, *_) = found[-1], found[(len(found) - 1) // 2]
         return f"The largest std is {most} % ({which}, {context}); half of the passes have at most {middle} %."
 
     def few_steps(self) -> str:

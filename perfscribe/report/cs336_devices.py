@@ -426,7 +426,7 @@ class DdpBucketedBenchmarking(Ddp):
             yield Title(f"{on} buckets of {few} MB leave {little} ms exposed, others up to {much}")
 
     def shown(self) -> str:
-        """Which of both expectations what is exposed bears out: at the smallest bucket, and at the largest."""
+        """Which of both expectations what is exposed bears out, by the size that exposes least."""
         by_calls: dict[str, Figure] = {}  # buckets of one tensor each are the same, whatever their limit
         for bucket in self.buckets:
             row = self.row("overlap_bucketed", bucket_mb=bucket)
@@ -435,8 +435,8 @@ class DdpBucketedBenchmarking(Ddp):
         found = list(by_calls.values())
         if len(found) < 2:
             return ""
-        pairs = found[:2], found[:-3:-1]
-        cost, wait = (one.value > other.value and not one.within_noise(other) for one, other in pairs)
+        least = min(found, key=lambda one: one.value)
+        cost, wait = (one is not least and not one.within_noise(least) for one in (found[0], found[-1]))
         if cost and wait:
             return "Both show."
         return f"The {'first' if cost else 'second'} alone shows." if cost or wait else "Neither shows."

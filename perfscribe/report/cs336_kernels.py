@@ -8,7 +8,7 @@ from dataclasses import replace
 from itertools import product
 
 from perfscribe.report.cells import Cell, as_cell, shown
-from perfscribe.report.cs336 import contexts, sizes
+from perfscribe.report.cs336 import SCRIPT, contexts, sizes
 from perfscribe.report.problem import Answer, Entries, Finding, Lettered, Part, Problem, Status, Table, Title, Why
 from perfscribe.report.site import NOTHING, Row, Site, ends, entry, fault, figure, ok
 from perfscribe.show.rounding import LACKING, NO_FIGURE, Figure
@@ -82,16 +82,18 @@ class NsysProfile(Problem):
             "Published: 002 (size and context not stated): top kernel 47.2 %, elementwise over 15 %, matmuls 66.3 "
             "then 54.5 %, softmax 316 against 146 μs per matmul.",
         )
-        at = ", ".join(self.big)
+        at, before = ", ".join(self.big), self.of(SCRIPT, "forward_ms_mean", self.big)
         yield Lettered(
             "a",
             f"At {at} forward takes {self.of(self.FORWARD, 'forward_range_ms', self.big)} ms by {by} and "
-            f"{by_timeit(self.row(self.FORWARD, self.big))} by timeit.",
+            f"{by_timeit(self.row(self.FORWARD, self.big))} by timeit"
+            f"{f', {before} in benchmarking_script' if before else ''}.",
             self.against_untraced(),
         )
         yield from self.where_time_goes()
         filled = {cell: share for cell in self.traced if (share := self.filled(*cell))}
-        yield Title(said := self.fill(filled))
+        said = self.fill(filled)
+        yield Title(said.replace("untraced forward", "untraced forward (◆)"))
         if self.site.gpu and ends(filled.values())[0].value < 60:
             yield Finding(1, "one device", f"{said}.")
 

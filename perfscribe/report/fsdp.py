@@ -10,7 +10,7 @@ from pathlib import Path
 
 from perfscribe.analytic.workshop_shapes import BLOOM_TOKENIZER_VOCABULARY as VOCABULARY
 from perfscribe.analytic.workshop_shapes import SimpleGptShape
-from perfscribe.report.cells import NO_SUCH_THING, word
+from perfscribe.report.cells import NO_SUCH_THING, label, word
 from perfscribe.report.fsdp_one_gpu import Baseline, CustomSingleNode, Strategies, WorldOfOne
 from perfscribe.report.fsdp_several_gpus import (
     CustomMultiGpu,
@@ -44,8 +44,8 @@ class Defects(Problem):
         seen = []
         for name in (row["finding"] for row in rows):
             link = f"[{Path(name).stem}](../../{name})" if name.endswith(".md") else ""
-            text = link or found[name.removeprefix("fsdp.")]
-            seen.append(word(said(text)) if text else NO_SUCH_THING)
+            text = "" if link else found[name.removeprefix("fsdp.")]
+            seen.append(word(said(text)) if text else label(link) if link else NO_SUCH_THING)
         yield Table(
             "Where the scripts differ from the text.",
             "Seen here: figures of this report's tables, or computed.",

@@ -153,9 +153,10 @@ class Site:
 def figure(row: Row | None, column: str, scale: float = 1.0, unit: str = "") -> Figure:
     """The figure of a row, times `scale`, memory in GB where the column has GiB; false where there is none.
 
+    A row that ran out of memory has those of the passes before.
     column: X, whose spread is half of X_iqr or X_spread; or X_mean, whose spread is X_std.
     """
-    if not ok(row) or (value := as_number(row.get(column, ""))) is None:
+    if row is None or row["status"] not in ("ok", "oom") or (value := as_number(row.get(column, ""))) is None:
         return NO_FIGURE
     spread = as_number(row.get(column.removesuffix("_mean") + "_std", "")) if column.endswith("_mean") else None
     for name in (f"{column}_iqr", f"{column}_spread"):

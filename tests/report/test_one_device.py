@@ -118,7 +118,13 @@ def test_each_expectation_of_buckets_is_held_against_what_they_expose() -> None:
     cell = OK | {"device": "cuda", "world_size": "2", "batch": "32", "size": "xl", "seq_len": "128"}
     sizes = ("1", "10", "100", "1000")
     cell |= {"implementation": "overlap_bucketed", "step_ms": "9"}
-    for exposed, said in ((5, 4, 2, 6), "Both show"), ((5, 4, 2, 2), "The first alone"), ((9, 2, 9, 1), "Neither"):
+    expectations = (
+        ((5, 4, 2, 6), "Both"),
+        ((13, 9, 17, 6), "The first"),
+        ((1, 1, 2, 4), "The second"),
+        ([2] * 4, "Neither"),
+    )
+    for exposed, said in expectations:
         rows = [
             cell | {"bucket_mb": size, "exposed_ms": str(ms), "all_reduces": calls}
             for size, calls, ms in zip(sizes, ("435", "435", "98", "9"), exposed, strict=True)
@@ -196,6 +202,7 @@ def test_defects_are_seen_where_either_training_ran() -> None:
     made = Defects(site(of="fsdp", custom_single_node_answers=[scored]))
     assert "Answers equal to the reference score 99.9 % F1." in made.markdown({})
     assert "rows)" in lacking([made]) and "seen here" not in lacking([made])  # its only column of figures
+    assert not any(cell.able for row in made.made[0].rows for cell in row if ".md)" in cell.text)
 
 
 def test_the_epoch_of_the_lowest_loss() -> None:
@@ -251,6 +258,13 @@ def test_from_which_length_on_flash_is_faster() -> None:
     assert said.startswith(
         "End to end with launches (bf16, d 64) ours is faster from 512 tokens on: 1.00 against 4.00 ms"
     )
+
+
+def test_passes_before_one_that_is_out_of_memory_keep_their_figures() -> None:
+    plain, ours = flash(128, 64, 3, 1)
+    plain |= {"status": "oom", "forward_launched_ms": "3", "both_launched_ms": "oom"}
+    page = FlashBenchmarking(site(flash_cells=[plain, ours])).markdown({})
+    assert "| 128 | 64 | bf16 | 3.00 | - | OOM | - | OOM | 1.00 |" in page
 
 
 @pytest.mark.parametrize(("ratio", "found"), [("2.4", True), ("0.9", False)])

@@ -152,7 +152,7 @@ def _speedups(problem: str) -> list[t.Column]:
         columns += [
             t.rounded(f"{phase}_speedup", f"{_title(phase).capitalize()}, speed-up (×)"),
             t.value(f"{phase}_interval", "95 % interval", exact=True),
-            t.value(f"{phase}_verdict", "Compiled is", exact=True),
+            t.value(f"{phase}_verdict", f"{_title(phase).capitalize()}, compiled is", exact=True),
             *t.unshown(f"{phase}_low", f"{phase}_high"),
         ]
     return [*columns, t.value("turns", "Turns", exact=True), t.count("compiled_forward_ms")]
