@@ -135,9 +135,9 @@ def copy_measured(root: Path, source: Path, target: Path, planned: Collection[st
         # Names of all nodes first: any experiment's error may name any of them.
         private = scrub.gather(journals, scrub.private_here(root))
         number_nodes(record for of in journals.values() for record in of)
-        shown = _shown(source)
         for experiment, kept in journals.items():
-            lines = [{"event": "record", **scrub.scrub_json(record, private)} for record in _as_shown(kept, shown)]
+            of_report = _as_shown(kept, _shown(source / "records" / experiment))
+            lines = [{"event": "record", **scrub.scrub_json(record, private)} for record in of_report]
             content = gzip.compress(b"".join(map(journal.as_line, lines)), mtime=0)
             files.write_bytes(target / "journal" / experiment / "0.jsonl.gz", content)
         for kind in ("plan", "environments"):
@@ -154,20 +154,25 @@ def copy_measured(root: Path, source: Path, target: Path, planned: Collection[st
         copy_notes(root, source.name, target.name, private)
 
 
-def _shown(source: Path) -> set[str]:
-    """Ids of the records that the site's report is made of, as far as they are to be read."""
-    found = set[str]()
+def _shown(folder: Path) -> list[dict[str, Any]]:
+    """The rows that an experiment's tables are made of, as far as they are to be read; folder: its records."""
+    found: list[dict[str, Any]] = []
     with contextlib.suppress(ValueError):
-        found.update(row["id"] for path in source.glob("records/*/*.jsonl") for row in records.rows_of(path))
+        for path in sorted(folder.glob("*.jsonl")):
+            found += records.rows_of(path)
     return found
 
 
-def _as_shown(kept: Sequence[dict[str, Any]], shown: Collection[str]) -> list[dict[str, Any]]:
-    """The records, shown ones last, without those of other code, seed or data of a cell that the report shows.
+def _as_shown(kept: Sequence[dict[str, Any]], rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The records, shown ones last, without those of other code, seed or data of a cell in the report's rows.
 
-    Of a cell that two machines measured a published site shows the last, of one with several keys the newest.
+    Of a cell that two machines measured a published site shows the last. One that is not_run in the report, as its
+    code has changed, must not show what the old code gave.
     """
-    keys = {_cell(record): record["key"] for record in kept if record["id"] in shown}
+    keys, shown = {}, set[str]()
+    for row in rows:
+        keys[_cell(row)] = row["key"]
+        shown.add(row["id"])
     mine = [record for record in kept if keys.get(_cell(record), record["key"]) == record["key"]]
     return sorted(mine, key=lambda record: record["id"] in shown)
 

@@ -201,6 +201,10 @@ def test_of_a_cell_that_was_measured_in_several_ways_the_figure_of_the_report_st
     publish.copy_measured(tmp_path, source, target, ["a"])
     found = journal.read(target / "journal" / "a")
     assert found.newest(("0", 1)) == first and len(list(found.all_records())) == 2
+    edited = records.make({**same, "key": "2", "status": "not_run"})
+    files.write_json_lines(source / "records" / "a" / "0.jsonl", [edited])
+    publish.copy_measured(tmp_path, source, target, ["a"])
+    assert not list(journal.read(target / "journal" / "a").all_records())
 
 
 # --- drawn again ------------------------------------------------------------------------------------------------
