@@ -179,7 +179,7 @@ class Code:
             if path in found or (path is not None and module == self.module):
                 continue
             tree = own if path is None else self._parse(path)
-            imports = sorted(imports_of(tree, module, path is not None and path.name == "__init__.py"))
+            imports = list(imports_of(tree, module, path is not None and path.name == "__init__.py"))
             found[path] = f"{digest_of(tree)} {imports}"
             waiting += self._files(imports)
             tops = {base.split(".")[0] for base, *_ in imports} - {""}

@@ -93,13 +93,11 @@ class Worker:
     def _code_changed(self, task: Task) -> bool:
         """Whether the cell would run other code than the plan's, by whose digests its records are found.
 
-        A child goes on with the code that it has imported; a subject's is imported by ranks too, and when it is called.
+        A child that has begun too: what is imported within functions, and by ranks, is read when they are called.
         """
         code, experiment, factors = Sources(self.shard.root), self.shard.plan["experiment"], task.cell["factors"]
-        if self.child is None or not self.child.alive:
-            now = code.fingerprint(measure_module(experiment))
-            if now != str(self.shard.plan["fingerprint"]):
-                return True
+        if code.fingerprint(measure_module(experiment)) != str(self.shard.plan["fingerprint"]):
+            return True
         adapters = self.shard.options["subjects"].get(factors.get("subject"))
         return adapters is not None and not subjects.is_planned(experiment, factors, Path(adapters), code)
 

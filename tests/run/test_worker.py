@@ -206,6 +206,19 @@ def test_code_that_was_edited_after_planning_is_not_measured_for_what_was_planne
     assert statuses(probe.measure()) == ["ok"]
 
 
+EDITS = """def run(cell):
+    with open(__file__, "a") as stream:
+        stream.write("EDITED = True\\n")
+    return done(cell)
+"""
+
+
+def test_an_edit_while_cells_run_leaves_the_rest_to_the_next_run(tmp_path: Path, side: Path) -> None:
+    probe = job(tmp_path, side, EDITS)
+    probe.plan(numbered(2))
+    assert statuses(probe.measure()) == ["ok", "not_run"]
+
+
 @pytest.mark.parametrize(
     ("policy", "again"),
     [("keep", {"bare_oom", "raises", "segfault"}), ("remeasure", {"fine", "bare_oom", "raises", "segfault"})],

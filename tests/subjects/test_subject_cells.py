@@ -116,6 +116,16 @@ def test_an_edit_changes_the_cells_of_its_kernel_alone(subject: Subject) -> None
         before = after
 
 
+def test_the_order_of_imports_is_seen(subject: Subject) -> None:
+    adapters, codes = subject(), set()
+    adapters.write_text(f"from cs336_systems import K\n\n\ndef {KERNELS['flash_pytorch'][0][0]}():\n    return K\n")
+    for names in (("flash", "ddp"), ("ddp", "flash")):
+        lines = "".join(f"from .{name} import {name} as K\n" for name in names)
+        (adapters.parents[1] / "cs336_systems" / "__init__.py").write_text(lines)
+        codes.add(subjects.read("yours", adapters).kernels["flash_pytorch"])
+    assert len(codes) == 2
+
+
 @pytest.mark.parametrize(
     ("imports", "names"),
     [
