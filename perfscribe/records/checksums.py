@@ -114,7 +114,7 @@ def _mark(path: Path) -> str:
     try:
         size = path.stat().st_size
         with open(path, "rb") as stream:
-            content = stream.read(HASHED_BYTES)
+            content = stream.read(size if path.suffix == ".jsonl" else HASHED_BYTES)
             stream.seek(max(len(content), size - HASHED_BYTES))
             content += stream.read(HASHED_BYTES)
     except OSError:

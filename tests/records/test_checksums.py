@@ -69,6 +69,15 @@ def test_of_a_large_file_both_ends_and_the_size_count(
     assert renew(site) == ["results/local/tables/a.csv differs from its checksum: made again"]
 
 
+def test_of_records_every_byte_counts(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checksums, "HASHED_BYTES", 2)
+    rows, seen = site / "records" / "0.jsonl", set()
+    for figure in ("0.1", "0.9", "0.1"):
+        files.write_text(rows, f'{{"time_ms": {figure}}}\n')
+        seen.add(checksums._mark(rows))
+    assert len(seen) == 2
+
+
 @pytest.mark.parametrize("content", [None, b"\xff", b'{"tables/a.csv": 1}', b"[" * 100_000])
 def test_a_list_that_is_none_makes_an_own_unit_due(site: Path, content: bytes | None) -> None:
     path = site / "checksums" / "present-a.json"

@@ -148,6 +148,7 @@ def test_a_wide_interval_of_single_runs_tells_nothing(tmp_path: Path) -> None:
     ("name", "a", "b", "verdict"),
     [
         ("peak_allocated_bytes", 1000, 1100, "worse"),
+        ("avg_mem_alloc_MB", 1000, 1100, "worse"),
         ("final_loss", 2.0, 2.001, "same"),
         ("train_runtime_s", 10.0, 30.0, "cannot tell"),
         ("train_samples_per_s", steady(100.0), steady(110.0), "faster"),

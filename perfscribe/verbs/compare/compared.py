@@ -30,7 +30,7 @@ KINDS = (
     (
         "memory",
         "memory_before_backward_bytes *peak*_bytes allocated_*_bytes at_rest_bytes *_outside_bytes start_bytes "
-        "*_end_bytes *reserved_bytes *gathered_*_bytes *parameters_bytes *gradients_bytes *state_bytes",
+        "*_end_bytes *reserved_bytes *gathered_*_bytes *parameters_bytes *gradients_bytes *state_bytes *_mem_*_MB",
     ),
 )
 SPEED, HIGHER_IS_BETTER = ("time", "rate"), ("rate", "score")
