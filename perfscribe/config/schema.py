@@ -120,6 +120,10 @@ def unknown_key(path: Sequence[str | int], section: Mapping[str, Any], node: Sch
     if key in PRESETS:
         return f"{got}, expected presets ({', '.join(PRESETS)}) alone, without other keys beside them"
     known = properties(node)
+    if "." in key and len(path) == 1:
+        first, *others = key.split(".")
+        nested = functools.reduce(lambda value, name: f"{{{name}: {value}}}", reversed(others), shown(section[key]))
+        return f"{got}, expected keys within keys: '{first}={nested}'"
     if near := nearest(key, known):
         return f"{got}, expected a known one; nearest is {dotted([*path[:-1], near])}"
     elsewhere = [dotted(other) for other in paths(schema()) if other[-1] == key]

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from perfscribe.report.cells import NO_SUCH_THING, Cell, as_cell, shown
+from perfscribe.report.cells import NO_SUCH_THING, WORDS, Cell, as_cell, shown
 from perfscribe.report.problem import Answer, Finding, Lettered, OnPaper, Part, Problem, Status, Table, Title, Why
 from perfscribe.report.site import NOTHING, Row, Site, ends, entry, fault, figure, ok
 from perfscribe.show import references
@@ -169,7 +169,7 @@ class Checked(Problem):
         """Whether all checks are right; the largest difference on most ranks."""
         levels = training(self.site, self.CHECK)
         levels["implementation"] = handed_in(self.site, self.CHECK, self.IMPLEMENTATION)
-        rows = [row for row in self.site.rows(self.CHECK, **levels) if row["status"] in ("ok", "failed")]
+        rows = [row for row in self.site.rows(self.CHECK, **levels) if row["status"] in ("ok", *WORDS)]
         if rows:
             right = (ok(row) and float(row.get("error", 0)) <= float(row.get("allowed", 0)) for row in rows)
             yield Status("checked" if all(right) else "check failed")
@@ -179,7 +179,7 @@ class Checked(Problem):
             row = max(rows, key=lambda row: (int(row["world_size"]), float(row[self.ERROR])))
             yield Answer(self.apart(row), "The code is yours." if whose else "")
         elif wrong:
-            yield Answer(f"Your code fails its check: {wrong}.")
+            yield Answer(f"{'Your' if whose else 'Our'} code fails its check: {wrong}.")
 
     def apart(self, row: Row) -> str:
         """The largest difference on most ranks."""

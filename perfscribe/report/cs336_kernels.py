@@ -248,7 +248,9 @@ class FlashForward(Problem):
             f"{max(of):.3g} in {dtype} (allowed {limits[dtype]:g})" for dtype, of in errors.items() if of
         )
         # What the first wrong cell of the user's own code says.
-        first = next((f", the first: {fault(row)}" for row in rows if whose == YOURS and fault(row)), "")
+        said = [fault(row) for row in rows if whose == YOURS and row["status"] == "failed"]
+        first = f", the first: {said[0]}" if said else ""
+        ended = sum(row["status"] in ("timeout", "oom") for row in rows)
         unwritten = (row["reason"] for row in self.site.rows(FLASH, implementation=YOURS, status="unsupported"))
         raised = next((reason for reason in unwritten if "NotImplementedError" in reason), "")
         code = self.KERNEL if self.site.gpu else "tiled.py"
@@ -256,6 +258,7 @@ class FlashForward(Problem):
             f"Yours {raised}: these rows are ours." if raised and whose != YOURS else "",
             f"Largest relative error of output and gradients against float64: {largest}." if largest else "",
             f"Failed: {wrong} of {len(rows)} cells{first}." if wrong else "",
+            f"Not checked, as they did not end: {ended} of {len(rows)} cells." if ended else "",
             f"The code is yours{CHECKED_TOO if largest else ''} ([cells](details/subjects.md))."
             if whose == YOURS
             else f"Code: [{code}](../../perfscribe/attention/{code}), "

@@ -8,6 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from perfscribe.report import cs336, cs336_devices, cs336_kernels, details, first_page, fsdp, polaris
+from perfscribe.report.cells import WORDS
 from perfscribe.report.problem import Problem, Table, picture
 from perfscribe.report.site import NOTHING, Site
 from perfscribe.subjects import YOURS
@@ -188,7 +189,7 @@ def lacking(problems: Sequence[Problem], pages: Collection[str] = ()) -> str:
 def _unmeasured(problem: Problem, pages: Collection[str]) -> str:
     """Why a problem has no figure at all: the reason of its cells, where no page of details has others."""
     rows = [row for table in (*problem.details, problem.CHECK) for row in problem.site.table(table)]
-    failed = [row for row in rows if row.get("subject") == YOURS and row["status"] == "failed"]
+    failed = [row for row in rows if row.get("subject") == YOURS and row["status"] in WORDS]
     if failed or (rows and not any(row["status"] == "ok" for row in rows)):
         return _reason((failed or rows)[0]["reason"])
     return ELSEWHERE if problem.name in pages else LEFT_OUT

@@ -177,8 +177,8 @@ def entry(row: Row | None, column: str, other: str = "") -> str:
 
 
 def fault(row: Row) -> str:
-    """What a check of a user's own code says where it failed, or what the code raised."""
-    return row["reason"].rpartition("WrongResult: ")[2] if row["status"] == "failed" else ""
+    """What a check of a user's own code says where it failed, or why it did not end."""
+    return row["reason"].rpartition("WrongResult: ")[2] if row["status"] in ("failed", "timeout", "oom") else ""
 
 
 def so_many(count: int | str, noun: str) -> str:

@@ -192,7 +192,7 @@ class Watcher:
         for (experiment, status), cells in self.failed.items():
             own = "" if self.plan.site == "local" else f" --config site={self.plan.site}"
             again = f"./run remeasure {experiment} status={status}{own}"
-            self._say(f"{experiment}: {cells} {status}; to measure again: {again}, then ./run report")
+            self._say(f"{experiment}: {cells} {status}; to measure again: {again}, then ./run report{own}")
         if budget_spent and self.left:
             self._say(f"time budget spent: {len(self.left)} cells not run; the next ./run report goes on")
 

@@ -354,7 +354,7 @@ def _begin(root: Path, overrides: Mapping[str, Any], decides: bool, executor: st
     name_account(os.environ)
     site = site_of(raw)
     read_only = is_committed(root, site)
-    if decides and site != LOCAL_SITE and not read_only:
+    if decides and site != LOCAL_SITE and not read_only and not (root / "results" / site).exists():
         processes.say(f"site {site} was not published here: it is measured anew on this machine")
     if not decides:
         # A committed site's plan does not depend on the machine, and its index is older than what shows it today.

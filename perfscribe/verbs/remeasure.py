@@ -91,5 +91,6 @@ def main(root: Path, arguments: Sequence[str], config: session.ReadConfig) -> in
         checksums.forget(results, units)
         book.retire(given_up, "remeasure " + " ".join(arguments))
 
-    print(f"records of {experiment} retired: {len(given_up)}; the next `./run report` measures their cells again")
+    own = "" if site == session.LOCAL_SITE else f" --config site={site}"
+    print(f"records of {experiment} retired: {len(given_up)}; the next `./run report{own}` measures their cells again")
     return 0

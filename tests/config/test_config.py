@@ -63,6 +63,13 @@ A = "experiments.attention"
 E = "experiments.end_to_end"
 IO = "experiments.io_formats"
 REFUSED: dict[str, tuple[Any, tuple[str, ...]]] = {
+    "dotted key": (
+        {"experiments.ddp.timeout_s": 20},
+        (
+            "experiments.ddp.timeout_s",
+            "'experiments={ddp: {timeout_s: 20}}'",
+        ),
+    ),
     "unknown key": ({"sead": 1}, ("sead", "got 1", "unknown key", "nearest is seed")),
     "key of a section at the top": ({"head_dim": [8]}, ("head_dim", "[8]", f"stands at {A}.head_dim")),
     "nothing like it": ({"zzz": None}, ("zzz", "null", "one of site, preset, chapters")),

@@ -24,6 +24,7 @@ SENDS_ALL = "        for bucket in self.buckets:\n            self.send(bucket)\
 FAULTS = {
     "wrong_dk": [("flash", "d_scores.transpose(-2, -1) @ q.float()", "d_scores.transpose(-2, -1) @ q.float() * 1.05")],
     "wrong_sums": [("flash", "k, v, out, sums)\n        ctx", "k, v, out, sums + 0.1)\n        ctx")],
+    "off_without_mask": [("flash", "out, sums)\n        ctx", "out, sums * (1 if is_causal else 1.005))\n        ctx")],
     "wrong_in_bf16": [("flash", "v.float()).to", "v.float() * (1.05 if q.dtype.itemsize == 2 else 1)).to")],
     "averages_nothing": [("ddp", "self.handles.append(dist.all_reduce(parameter.grad, async_op=True))", "pass")],
     "raises": [("flash", IN_CALL, "        raise RuntimeError('shape')\n")],

@@ -64,6 +64,11 @@ def test_right_attention_is_timed_in_turns_with_ours(subject: Subject, measured:
     assert found["values"]["kept_bytes"] == 0
 
 
+def test_the_largest_error_is_of_all_checks(subject: Subject, measured: Measured) -> None:
+    found = measured(FLASH, subject("off_without_mask"))["measurement"]
+    assert 4e-3 < found["values"]["largest_relative_error"] < 1e-2
+
+
 def test_memory_that_a_call_keeps_is_told(subject: Subject, measured: Measured) -> None:
     found = measured(FLASH, subject("leaks"), seq_len=128)["measurement"]
     assert found["values"]["kept_bytes"] == 128 * 128 * 4  # the matrix of one call

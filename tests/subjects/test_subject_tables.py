@@ -14,6 +14,7 @@ from perfscribe.plan import plan
 from perfscribe.records.records import Record
 from perfscribe.report import cs336_devices, first_page
 from perfscribe.report.cs336_kernels import FlashBenchmarking, FlashForward
+from perfscribe.report.handin import lacking
 from perfscribe.report.site import Site
 from perfscribe.show import tables
 
@@ -110,6 +111,22 @@ def test_the_hand_in_has_the_subjects_rows_and_says_where_it_is_wrong_or_not_wri
     ours |= {"dtype": "fp32", "largest_relative_error": "1e-7"}
     site._read["cs336.flash_cells"] = [ours, *site.table("cs336.subject_flash")]
     assert "Yours raises NotImplementedError: these rows are ours." in FlashForward(site).markdown({})
+
+
+def test_a_check_that_did_not_end_is_told(tmp_path: Path) -> None:
+    late = _record("yours", 128, 1.0, status="timeout", reason="longer than 8 s", samples={})
+    problems = []
+    for records in ([late], [late, _record("yours", 64, 4.0, values={"largest_relative_error": 1e-7})]):
+        site = _site(tmp_path, records)
+        site._read["cs336.flash_cells"] = site.table("cs336.subject_flash")
+        problems.append(FlashForward(site))
+    assert "Longer than 8 s: " in lacking(problems[:1])
+    assert "Not checked, as they did not end: 1 of 2 cells." in problems[1].markdown({})
+    check = {"status": "timeout", "reason": "longer than 15 s", "implementation": "overlap_individual (yours)"}
+    site._read["cs336.ddp_check"] = [{**check, "device": "cpu", "size": "nano", "dtype": "fp32", "world_size": "2"}]
+    problem = cs336_devices.DdpOverlapIndividualParameters(site)
+    assert problem.status() == "check failed"
+    assert problem.answered[0].text() == "Your code fails its check: longer than 15 s."
 
 
 def test_first_page_and_answers_are_of_the_subjects_ddp(tmp_path: Path) -> None:
