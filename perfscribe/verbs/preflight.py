@@ -23,6 +23,7 @@ from perfscribe.experiments.preflight import measure
 from perfscribe.records import environment
 
 ROOT = Path(__file__).resolve().parents[2]
+WAIT_S = 300  # for ranks that start late, from a slow file system
 ALONE = f"{prefix(PASSED)}a world of one is not tested"
 
 
@@ -69,7 +70,7 @@ def as_rank(factors: Mapping[str, Any]) -> tuple[Outcome, bool]:
 
     algorithm = None if factors["algorithm"] == measure.NCCL_CHOOSES else factors["algorithm"]
     with self_test.algorithm(os.environ, algorithm):
-        rank = join()
+        rank = join(WAIT_S)
         outcome = self_test.try_out(trial_of(factors), rank)
     dist.barrier()
     dist.destroy_process_group()

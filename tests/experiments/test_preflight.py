@@ -18,6 +18,7 @@ from perfscribe.distributed.launch import launch
 from perfscribe.distributed.nccl_tests import NoFigure
 from perfscribe.distributed.self_test import MIB, NO_FIGURE, PASSED, TOO_SLOW
 from perfscribe.experiments.preflight import measure
+from perfscribe.verbs import preflight
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -125,6 +126,15 @@ PROGRAM = {  # arguments; status; what it says, on stdout where it passes
     ),
     "wants a rank": ("--ranks -1", NO_FIGURE, "preflight 44: no figure: --ranks -1: at least one is needed\n"),
 }
+
+
+def test_a_rank_that_does_not_come_is_not_waited_for_for_ever(monkeypatch, capsys):
+    monkeypatch.setattr(preflight, "WAIT_S", 1)
+    placed = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2", "MASTER_PORT": "0"}
+    for name, value in placed.items():
+        monkeypatch.setenv(name, value)
+    assert preflight.main([]) == NO_FIGURE
+    assert capsys.readouterr().err.startswith("preflight 44: no figure: ")
 
 
 @pytest.mark.parametrize("case", PROGRAM)

@@ -13,6 +13,7 @@ import os
 import platform
 import sys
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,9 +32,10 @@ ROOT = Path(__file__).resolve().parents[3]
 PROFILED_STEPS = {"wait": 1, "warmup_steps": 1, "active": 2}
 
 
-def join() -> Rank:
+def join(timeout_s: float | None = None) -> Rank:
     """This process as a rank, within a process group of all.
 
+    timeout_s: how long it waits for the others, at the start and in collectives; None: as long as torch does.
     ValueError, one line: launchers contradict each other, or fewer GPUs than ranks of the node.
     """
     import torch
@@ -50,7 +52,8 @@ def join() -> Rank:
         torch.cuda.set_device(device)
     torch.set_num_threads(max(1, len(binding.granted()) // (place.local_world_size or 1)))
     own_device = device if backend == "nccl" else None
-    dist.init_process_group(backend, rank=place.rank, world_size=place.world_size, device_id=own_device)
+    wait = None if timeout_s is None else timedelta(seconds=timeout_s)
+    dist.init_process_group(backend, timeout=wait, rank=place.rank, world_size=place.world_size, device_id=own_device)
     return Rank(place, device, backend, 0)
 
 
