@@ -222,6 +222,19 @@ def test_dtypes_of_one_width_and_length() -> None:
     assert "later epochs of Baseline take 0.500 times FP32's. Its peak is 0.900 of FP32's." in page
 
 
+def test_half_of_an_even_number_of_passes_is_its_lower_half() -> None:
+    means = {"forward_ms_mean": "100", "backward_ms_mean": "100"}
+    cells = [
+        OK | {"size": "small", "seq_len": length, "warmup_steps": "5", "forward_ms_n": "9"} | means | stds
+        for length, stds in (
+            ("128", {"forward_ms_std": "1", "backward_ms_std": "2"}),
+            ("256", {"forward_ms_std": "3", "backward_ms_std": "4"}),
+        )
+    ]
+    said = BenchmarkingScript(site(benchmarking_script=cells)).answered[1].text()
+    assert "half of the passes have at most 2.00 %." in said
+
+
 def test_a_slow_first_forward_is_told_whatever_it_adds_to_the_spread() -> None:
     times = {"0": (90, 10, 11), "1": (14, 10, 11), "2": (11, 10, 11)}
     cell = OK | {"size": "small", "seq_len": "512", "full_step_ms_n": "3", "forward_ms": "10", "kind": "timed"}
