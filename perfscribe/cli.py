@@ -45,6 +45,8 @@ HELP = """\
                               print a job script that starts ranks there
 ./run fill FILE.md [--site NAME] [--overwrite] [--dry-run]
                               fill the empty tables of a Markdown file from a site's results
+./run chapter FILE [--site NAME]
+                              print one problem of a chapter, such as chapters/cs336/nsys_profile.md, as a site has it
 ./run publish NAME            make a site of this checkout's own results that can be committed
 ./run publish --replace NAME  the same in the place of that site; publish --continue NAME puts its journals back
 ./run publish --redraw [SITE ...]
@@ -227,10 +229,11 @@ VERBS: dict[str, Callable[[Sequence[str]], int]] = {
     "launch": functools.partial(own, "launch"),
     "fill": functools.partial(own, "fill.verb"),
     "publish": functools.partial(own, "publish"),
+    "chapter": functools.partial(own, "chapter"),
     "fetch-data": functools.partial(own, "fetch_data"),
     "help": show_help,
 }
-EXPLAINED = ("compare", "fill", "launch", "test")  # themselves, by --help
+EXPLAINED = ("chapter", "compare", "fill", "launch", "test")  # themselves, by --help
 
 
 def main(arguments: Sequence[str]) -> int:

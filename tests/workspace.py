@@ -21,6 +21,7 @@ COPIED = (
     "workflow",
     "perfscribe",
     "references",
+    "chapters",
     "docs/defects.csv",
     "report/method.md",
     "slurm",

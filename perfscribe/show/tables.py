@@ -6,9 +6,11 @@ cell of a table is ever blank, in the CSV neither.
 
 from __future__ import annotations
 
+import csv
 import io
 import math
 import numbers
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
@@ -20,6 +22,7 @@ import pandas as pd
 from perfscribe.base import files
 from perfscribe.instruments.interleaving import split
 from perfscribe.instruments.statistics import Summary, format_figure, summarise
+from perfscribe.records import form
 from perfscribe.records.records import Record, is_number
 from perfscribe.show import references
 
@@ -31,6 +34,7 @@ NOTHING = "none"
 ONE_SAMPLE = "one sample"
 ONE_ROUND = "one round"
 NOT_RECORDED = "not recorded"
+_WHOLE = re.compile(r"-?[1-9]\d*|0", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -425,3 +429,37 @@ def write(table: Table, folder: Path) -> None:
         "notes": table.notes,
     }
     files.write_json(folder / f"{table.id}.json", description)
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A table as its files hold it: descriptions of its columns by name, and rows with numbers as numbers."""
+
+    columns: Mapping[str, Mapping[str, Any]]
+    rows: Sequence[Mapping[str, Any]]
+
+
+def read(folder: Path, table_id: str) -> Stored:
+    """The inverse of `write`; empty where there is no such table, ValueError where its files do not fit each other."""
+    path = folder / f"{table_id}.csv"
+    described = path.with_suffix(".json")
+    if not path.is_file() or not described.is_file():
+        return Stored({}, ())
+    with form.as_written(described):
+        columns = {column["name"]: column for column in files.read_json(described)["columns"]}
+    with form.as_written(path), open(path, newline="", encoding="utf-8") as stream:
+        header, *lines = csv.reader(stream)
+        if header != [*columns, *ROW_COLUMNS] or any(len(line) != len(header) for line in lines):
+            raise LookupError("rows and header differ")
+    return Stored(columns, [dict(zip(header, map(as_cell, line), strict=True)) for line in lines])
+
+
+def as_cell(text: str) -> int | float | str:
+    """A cell of a CSV: a number where the text is what writing that number gives, else the text."""
+    if _WHOLE.fullmatch(text):
+        return int(text)
+    try:
+        value = float(text)
+    except ValueError:
+        return text
+    return value if math.isfinite(value) and repr(value) == text else text

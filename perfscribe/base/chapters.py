@@ -1,0 +1,172 @@
+"""Chapters as files: an index for each course and edition, a Markdown file for each problem. Nothing is rendered here.
+
+The planner reads them to know which tables a report needs, so that this module imports neither torch nor Jinja.
+Format: docs/write-a-chapter.md.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from perfscribe.base import registry
+
+ROOT = registry.ROOT / "chapters"
+# Pages that belong to no course, and names that every page knows.
+FIRST_PAGE, APPENDIX, COMMON = "first_page.md", "appendix.md", "common.yaml"
+OWN_INDEX = "index.yaml"  # of a chapter outside chapters/
+FRONT_MATTER = re.compile(r"\A---\n(.*?\n)---\n", re.DOTALL)
+HEADING = re.compile(r"(?m)^### (.+)$")
+TABLE_ID = re.compile(r"\b[a-z]\w*\.[a-z]\w*\b")
+PROBLEM_KEYS = ("name", "tables", "words", "let", "details", "part", "code_of", "on_paper")
+INDEX_KEYS = ("chapter", "short", "title", "homework", "problems", "further", "tables", "words", "let")
+
+
+@dataclass(frozen=True)
+class Source:
+    """A Markdown file of a chapter: its path, its text, and its front matter (all values as text)."""
+
+    path: Path
+    text: str
+    front: Mapping[str, Any]
+
+    @property
+    def name(self) -> str:
+        """Its path as messages give it."""
+        return shown(self.path)
+
+    @property
+    def heading(self) -> str:
+        """The problem's heading; ValueError where the file has none."""
+        found = HEADING.search(self.text)
+        if not found:
+            raise ValueError(f"{self.name}: no heading that begins with ###")
+        return found[1]
+
+
+@dataclass(frozen=True)
+class Chapter:
+    """A course in one edition. name: its key in the config; index: the content of its YAML file."""
+
+    name: str
+    path: Path
+    index: Mapping[str, Any]
+
+    @property
+    def title(self) -> str:
+        """The title of its part of the report."""
+        return str(self.index["title"])
+
+    @property
+    def short(self) -> str:
+        """Its name in lists."""
+        return str(self.index.get("short", self.title))
+
+    @property
+    def further(self) -> Mapping[str, Any]:
+        """Pages of details that belong to no problem: title and tables (or figures) by the page's name."""
+        return self.index.get("further") or {}
+
+    @property
+    def problems(self) -> list[str]:
+        """Keys of its problems in the course's order, which are names of files too."""
+        return list(self.index["problems"])
+
+    def source(self, problem: str) -> Source:
+        """The file of a problem; ValueError with file and line where it has a mistake."""
+        return source(self.file(problem))
+
+    def headings(self) -> dict[str, str]:
+        """Headings of its problems by their keys."""
+        return {key: self.source(key).heading for key in self.problems}
+
+    def file(self, problem: str) -> Path:
+        """The Markdown file of a problem."""
+        own = self.path.parent / self.path.stem / f"{problem}.md"
+        return own if own.is_file() else self.path.parent / f"{problem}.md"
+
+    def homework(self, problem: str) -> dict[str, Any]:
+        """Levels that the homework asks for in a problem."""
+        return {**(self.index.get("homework") or {}), **(self.index["problems"][problem] or {})}
+
+    def files(self) -> list[Path]:
+        """All files that its pages are made of: the index and every Markdown file of its folder."""
+        return [self.path, *sorted(self.path.parent.rglob("*.md"))]
+
+    def tables(self) -> set[str]:
+        """Ids of tables and figures that its front matter and its further pages name."""
+        texts = [self.path.read_text(encoding="utf-8")]
+        texts += [found[1] for key in self.problems if (found := FRONT_MATTER.match(self.source(key).text))]
+        return set(TABLE_ID.findall("\n".join(texts)))
+
+
+def shown(path: Path) -> str:
+    """A path as messages give it: within the checkout, else whole."""
+    return str(path.relative_to(registry.ROOT)) if path.is_relative_to(registry.ROOT) else str(path)
+
+
+def read(name: str) -> Chapter:
+    """A chapter of chapters/ by its name, or that of a folder; ValueError with one line where there is none."""
+    if name in (known := names()):
+        return _chapter(known[name])
+    path = registry.ROOT / name / OWN_INDEX
+    if not path.is_file():
+        raise ValueError(
+            f"chapters: {name!r} is neither one of {', '.join(known)} nor a folder with a file {OWN_INDEX}"
+        )
+    return _chapter(path)
+
+
+@cache
+def names() -> dict[str, Path]:
+    """The indices in chapters/ by the name that each gives itself, in the order of a report."""
+    found = {str(load(path)["chapter"]): path for path in sorted(ROOT.glob("*/*.yaml"))}
+    order = [name for name in registry.CHAPTERS if name in found]
+    return {name: found[name] for name in [*order, *sorted(set(found) - set(order))]}
+
+
+def _chapter(path: Path) -> Chapter:
+    index = load(path)
+    for key in index.keys() - set(INDEX_KEYS):
+        raise ValueError(f"{shown(path)}: unknown key {key!r}, expected one of {', '.join(INDEX_KEYS)}")
+    for key in {"title", "problems"} - index.keys():
+        raise ValueError(f"{shown(path)}: no key {key!r}")
+    return Chapter(str(index.get("chapter", path.parent.name)), path, index)
+
+
+def load(path: Path) -> dict[str, Any]:
+    """A YAML file whose content is a mapping; ValueError with file and line where it is none."""
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except yaml.MarkedYAMLError as error:
+        raise ValueError(_yaml_mistake(path, error, first_line=1)) from None
+    if not isinstance(content, dict):
+        raise ValueError(f"{shown(path)}:1: expected `key: value` lines")
+    return content
+
+
+def source(path: Path) -> Source:
+    """A Markdown file with its front matter; ValueError with file and line where it has a mistake."""
+    if not path.is_file():
+        raise ValueError(f"{shown(path)}: no such file")
+    text = path.read_text(encoding="utf-8")
+    matter = FRONT_MATTER.match(text)
+    try:
+        # Everything is text: `off` is a name, not false.
+        front = (yaml.load(matter[1], Loader=yaml.BaseLoader) if matter else None) or {}  # noqa: S506
+    except yaml.MarkedYAMLError as error:
+        raise ValueError(_yaml_mistake(path, error, first_line=2)) from None
+    if not isinstance(front, dict):
+        raise ValueError(f"{shown(path)}:2: expected `key: value` lines")
+    return Source(path, text, front)
+
+
+def _yaml_mistake(path: Path, error: yaml.MarkedYAMLError, first_line: int) -> str:
+    line = error.problem_mark.line + first_line if error.problem_mark else first_line
+    return f"{shown(path)}:{line}: {error.problem}"

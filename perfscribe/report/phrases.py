@@ -1,0 +1,179 @@
+"""Phrases of chapters: what they say of numbers in several problems, each with its form for "within noise"."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from math import log2
+from typing import Any
+
+from perfscribe.report.quantities import MISSING, NOTHING, Quantity, number, token
+from perfscribe.report.rows import Row, Rows
+from perfscribe.show import references
+from perfscribe.show.rounding import Figure
+
+
+def listed(items: Iterable[Any]) -> str:
+    """`a, b and c`."""
+    *some, last = [str(item) for item in items] or [""]
+    return f"{', '.join(some)} and {last}" if some else last
+
+
+def plural(count: Any, noun: str, several: str = "") -> str:
+    """`1 cell`, `20 cells`."""
+    return f"{count} {noun if number(count) == 1 else several or f'{noun}s'}"
+
+
+def word(text: str) -> str:
+    """A word that is a cell's result, such as `within noise`."""
+    return token(text, text)
+
+
+def gb(size_bytes: Any) -> Quantity:
+    """Bytes as GB (10⁹ bytes)."""
+    return Quantity(number(size_bytes) / 1e9)
+
+
+def mb(size_bytes: Any) -> Quantity:
+    """Bytes as MB (10⁶ bytes)."""
+    return Quantity(number(size_bytes) / 1e6)
+
+
+@dataclass(frozen=True)
+class Extremes:
+    """Rows of the least and the greatest number. same: whether they are within noise; count: of rows with a number."""
+
+    least: Row
+    most: Row
+    same: bool
+    count: int
+
+    def __bool__(self) -> bool:
+        return self.count > 1
+
+
+def extremes(rows: Iterable[Row], column: str) -> Extremes:
+    """The least and the greatest of a column; false where fewer than two rows have a number."""
+    ordered = sorted((row for row in rows if row[column]), key=lambda row: number(row[column]))
+    if len(ordered) < 2:
+        return Extremes(Row("", {}, {}), Row("", {}, {}), False, len(ordered))
+    least, most = ordered[0], ordered[-1]
+    return Extremes(least, most, least[column].within_noise(most[column]), len(ordered))
+
+
+def greatest(rows: Iterable[Row], column: str) -> Row:
+    """The row of the greatest number, also where it is the only one; a missing row where there is none."""
+    return max((row for row in rows if row[column]), key=lambda row: number(row[column]), default=Row("", {}, {}))
+
+
+def share(part: Any, whole: Any) -> Quantity:
+    """Percent."""
+    percent: Quantity = _quantity(part) * 100 / whole
+    return percent
+
+
+def _quantity(value: Any) -> Quantity:
+    return value if isinstance(value, Quantity) else Quantity(number(value), exact=True)
+
+
+def times(ours: Quantity, theirs: Quantity, noise: str = " (within noise)") -> str:
+    """`1.6x`, and whether the two are within noise."""
+    return f"{ours / theirs}x{noise * ours.within_noise(theirs)}"
+
+
+def change(ours: Quantity, theirs: Quantity, more: str = "more", less: str = "less") -> str:
+    """`12 % longer`, `3.1 times as much` or `the same within noise`."""
+    if ours.within_noise(theirs):
+        return "the same within noise"
+    percent = 100 * (ours / theirs - 1)
+    if abs(percent) < 100:
+        return f"{abs(percent)} % {more if percent > 0 else less}"
+    return f"{ours / theirs} times as much"
+
+
+def growth(rows: Sequence[Row], column: str, by: str) -> Quantity:
+    """The factor by which a column grows each time a level doubles, on average from the first row to the last."""
+    measured = [row for row in rows if row[column]]
+    if len(measured) < 2 or measured[0][by] == measured[-1][by]:
+        return MISSING
+    first, last = measured[0], measured[-1]
+    doublings = log2(number(last[by]) / number(first[by]))
+    ratio: Quantity = last[column] / first[column]
+    return Quantity(number(ratio) ** (1 / doublings), most=ratio.digits)
+
+
+def agreement(measured: Quantity, predicted: Quantity) -> str:
+    """`the predicted 8640` or `103 % of the predicted 12.0`."""
+    percent = share(measured, predicted)
+    return (
+        f"the predicted {predicted}" if 99.5 <= percent.value < 100.5 else f"{percent} % of the predicted {predicted}"
+    )
+
+
+def out_of_memory(rows: Rows, *levels: str) -> str:
+    """A sentence: whether all cells fit in memory, or the smallest by these levels that does not."""
+    lacking, fitting = len(rows.oom), len(rows.ok)
+    if not lacking:
+        ran = " that ran" if rows.broken else ""
+        return f"All {fitting} cells{ran} fit in memory." if fitting > 1 else MISSING.full
+    smallest = rows.oom.smallest(*levels)
+    cell = " × ".join(str(smallest[name]) for name in levels)
+    if lacking == 1:
+        return f"Only {cell} runs out of memory."
+    return f"{lacking} cells run out of memory, the smallest of them {cell}."
+
+
+def crossover(ours: Rows, theirs: Rows, column: str, by: str) -> Any:
+    """The level from which on all of our numbers are less than theirs beyond noise; missing where there is none."""
+    pairs = [(row, theirs.row(**{by: row[by]})) for row in ours.sorted_by(by) if row[column]]
+    pairs = [(row, other) for row, other in pairs if other[column]]
+    less = [row[column] < other[column] and not row[column].within_noise(other[column]) for row, other in pairs]
+    first = next((place for place in range(len(pairs)) if all(less[place:])), None)
+    return MISSING if first is None else pairs[first][0][by]
+
+
+def ranking(pairs: Iterable[tuple[str, Quantity]], unit: str = "", most: int = 3, least: bool = False) -> str:
+    """`elementwise kernels 14.2 %, copies 3.56 % and reductions 2.17 %`: the greatest (or least) first."""
+    ordered = sorted((pair for pair in pairs if pair[1] and pair[1].value), key=lambda pair: pair[1].value)
+    ordered = ordered if least else ordered[::-1]
+    return listed(f"{name} {value}{unit}" for name, value in ordered[:most]) or str(MISSING)
+
+
+def published(experiment: str, source: str, metrics: Sequence[str] | str, **levels: Any) -> str:
+    """A source's figures for these levels as it prints them, with commas; `-` where one is missing."""
+    texts = []
+    for metric in [metrics] if isinstance(metrics, str) else metrics:
+        found = references.find(experiment, metric, source, **levels)
+        if not found:
+            return NOTHING
+        texts.append(found[0].text if found[0].value is not None else f"`{found[0].text}`")
+    return ", ".join(str(Figure(float(text))) for text in texts) if len(texts) > 1 else texts[0]
+
+
+def noise(ours: Quantity, theirs: Quantity, words: str = ", the same within noise") -> str:
+    """Words behind two numbers that may be the same; nothing where they differ."""
+    return words if ours.within_noise(theirs) else ""
+
+
+def beyond_noise(ours: Quantity, theirs: Quantity) -> Quantity:
+    """Their ratio; missing where they are within noise."""
+    return MISSING if ours.within_noise(theirs) else ours / theirs
+
+
+def spelt(name: Any) -> Any:
+    """A level as text has it."""
+    return {"xl": "XL", "nccl": "NCCL", "gloo": "Gloo"}.get(name, name)
+
+
+def kernel(name: Any) -> Any:
+    """A kernel's name as code, without the digest of what a trace cut and without what all such names share."""
+    if not isinstance(name, str):
+        return name
+    parts = re.match(r"(\w+?_gemm)_\w*?_([nt]{2})_n_(tilesize\d+x\d+x\d+)", name)
+    return f"`{parts[1]}…{parts[2]}…{parts[3]}`" if parts else f"`{re.sub(r'…?#.*|…', '', name)}`"
+
+
+def basename(path: Any) -> Any:
+    """`bloom-560m` of `bigscience/bloom-560m`."""
+    return path.rpartition("/")[2] if isinstance(path, str) else path

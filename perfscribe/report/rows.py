@@ -1,0 +1,304 @@
+"""Rows of a site's tables as chapters ask for them: by levels, with typed cells; a row that is missing is a row too."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import cache, cached_property
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from perfscribe.base import registry
+from perfscribe.report.quantities import MISSING, NOTHING, Quantity, from_gib, number
+from perfscribe.show import tables
+from perfscribe.show.provenance import devices_of
+from perfscribe.subjects import YOURS
+
+LEVELS = ("factor", "setting")  # kinds of columns that say what was measured, and how
+WORDS = {"oom": "OOM", "failed": "failed", "timeout": "timeout"}  # statuses that stand in a cell
+OF_GRID = ("ok", "oom", "timeout", "failed", "not_run")  # not what this machine or preset leaves out
+Cells = Mapping[str, Any]
+
+
+class Mistake(ValueError):
+    """A chapter asks for something that does not exist."""
+
+    def __init__(self, problem: str, name: str, known: Iterable[str] = ()) -> None:
+        near = difflib.get_close_matches(name, list(known), n=1)
+        super().__init__(f"{problem} {name!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
+
+
+class Site:
+    """A site's tables, read when a chapter asks for them. device: whose rows count, cuda or cpu."""
+
+    def __init__(self, name: str, folder: Path, device: str) -> None:
+        self.name, self.folder, self.device = name, folder, device
+        self.gpu = device == "cuda"
+        self._tables: dict[str, tables.Stored] = {}
+
+    def table(self, table: str) -> tables.Stored:
+        """A table; without columns and rows where the site has none of this name."""
+        if table not in self._tables:
+            self._tables[table] = tables.read(self.folder, table)
+        return self._tables[table]
+
+    def rows(self, table: str, computed: Mapping[str, Any] | None = None, subject: str = "", /, **levels: Any) -> Rows:
+        """Rows of the site's device with these levels.
+
+        computed: further columns, each a function of a row. subject: the table with the rows of the user's own code,
+        which has the same columns and comes first, since it was measured in turns with ours.
+        """
+        known = known_tables()
+        # An experiment may have been deleted with its tables: only a name that is nearly right is a mistake.
+        for name in filter(None, (table, subject)):
+            if name not in known and difflib.get_close_matches(name, known, n=1, cutoff=0.9):
+                raise Mistake("unknown table", name, known)
+        stored = self.table(table)
+        own = [row for row in self.table(subject).rows if row.get("subject") == YOURS] if subject else []
+        devices = (self.device, levels.get("device", self.device))
+        rows = [row for row in (*own, *stored.rows) if row.get("device", self.device) in devices]
+        columns = {**stored.columns, **(computed or {})} if stored.columns else {}
+        return Rows(self, table, columns, rows, has_subject=bool(own)).where(**levels)
+
+    def machine(self, row: Row) -> str:
+        """The machine that measured a row, or the machines of its rounds."""
+        return devices_of(str(row.cells.get("environment", "")), self.folder.parent / "environments")
+
+
+@cache
+def known_tables() -> frozenset[str]:
+    """Ids of all tables that experiments declare."""
+    return frozenset(table for name in registry.known() for table in registry.shown(name).tables)
+
+
+class Row:
+    """A row; `row.column` is a level, a Quantity or a text. True where it was measured."""
+
+    def __init__(self, table: str, columns: Mapping[str, Any], cells: Cells) -> None:
+        self.table, self.columns, self.cells = table, columns, cells
+        self.status = cells.get("status", "absent")
+        self.reason, self.flags = cells.get("reason", ""), cells.get("flags", tables.NOTHING)
+        self.ok = self.status == "ok"
+
+    def __bool__(self) -> bool:
+        return bool(self.ok)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return self[name]
+
+    def __getitem__(self, name: str) -> Any:
+        column = self.columns.get(name)
+        if callable(column):
+            return column(self)
+        if self.columns and column is None:
+            raise Mistake(f"table {self.table} has no column", name, self.columns)
+        cell = self.cells.get(name)
+        if column is None or cell is None:
+            return MISSING
+        if column["kind"] in LEVELS:
+            return cell
+        if isinstance(cell, int | float) and self.status in ("ok", "oom"):
+            exact = column["exact"] and float(cell).is_integer()
+            quantity = Quantity(float(cell), self._spread(name, column["spread"]), exact=exact)
+            return from_gib(quantity) if name.endswith("_gib") else quantity
+        if self.ok:
+            return cell if column["exact"] else MISSING
+        return replace(MISSING, word=WORDS.get(self.status, NOTHING), why=self.reason)
+
+    def _spread(self, name: str, declared: str) -> float | None:
+        """Half the interquartile range, half the range over rounds, or a standard deviation."""
+        deviation = f"{name.removesuffix('_mean')}_std" if name.endswith("_mean") else ""
+        for column in (deviation, f"{name}_iqr", f"{name}_spread", declared):
+            if isinstance(cell := self.cells.get(column), int | float):
+                return float(cell) if column.endswith("_std") else cell / 2
+        return None
+
+    def text(self, name: str) -> str:
+        """What its file has in a column, such as why there is no number."""
+        return str(self.cells.get(name, ""))
+
+
+class Several(list[Any]):
+    """Rows or levels in order; an index beyond the ends gives `absent`, a missing row or level."""
+
+    def __init__(self, items: Iterable[Any], absent: Any) -> None:
+        super().__init__(items)
+        self.absent = absent
+
+    def __getitem__(self, at: Any) -> Any:
+        if isinstance(at, slice):
+            return Several(list.__getitem__(self, at), self.absent)
+        return list.__getitem__(self, at) if -len(self) <= at < len(self) else self.absent
+
+
+class Rows:
+    """Rows of one table; true where there are any, measured or not."""
+
+    def __init__(
+        self,
+        site: Site,
+        table: str,
+        columns: Mapping[str, Any],
+        rows: Sequence[Cells],
+        given: Cells | None = None,
+        has_subject: bool = False,
+    ) -> None:
+        self.site, self.table, self.columns, self.has_subject = site, table, columns, has_subject
+        self._rows, self._given = rows, given or {}
+
+    def __iter__(self) -> Iterator[Row]:
+        return (Row(self.table, self.columns, row) for row in self._rows)
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def _like(self, rows: Sequence[Cells], /, **levels: Any) -> Rows:
+        return Rows(self.site, self.table, self.columns, rows, {**self._given, **levels}, self.has_subject)
+
+    def where(self, **levels: Any) -> Rows:
+        """Rows with these levels, each one level or a list; a row that is not ok has every value of a figure."""
+        for name in levels:
+            if self.columns and name not in self.columns:
+                raise Mistake(f"table {self.table} has no column", name, self.columns)
+        wanted = {
+            name: [str(one) for one in (level if isinstance(level, list | tuple) else [level])]
+            for name, level in levels.items()
+        }
+
+        def fits(row: Cells) -> bool:
+            return all(
+                str(row[name]) in texts or (row["status"] != "ok" and self.columns[name]["kind"] not in LEVELS)
+                for name, texts in wanted.items()
+            )
+
+        single = {name: tables.as_cell(texts[0]) for name, texts in wanted.items() if len(texts) == 1}
+        return self._like([row for row in self._rows if fits(row)], **single)
+
+    def row(self, **levels: Any) -> Row:
+        """The first row with these levels, a measured one before others; a missing row where there is none."""
+        rows = self.where(**levels)
+        cells = next((row for row in rows._rows if row["status"] == "ok"), rows._rows[0] if rows._rows else None)
+        return Row(self.table, self.columns, rows._given if cells is None else cells)
+
+    def at(self, row: Row, /, **levels: Any) -> Row:
+        """The row of this table that has another table's row's levels, where both have them."""
+        shared = {
+            name: row.cells[name]
+            for name, column in self.columns.items()
+            if not callable(column)
+            and column["kind"] == "factor"
+            and name in row.cells
+            and name not in levels
+            and name not in self._given
+        }
+        return self.row(**shared, **levels)
+
+    def grid(self, **homework: Sequence[Any]) -> Several:
+        """A row for each cell that the homework asks for, on a GPU, and for each further one that this site has.
+
+        homework: the levels that it asks for, by column. Numbers are sorted, names keep the homework's order.
+        """
+        own = [tuple(str(row[name]) for name in homework) for row in self._rows if row["status"] in OF_GRID]
+        lists = [[str(level) for level in levels] if self.site.gpu else [] for levels in homework.values()]
+        orders = []
+        for place, asked in enumerate(lists):
+            levels = list(dict.fromkeys([*asked, *(cell[place] for cell in own)]))
+            orders.append(sorted(levels, key=float) if all(re.fullmatch(r"[\d.]+", one) for one in levels) else levels)
+        cells = {*product(*lists), *own}
+        ordered = sorted(
+            cells, key=lambda cell: [order.index(level) for order, level in zip(orders, cell, strict=True)]
+        )
+        rows = (self.row(**dict(zip(homework, map(tables.as_cell, cell), strict=True))) for cell in ordered)
+        return Several(rows, self.absent)
+
+    def values(self, name: str, homework: Sequence[Any] = ()) -> Several:
+        """Levels of a column, the homework's (on a GPU) and this site's own, in order."""
+        return Several((row[name] for row in self.grid(**{name: homework})), MISSING)
+
+    def handed_in(self, ours: str) -> str:
+        """The implementation whose rows are handed in: the user's own where it was written, else ours."""
+        yours = f"{ours.removesuffix(' (ours)')} ({YOURS})"
+        written = any(row["status"] != "unsupported" for row in self.where(implementation=yours)._rows)
+        return yours if self.has_subject and written else ours
+
+    def label(self, ours: str) -> str:
+        """That implementation's name in a table, which says whose it is where a user's own code was measured."""
+        name = self.handed_in(ours)
+        return name if name.startswith("torch") or "(" in name or not self.has_subject else f"{name} (ours)"
+
+    def pick(self, **levels: Any) -> Row:
+        """The homework's cell; where it was not measured the largest that was, by these levels in their order."""
+        row = self.row(**levels)
+        return row if row.ok or not self.ok else self.ok.largest(*levels)
+
+    @property
+    def absent(self) -> Row:
+        """A missing row of this table."""
+        return Row(self.table, self.columns, self._given)
+
+    def _of(self, *statuses: str) -> Rows:
+        return self._like([row for row in self._rows if row["status"] in statuses])
+
+    @cached_property
+    def ok(self) -> Rows:
+        """Rows that were measured."""
+        return self._of("ok")
+
+    @cached_property
+    def oom(self) -> Rows:
+        """Rows that ran out of memory."""
+        return self._of("oom")
+
+    @property
+    def broken(self) -> Rows:
+        """Rows that failed or took too long."""
+        return self._of("failed", "timeout")
+
+    @property
+    def all(self) -> Several:
+        """All rows in the table's order."""
+        return Several(self, self.absent)
+
+    def sorted_by(self, *columns: str, reverse: bool = False) -> Several:
+        """Measured rows in ascending order of these numbers or levels; rows without such a number are left out."""
+        rows = [row for row in self.ok if all(number(row[column]) == number(row[column]) for column in columns)]
+        rows.sort(key=lambda row: [number(row[column]) for column in columns], reverse=reverse)
+        return Several(rows, self.absent)
+
+    def _order(self, *levels: str) -> Callable[[Row], list[float]]:
+        """A sort key: by the first of these levels, then the next; names in the table's order."""
+        seen = {level: list(dict.fromkeys(row[level] for row in self)) for level in levels}
+        return lambda row: [
+            row[level] if isinstance(row[level], int | float) else seen[level].index(row[level]) for level in levels
+        ]
+
+    def smallest(self, *levels: str) -> Row:
+        """The row with the smallest levels; a missing row where there are none."""
+        return min(self, key=self._order(*levels), default=self.absent)
+
+    def largest(self, *levels: str) -> Row:
+        """The row with the largest levels; a missing row where there are none."""
+        return max(self, key=self._order(*levels), default=self.absent)
+
+    def span(self, column: str) -> Any:
+        """`3`, or `3 to 50` where measured rows differ: for numbers of samples."""
+        numbers = sorted({number(row[column]) for row in self.ok if row[column]})
+        return " to ".join(dict.fromkeys(f"{one:g}" for one in (numbers[0], numbers[-1]))) if numbers else MISSING
+
+    def shared(self, column: str, default: str = "") -> Any:
+        """The level of all measured rows; several are joined by `and`."""
+        return " and ".join(dict.fromkeys(str(row[column]) for row in self.ok)) or default or MISSING
+
+    @property
+    def rounds(self) -> str:
+        """In how many rounds each row was measured, and what ± is then."""
+        counts = sorted({int(row.get("rounds", 1)) for row in self._rows if row["status"] == "ok"})
+        if counts[-1:] in ([], [1]):
+            return "one run each"
+        span = " to ".join(dict.fromkeys(str(count) for count in (counts[0], counts[-1])))
+        return f"median ± half the range of {span} rounds"

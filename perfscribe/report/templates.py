@@ -1,0 +1,296 @@
+"""Chapters' Markdown rendered over a site's tables; every mistake in a chapter is one line with its file and line.
+
+Jinja2, sandboxed, with undefined names refused. Names, columns and filters are checked in the whole file before it is
+rendered, also in branches that this site's numbers do not take.
+"""
+
+from __future__ import annotations
+
+import re
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+from jinja2 import FileSystemLoader, StrictUndefined, TemplateError, TemplateNotFound, meta, nodes
+from jinja2.ext import Extension
+from jinja2.parser import Parser
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from perfscribe.base import chapters, registry
+from perfscribe.base.chapters import Chapter, Source
+from perfscribe.report import phrases
+from perfscribe.report.quantities import END_REASON, REASON, Quantity, from_gib
+from perfscribe.report.rows import Mistake, Row, Rows, Several, Site
+
+TAG = re.compile(r"\{%.*?%\}|\{#.*?#\}", re.DOTALL)
+LET = re.compile(r"(\w+) = (.+?)(  # .*)?")
+PHRASES = (
+    *("plural", "listed", "word", "gb", "mb", "extremes", "greatest", "share", "times", "change", "growth"),
+    *("agreement", "out_of_memory", "crossover", "ranking", "published", "noise", "beyond_noise", "kernel"),
+)
+ERRORS = (Mistake, TemplateError, TypeError, AttributeError, ZeroDivisionError, ValueError)
+# What may stand behind a point, beside columns and the levels that the homework asks for.
+ATTRIBUTES = {name for kind in (Rows, Row, Quantity, phrases.Extremes) for name in dir(kind) if name[0] != "_"}
+ATTRIBUTES |= {"ok", "status", "reason", "flags", "least", "most", "same", "count", "value", "spread", "has_subject"}
+ATTRIBUTES |= {"last", "first", "index", "get", "split", "startswith", "items", "append"}  # of loops, texts, mappings
+
+
+class Reason(Extension):
+    """{% reason CONDITION %} … {% endreason %}: text that is printed where the condition holds on this machine.
+
+    A person's note under the same letter takes its place.
+    """
+
+    tags = {"reason"}  # noqa: RUF012
+
+    def parse(self, parser: Parser) -> nodes.Node:
+        """An `if` around the text, in private marks."""
+        line = next(parser.stream).lineno
+        condition = parser.parse_expression()
+        body = parser.parse_statements(("name:endreason",), drop_needle=True)
+        begin, end = (nodes.Output([nodes.TemplateData(mark)]) for mark in (REASON, END_REASON))
+        test = self.call_method("holds", [condition], lineno=line)
+        return nodes.If(test, [begin, *body, end], [], [], lineno=line)
+
+    @staticmethod
+    def holds(condition: Any) -> bool:
+        """Whether a condition holds; Mistake where it is a text or a number, which says nothing about the machine."""
+        if isinstance(condition, bool | Row | Rows | Quantity | phrases.Extremes | Several):
+            return bool(condition)
+        raise Mistake("a reason needs a condition, got", str(condition))
+
+
+class Loader(FileSystemLoader):
+    """Blanks out the front matter, so that no line moves, and keeps the line ends behind tags in lines with text."""
+
+    def get_source(self, environment: Any, template: str) -> Any:
+        """As Jinja asks for it."""
+        text, path, is_current = super().get_source(environment, template)
+        text = chapters.FRONT_MATTER.sub(lambda matter: "\n" * matter[0].count("\n"), text)
+        return TAG.sub(partial(_with_line_end, text), text), path, is_current
+
+
+def _with_line_end(text: str, tag: re.Match[str]) -> str:
+    """A tag that ends a line with text: trim_blocks would glue the next line to it."""
+    begin = text.rfind("\n", 0, tag.start()) + 1
+    end = text.find("\n", tag.end()) % (len(text) + 1)
+    ends_line = not text[tag.end() : end].strip()
+    return f"{tag[0][:-2]}+{tag[0][-2:]}" if ends_line and TAG.sub("", text[begin:end]).strip() else tag[0]
+
+
+@cache
+def environment(folder: Path | None = None) -> ImmutableSandboxedEnvironment:
+    """The environment of the files in chapters/, or of those in a chapter's folder elsewhere."""
+    jinja = ImmutableSandboxedEnvironment(
+        loader=Loader([chapters.ROOT] if folder is None else [folder, chapters.ROOT]),
+        undefined=StrictUndefined,
+        extensions=[Reason],
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    jinja.globals |= {"abs": abs} | {name: getattr(phrases, name) for name in PHRASES}
+    jinja.filters["full"] = lambda quantity: quantity.full
+    jinja.filters["whole"] = lambda quantity: quantity.whole
+    jinja.filters["gib"] = from_gib  # of a column in GiB whose name does not say so
+    jinja.filters["as_fine_as"] = Quantity.as_fine_as
+    jinja.filters["basename"] = phrases.basename
+    jinja.filters["spelt"] = phrases.spelt
+    jinja.tests["missing"] = lambda value: isinstance(value, Quantity) and not value
+    return jinja
+
+
+class Machine:
+    """The words for a machine: `one GPU` or `CPU`, `2 GPUs` or `2 processes`."""
+
+    def __init__(self, site: Site) -> None:
+        self.gpu, self.kind = site.gpu, "gpu" if site.gpu else "cpu"
+        self.device, self.one = ("GPU", "one GPU") if site.gpu else ("CPU", "CPU")
+        self.rank, self.ranks_are = ("GPU", "GPUs") if site.gpu else ("process", "processes")
+
+    def ranks(self, count: Any) -> str:
+        """`2 GPUs`, or `2 processes` on a CPU."""
+        return f"{count} {self.rank if str(count) == '1' else self.ranks_are}"
+
+
+ATTRIBUTES |= {"gpu", "kind", "device", "one", "rank", "ranks_are", "ranks"}
+
+
+class Template:
+    """A Markdown file over a site: `names` are what its text may use, `render` gives its text with tokens.
+
+    chapter: whose index has tables, words and values that all its pages share. names: further names.
+    """
+
+    def __init__(
+        self, source: Source, site: Site, chapter: Chapter | None = None, names: Mapping[str, Any] | None = None
+    ) -> None:
+        self.source, self.site = source, site
+        inside = source.path.is_relative_to(chapters.ROOT)
+        folder = chapters.ROOT if inside else source.path.parent
+        self._environment = environment(None if inside else folder)
+        self._template = str(source.path.relative_to(folder))
+        common = chapters.ROOT / chapters.COMMON
+        layers: list[tuple[str, Mapping[str, Any]]] = [(chapters.shown(common), chapters.load(common))]
+        layers += [(chapters.shown(chapter.path), chapter.index)] if chapter else []
+        layers += [(source.name, source.front)]
+        self.names: dict[str, Any] = {"machine": Machine(site), **self._helpers(), **(names or {})}
+        for _, layer in layers:
+            self.names |= (layer.get("words") or {}).get(self.names["machine"].kind, {})
+        self._lets = [line for name, layer in layers for line in _lets(name, layer)]
+        for layer_name, layer in layers:
+            for name, table in (layer.get("tables") or {}).items():
+                self.names[name] = self._rows(layer_name, table)
+        self._check()
+        for where, text, name, expression in self._lets:
+            self.names[name] = _at_line(where, text, partial(_value, expression, self.names))
+
+    def _helpers(self) -> dict[str, Any]:
+        site, machine = self.site, Machine(self.site)
+
+        def elsewhere(*rows: Row) -> str:
+            """Words behind a comparison of rows that different machines measured."""
+            return " (machines differ)" * (len({site.machine(row) for row in rows if row.ok}) > 1)
+
+        def machines(rows: Sequence[Row]) -> str:
+            """Which machine measured how many ranks; nothing where one machine measured all."""
+            counts: dict[str, dict[str, None]] = {}
+            for row in rows:
+                if row.ok:
+                    counts.setdefault(site.machine(row), {})[str(row.cells.get("world_size", 1))] = None
+            several = len(counts) > 1 or any(" and " in name for name in counts)
+            texts = [f"{machine.ranks(' and '.join(of))} on {name}" for name, of in counts.items()]
+            return f"; machines: {', '.join(texts)}" * several
+
+        return {"elsewhere": elsewhere, "machines": machines, "machine_of": site.machine}
+
+    def _rows(self, where: str, table: Any) -> Rows:
+        """The rows of a table that the front matter names."""
+        entry: dict[str, Any] = {"id": table} if isinstance(table, str) else table
+        computed = {name: partial(_column, where, text) for name, text in entry.get("columns", {}).items()}
+        levels = entry.get("where", {})
+        read = partial(self.site.rows, entry["id"], computed, entry.get("yours", ""), **levels)
+        rows: Rows = _at_line(where, entry["id"], read)
+        return rows
+
+    def render(self) -> tuple[str, dict[str, str]]:
+        """The text, with numbers as tokens, and what {% set NAME %} … {% endset %} holds."""
+        try:
+            module = self._environment.get_template(self._template).make_module(self.names)
+        except TemplateNotFound as error:
+            raise ValueError(f"{self.source.name}: no template {error.name!r}") from None
+        except ERRORS as error:
+            raise ValueError(f"{self._place(error)}: {_one_line(error)}") from None
+        return str(module), {name: str(value) for name, value in vars(module).items() if name[0] != "_"}
+
+    def _place(self, error: Exception) -> str:
+        """File and line that an error comes from: Jinja names the file in the traceback."""
+        if isinstance(error, TemplateError) and (line := getattr(error, "lineno", None)):
+            path = Path(getattr(error, "filename", None) or self.source.path)
+            return f"{chapters.shown(path)}:{line}"
+        frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename.endswith(".md")]
+        if not frames:
+            return self.source.name
+        path = Path(frames[-1].filename)
+        root = next(Path(one) for one in self._environment.loader.searchpath if path.is_relative_to(one))  # type: ignore[union-attr]
+        template = self._environment.get_template(str(path.relative_to(root)))
+        return f"{chapters.shown(path)}:{template.get_corresponding_lineno(frames[-1].lineno or 1)}"
+
+    def _check(self) -> None:
+        """ValueError with file and line where a name, column, filter or test is unknown, also in unused branches."""
+        jinja = self._environment
+        try:
+            text = jinja.loader.get_source(jinja, self._template)[0]  # type: ignore[union-attr]
+            body = jinja.parse(text, filename=str(self.source.path))
+        except TemplateError as error:
+            raise ValueError(f"{self._place(error)}: {_one_line(error)}") from None
+        parts: list[tuple[str, int, nodes.Node]] = [(self.source.name, 0, body)]
+        for where, text, _, expression in self._lets:
+            parse = partial(environment().parse, f"{{{{ {expression} }}}}")
+            parts.append((where, _line_of(where, text) - 1, _at_line(where, text, parse)))
+        lets = {name for *_, name, _ in self._lets}
+        known = {*self.names, *environment().globals, *lets, "loop", *(one.name for one in body.find_all(nodes.Macro))}
+        known |= {node.name for node in body.find_all(nodes.Name) if node.ctx in ("store", "param")}
+        known |= {name for node in body.find_all(nodes.FromImport) for name in _imported(node)}
+        columns = self._columns()
+        if columns is not None:
+            columns |= {key.key for call in body.find_all(nodes.Call) for key in call.kwargs}  # of namespaces
+        for where, line, part in parts:
+            uses: list[tuple[str, str, nodes.Node, Any]] = []
+            uses += [("unknown filter", one.name, one, environment().filters) for one in part.find_all(nodes.Filter)]
+            uses += [("unknown test", one.name, one, environment().tests) for one in part.find_all(nodes.Test)]
+            uses += [("unknown name", one.name, one, known) for one in part.find_all(nodes.Name) if one.ctx == "load"]
+            if columns is not None:
+                uses += [
+                    ("unknown column or attribute", one.attr, one, columns) for one in part.find_all(nodes.Getattr)
+                ]
+            for problem, name, node, names in uses:
+                if name not in names:
+                    raise ValueError(f"{where}:{line + node.lineno}: {Mistake(problem, name, sorted(names))}")
+
+    def _columns(self) -> set[str] | None:
+        """What may stand behind a point; None where this site lacks a table, whose columns are then unknown."""
+        rows = [value for value in self.names.values() if isinstance(value, Rows)]
+        if not all(table.columns for table in rows):
+            return None
+        return {*ATTRIBUTES, *self.names.get("homework", ()), *(column for table in rows for column in table.columns)}
+
+
+def _imported(node: nodes.FromImport) -> Iterator[str]:
+    return (name if isinstance(name, str) else name[1] for name in node.names)
+
+
+def _lets(where: str, layer: Mapping[str, Any]) -> Iterator[tuple[str, str, str, str]]:
+    """Lines of `let`: the file, the line's text, the name and its expression."""
+    for line in (layer.get("let") or "").splitlines():
+        if not line.strip() or line.lstrip().startswith("#"):
+            continue
+        if not (match := LET.fullmatch(line)):
+            raise ValueError(f"{where}:{_line_of(where, line)}: expected `name = expression`")
+        yield where, line, match[1], match[2]
+
+
+def _value(expression: str, names: Mapping[str, Any]) -> Any:
+    """An expression's value; Mistake where it uses an unknown name."""
+    used = _names(expression)
+    for name in used - set(names):
+        raise Mistake("unknown name", name, sorted(names))
+    return _compiled(expression)(**{name: names[name] for name in used})
+
+
+@cache
+def _compiled(expression: str) -> Callable[..., Any]:
+    return environment().compile_expression(expression, undefined_to_none=False)
+
+
+@cache
+def _names(expression: str) -> set[str]:
+    """Names that an expression takes from around it."""
+    return meta.find_undeclared_variables(environment().parse(f"{{{{ {expression} }}}}")) - {*environment().globals}
+
+
+def _column(where: str, expression: str, row: Row) -> Any:
+    """A column computed from others of its row."""
+    return _at_line(where, expression, lambda: _value(expression, {name: row[name] for name in _names(expression)}))
+
+
+def _at_line(where: str, text: str, call: Callable[[], Any]) -> Any:
+    """The result of a call; its mistake is given the line of the front matter that has this text."""
+    try:
+        return call()
+    except ERRORS as error:
+        message = _one_line(error)
+        placed = re.match(r"\S+\.(?:md|yaml):\d+: ", message)
+        raise ValueError(message if placed else f"{where}:{_line_of(where, text)}: {message}") from None
+
+
+def _line_of(where: str, text: str) -> int:
+    """The first line of a chapter's file that has this text."""
+    path = registry.ROOT / where
+    lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
+    return next((at for at, line in enumerate(lines, start=1) if text in line), 1)
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())
