@@ -6,8 +6,9 @@ Format: docs/write-a-chapter.md.
 
 from __future__ import annotations
 
+import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -25,7 +26,7 @@ FRONT_MATTER = re.compile(r"\A---\n(.*?\n)---\n", re.DOTALL)
 HEADING = re.compile(r"(?m)^### (.+)$")
 TABLE_ID = re.compile(r"\b[a-z]\w*\.[a-z]\w*\b")
 PROBLEM_KEYS = ("name", "tables", "words", "let", "details", "part", "code_of", "on_paper")
-INDEX_KEYS = ("chapter", "short", "title", "homework", "problems", "further", "tables", "words", "let")
+INDEX_KEYS = ("chapter", "short", "title", "homework", "problems", "further", "drawn", "tables", "words", "let")
 
 
 @dataclass(frozen=True)
@@ -44,10 +45,10 @@ class Source:
     @property
     def heading(self) -> str:
         """The problem's heading; ValueError where the file has none."""
-        found = HEADING.search(self.text)
-        if not found:
+        match = HEADING.search(self.text)
+        if not match:
             raise ValueError(f"{self.name}: no heading that begins with ###")
-        return found[1]
+        return match[1]
 
 
 @dataclass(frozen=True)
@@ -82,9 +83,14 @@ class Chapter:
         """The file of a problem; ValueError with file and line where it has a mistake."""
         return source(self.file(problem))
 
-    def headings(self) -> dict[str, str]:
-        """Headings of its problems by their keys."""
-        return {key: self.source(key).heading for key in self.problems}
+    def headings(self) -> list[str]:
+        """Headings of its problems in the course's order."""
+        return [self.source(key).heading for key in self.problems]
+
+    @property
+    def drawn(self) -> list[str]:
+        """Ids of tables that figures are drawn from and no page shows."""
+        return list(self.index.get("drawn") or [])
 
     def file(self, problem: str) -> Path:
         """The Markdown file of a problem."""
@@ -95,15 +101,41 @@ class Chapter:
         """Levels that the homework asks for in a problem."""
         return {**(self.index.get("homework") or {}), **(self.index["problems"][problem] or {})}
 
-    def files(self) -> list[Path]:
-        """All files that its pages are made of: the index and every Markdown file of its folder."""
-        return [self.path, *sorted(self.path.parent.rglob("*.md"))]
-
-    def tables(self) -> set[str]:
-        """Ids of tables and figures that its front matter and its further pages name."""
+    def tables(self) -> frozenset[str]:
+        """Ids of tables that its index and the front matter of its problems name."""
         texts = [self.path.read_text(encoding="utf-8")]
-        texts += [found[1] for key in self.problems if (found := FRONT_MATTER.match(self.source(key).text))]
-        return set(TABLE_ID.findall("\n".join(texts)))
+        texts += [matter[1] for key in self.problems if (matter := FRONT_MATTER.match(_text(self.file(key))))]
+        return frozenset(TABLE_ID.findall("\n".join(texts)))
+
+
+def digests(chosen: Collection[str], root: Path) -> dict[str, str]:
+    """16 hex digits of all files that a report with these chapters is made of, below a checkout."""
+    found = {"": [root / "chapters" / name for name in (COMMON, FIRST_PAGE, APPENDIX)]}
+    for name in chosen:
+        index = read(name).path
+        index = root / index.relative_to(registry.ROOT) if index.is_relative_to(registry.ROOT) else index
+        found[name] = [index, *sorted(index.parent.rglob("*.md"))]
+    return {name: _digest(paths) for name, paths in found.items()}
+
+
+def _digest(paths: Sequence[Path]) -> str:
+    content = b"".join(b"%s\0%s\0" % (path.name.encode(), path.read_bytes()) for path in paths)
+    return hashlib.sha256(content).hexdigest()[:16]
+
+
+def wants(chosen: Collection[str], tables: Collection[str]) -> bool:
+    """Whether a report with these chapters shows any of an experiment's tables.
+
+    Tables that no chapter names are in every report, so that an experiment of one's own is shown by itself.
+    """
+    ids = frozenset(tables)
+    named = {name: _tables(name) for name in (*names(), *chosen)}
+    return any(ids & named[name] for name in chosen) or not any(ids & tables for tables in named.values())
+
+
+@cache
+def _tables(name: str) -> frozenset[str]:
+    return read(name).tables()
 
 
 def shown(path: Path) -> str:
@@ -153,9 +185,7 @@ def load(path: Path) -> dict[str, Any]:
 
 def source(path: Path) -> Source:
     """A Markdown file with its front matter; ValueError with file and line where it has a mistake."""
-    if not path.is_file():
-        raise ValueError(f"{shown(path)}: no such file")
-    text = path.read_text(encoding="utf-8")
+    text = _text(path)
     matter = FRONT_MATTER.match(text)
     try:
         # Everything is text: `off` is a name, not false.
@@ -165,6 +195,12 @@ def source(path: Path) -> Source:
     if not isinstance(front, dict):
         raise ValueError(f"{shown(path)}:2: expected `key: value` lines")
     return Source(path, text, front)
+
+
+def _text(path: Path) -> str:
+    if not path.is_file():
+        raise ValueError(f"{shown(path)}: no such file")
+    return path.read_text(encoding="utf-8")
 
 
 def _yaml_mistake(path: Path, error: yaml.MarkedYAMLError, first_line: int) -> str:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from perfscribe.base.chapters import Chapter, Source
-from perfscribe.report.problem import Finding
-from perfscribe.report.quantities import END_REASON, NOTHING, REASON, TOKEN, in_prose, is_incomplete
+from perfscribe.report.quantities import END_REASON, NOTHING, PRIVATE, REASON, TOKEN, in_prose, is_incomplete
 from perfscribe.report.rows import Site
 from perfscribe.report.templates import Template
 from perfscribe.show.markdown_tables import line
@@ -21,24 +20,6 @@ BAR = re.compile("\\|(?![^\ue000\ue002]*\ue002)")  # between cells, not within a
 LETTER = re.compile(r"\*\*\((\w)\)\*\* ?")
 IMAGE = re.compile(r"!\[(.*)\]\(figures/(.+?)\.svg\)$")
 MARKS = re.compile("[†‡]")
-
-
-RANKS = {
-    "nsys_profile": 1,
-    "flash_benchmarking": 2,
-    "fsdp_sharding_strategies_off_loading": 3,
-    "benchmarking_mixed_precision": 4,
-    "fsdp_multi_gpu_fine_tuning_with_fsdp": 5,
-    "naive_ddp_benchmarking": 6,
-    "distributed_communication_single_node": 8,
-    "memory_profiling": 9,
-    "optimizer_state_sharding_accounting": 10,
-    "torch_compile": 11,
-    "polaris_5": 13,
-    "fsdp_weak_scaling_experiment_with_fsdp_custom_model": 15,
-    "pytorch_attention": 16,
-    "polaris_1": 17,
-}
 
 
 @dataclass(frozen=True)
@@ -151,26 +132,24 @@ class Picture:
 Block = Table | Text | Picture
 
 
-def blocks(rendered: str, source: Source) -> tuple[str, list[Block]]:
-    """The heading and the blocks of a rendered text; ValueError where a row does not fit its table's header."""
+def blocks(rendered: str, source: Source) -> list[Block]:
+    """The blocks of a rendered text; ValueError where a row does not fit its table's header."""
     found: list[Block] = []
-    heading = title = ""
+    title = ""
     rendered = re.sub(r"\|\n\s*\n(?=\|)", "|\n", rendered)  # between rows that macros made
     rendered = re.sub(f"(\n+){END_REASON}", rf"{END_REASON}\1", rendered)
     for paragraph in re.split(r"\n[ \t]*\n", rendered.strip("\n")):
         lines = [text for text in paragraph.splitlines() if text.strip()]
-        if not lines:
+        if not lines or lines[0].startswith("### "):
             continue
-        if lines[0].startswith("### "):
-            heading = in_prose(lines[0][4:])
-        elif lines[0].startswith("|"):
+        if lines[0].startswith("|"):
             found.append(_table(title, lines, source))
             title = ""
         elif lines[0].startswith("**") and not LETTER.match(lines[0]):
             title = " ".join(text.strip() for text in lines)
         else:
             found += _texts(lines)
-    return heading, found
+    return found
 
 
 def _texts(lines: list[str]) -> Iterator[Text | Picture]:
@@ -219,9 +198,11 @@ class Problem:
         self.part = str(front.get("part", chapter.name))
         self.code_of = str(front.get("code_of", ""))  # the problem that measures this one's code
         self.on_paper: Collection[str] = front.get("on_paper", ())  # letters that need no measurement
-        self.details = [*front.get("details", dict.fromkeys(_ids(self.source)))]
+        self.ids = _ids(self.source)
+        self.details = [*front.get("details", self.ids)]
         rendered, variables = Template(self.source, site, chapter, {"homework": chapter.homework(key)}).render()
-        self.heading, self.blocks = blocks(rendered, self.source)
+        self.heading = self.source.heading
+        self.blocks = blocks(rendered, self.source)
         self.tables = [block for block in self.blocks if isinstance(block, Table) and block.rows]
         self.texts = [block for block in self.blocks if isinstance(block, Text)]
         self.pictures = [block for block in self.blocks if isinstance(block, Picture)]
@@ -230,28 +211,9 @@ class Problem:
         self.check = variables.get("check", "").strip()  # of code: checked, or check failed
         self.measured = bool(self._own_status()) or any(cell.filled for table in self.tables for cell in table.cells)
 
-    # As the classes that are not yet files have it.
-    CHECK = ""
-
-    @property
-    def made(self) -> list[Table]:
-        """Its tables."""
-        return self.tables
-
-    @property
-    def findings(self) -> list[Any]:
-        """Its sentence for the first page."""
-        return [Finding(RANKS.get(self.name, 99), self.part, self.finding)]
-
-    @property
-    def figure(self) -> str:
-        """The id of its figure."""
-        return self.pictures[0].figure if self.pictures else ""
-
-    @property
-    def shown_title(self) -> str:
-        """The title of its figure."""
-        return self.pictures[0].title if self.pictures else ""
+    def rows(self) -> list[Mapping[str, Any]]:
+        """Rows of all tables behind it, as they are stored, for reasons why it has no figures."""
+        return [row for name in self.ids for row in self.site.rows(name, None, self.ids[name]).stored]
 
     @property
     def letters(self) -> list[str]:
@@ -300,6 +262,8 @@ class Problem:
                 parts.append(block.markdown() if block.title and block.figure in figures else "")
             elif block.rows:
                 parts.append(block.markdown())
+        if PRIVATE.search("".join(parts)):
+            raise ValueError(f"{self.source.name}: a private character is in the text")
         return "\n\n".join(part for part in [*parts, notes, link] if part)
 
 
@@ -312,10 +276,24 @@ def _sentences(text: str) -> str:
     return Text(text.splitlines()).markdown()
 
 
-def _ids(source: Source) -> Iterator[str]:
-    """Ids of the tables that a file's front matter names, in its order."""
-    for table in source.front.get("tables", {}).values():
-        yield table if isinstance(table, str) else table["id"]
+def _ids(source: Source) -> dict[str, str]:
+    """Ids of the tables that a file's front matter names, in its order, each with that of the user's own code."""
+    tables = [{"id": one} if isinstance(one, str) else one for one in source.front.get("tables", {}).values()]
+    return {table["id"]: table.get("yours", "") for table in tables}
+
+
+def whole_page(template: Template) -> str:
+    """A page that is no problem: lines, list items and rows of tables with a missing number are left out.
+
+    A heading is left out where nothing stands below it.
+    """
+    lines = [text for text in template.render()[0].splitlines() if not is_incomplete(text)]
+    texts = [TOKEN.sub(lambda match: match[2], one) if one.startswith("|") else in_prose(one) for one in lines]
+    text = re.sub(r"\n{3,}", "\n\n", "\n".join(texts)).strip("\n") + "\n"
+    text = re.sub(r"(?m)^## .*\n+(\|.*\n\| ---.*\n+)?(?=## |\Z)", "", text)
+    if PRIVATE.search(text):
+        raise ValueError(f"{template.source.name}: a private character is in the page")
+    return text
 
 
 def problems(chapter: Chapter, site: Site) -> list[Problem]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from math import log2
+from dataclasses import dataclass, replace
+from math import log, log2
 from typing import Any
 
 from perfscribe.report.quantities import MISSING, NOTHING, Quantity, number, token
@@ -38,6 +38,17 @@ def gb(size_bytes: Any) -> Quantity:
 def mb(size_bytes: Any) -> Quantity:
     """Bytes as MB (10⁶ bytes)."""
     return Quantity(number(size_bytes) / 1e6)
+
+
+def in_mb(gigabytes: Quantity) -> Quantity:
+    """A quantity in GB as one in MB, with its spread."""
+    spread = None if gigabytes.spread is None else gigabytes.spread * 1000
+    return replace(gigabytes, value=gigabytes.value * 1000, spread=spread)
+
+
+def memory(gigabytes: Quantity) -> str:
+    """`12.8 GB`, or `13.4 MB` where it is below 0.1 GB."""
+    return f"{gigabytes} GB" if gigabytes >= 0.1 else f"{in_mb(gigabytes)} MB"
 
 
 @dataclass(frozen=True)
@@ -133,6 +144,12 @@ def crossover(ours: Rows, theirs: Rows, column: str, by: str) -> Any:
     return MISSING if first is None else pairs[first][0][by]
 
 
+def lower(ours: Rows, theirs: Rows, column: str) -> list[Row]:
+    """Our rows whose number is less, beyond noise, than theirs at the same levels."""
+    pairs = [(row, row[column], theirs.at(row)[column]) for row in ours]
+    return [row for row, own, other in pairs if own < other and not own.within_noise(other)]
+
+
 def ranking(pairs: Iterable[tuple[str, Quantity]], unit: str = "", most: int = 3, least: bool = False) -> str:
     """`elementwise kernels 14.2 %, copies 3.56 % and reductions 2.17 %`: the greatest (or least) first."""
     ordered = sorted((pair for pair in pairs if pair[1] and pair[1].value), key=lambda pair: pair[1].value)
@@ -172,6 +189,19 @@ def kernel(name: Any) -> Any:
         return name
     parts = re.match(r"(\w+?_gemm)_\w*?_([nt]{2})_n_(tilesize\d+x\d+x\d+)", name)
     return f"`{parts[1]}…{parts[2]}…{parts[3]}`" if parts else f"`{re.sub(r'…?#.*|…', '', name)}`"
+
+
+def ln(count: Any) -> Quantity:
+    """The natural logarithm: the loss of a uniform guess among so many."""
+    return Quantity(log(number(count))) if number(count) > 0 else MISSING
+
+
+def thousands(value: Any) -> str:
+    """`131,072`, `15,700`: a large number with separators."""
+    quantity = _quantity(value)
+    rounded = quantity.value if quantity.exact else float(f"{quantity.value:.{quantity.digits}g}")
+    text = f"{rounded:,.0f}" if quantity else ""
+    return token(text, text, quantity.word, quantity.why)
 
 
 def basename(path: Any) -> Any:

@@ -11,14 +11,16 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from perfscribe.base import registry
-from perfscribe.report.quantities import MISSING, NOTHING, Quantity, from_gib, number
+from perfscribe.base import files, registry
+from perfscribe.records import form
+from perfscribe.report.quantities import MISSING, NOTHING, Quantity, from_gib, is_incomplete, number
 from perfscribe.show import tables
 from perfscribe.show.provenance import devices_of
 from perfscribe.subjects import YOURS
 
 LEVELS = ("factor", "setting")  # kinds of columns that say what was measured, and how
 WORDS = {"oom": "OOM", "failed": "failed", "timeout": "timeout"}  # statuses that stand in a cell
+OF_ROW = ("ok", "status", "reason", "flags")
 OF_GRID = ("ok", "oom", "timeout", "failed", "not_run")  # not what this machine or preset leaves out
 Cells = Mapping[str, Any]
 
@@ -68,6 +70,18 @@ class Site:
         return devices_of(str(row.cells.get("environment", "")), self.folder.parent / "environments")
 
 
+def of_name(root: Path, name: str) -> Site:
+    """A site's tables; ValueError with one line where there are no results of such a site."""
+    summary = root / "results" / name / "summary.json"
+    if not re.fullmatch(r"[A-Za-z0-9][\w.-]*", name) or not summary.is_file():
+        there = sorted(path.parent.name for path in (root / "results").glob("*/summary.json"))
+        known = f"there are {', '.join(there)}" if there else "`./run report` makes it"
+        raise ValueError(f"there is no report of site {name!r}; {known}")
+    with form.as_written(summary):
+        device = "cuda" if files.read_json(summary)["gpus"] else "cpu"
+    return Site(name, summary.parent / "tables", device)
+
+
 @cache
 def known_tables() -> frozenset[str]:
     """Ids of all tables that experiments declare."""
@@ -92,6 +106,8 @@ class Row:
         return self[name]
 
     def __getitem__(self, name: str) -> Any:
+        if name in OF_ROW:  # Jinja's selectattr looks here first
+            return getattr(self, name)
         column = self.columns.get(name)
         if callable(column):
             return column(self)
@@ -151,6 +167,11 @@ class Rows:
         self.site, self.table, self.columns, self.has_subject = site, table, columns, has_subject
         self._rows, self._given = rows, given or {}
 
+    @property
+    def stored(self) -> Sequence[Cells]:
+        """The rows as their file holds them."""
+        return self._rows
+
     def __iter__(self) -> Iterator[Row]:
         return (Row(self.table, self.columns, row) for row in self._rows)
 
@@ -176,7 +197,8 @@ class Rows:
                 for name, texts in wanted.items()
             )
 
-        single = {name: tables.as_cell(texts[0]) for name, texts in wanted.items() if len(texts) == 1}
+        known = {name: texts[0] for name, texts in wanted.items() if len(texts) == 1 and not is_incomplete(texts[0])}
+        single = {name: tables.as_cell(text) for name, text in known.items()}
         return self._like([row for row in self._rows if fits(row)], **single)
 
     def row(self, **levels: Any) -> Row:

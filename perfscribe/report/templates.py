@@ -9,11 +9,12 @@ from __future__ import annotations
 import re
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-from jinja2 import FileSystemLoader, StrictUndefined, TemplateError, TemplateNotFound, meta, nodes
+from jinja2 import FileSystemLoader, StrictUndefined, TemplateError, TemplateNotFound, nodes
 from jinja2.ext import Extension
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
@@ -28,7 +29,19 @@ TAG = re.compile(r"\{%.*?%\}|\{#.*?#\}", re.DOTALL)
 LET = re.compile(r"(\w+) = (.+?)(  # .*)?")
 PHRASES = (
     *("plural", "listed", "word", "gb", "mb", "extremes", "greatest", "share", "times", "change", "growth"),
-    *("agreement", "out_of_memory", "crossover", "ranking", "published", "noise", "beyond_noise", "kernel"),
+    *(
+        "agreement",
+        "out_of_memory",
+        "crossover",
+        "lower",
+        "ranking",
+        "published",
+        "noise",
+        "beyond_noise",
+        "kernel",
+        "ln",
+    ),
+    *("in_mb", "memory"),
 )
 ERRORS = (Mistake, TemplateError, TypeError, AttributeError, ZeroDivisionError, ValueError)
 # What may stand behind a point, beside columns and the levels that the homework asks for.
@@ -93,10 +106,13 @@ def environment(folder: Path | None = None) -> ImmutableSandboxedEnvironment:
     jinja.globals |= {"abs": abs} | {name: getattr(phrases, name) for name in PHRASES}
     jinja.filters["full"] = lambda quantity: quantity.full
     jinja.filters["whole"] = lambda quantity: quantity.whole
+    jinja.filters["plain"] = lambda quantity: replace(quantity, single=True)  # without its spread
+    jinja.filters["memory"] = phrases.memory
     jinja.filters["gib"] = from_gib  # of a column in GiB whose name does not say so
     jinja.filters["as_fine_as"] = Quantity.as_fine_as
     jinja.filters["basename"] = phrases.basename
     jinja.filters["spelt"] = phrases.spelt
+    jinja.filters["thousands"] = phrases.thousands
     jinja.tests["missing"] = lambda value: isinstance(value, Quantity) and not value
     return jinja
 
@@ -145,6 +161,11 @@ class Template:
         self._check()
         for where, text, name, expression in self._lets:
             self.names[name] = _at_line(where, text, partial(_value, expression, self.names))
+
+    @classmethod
+    def shared(cls, site: Site) -> Mapping[str, Any]:
+        """The names that every page knows, over a site."""
+        return cls(chapters.Source(chapters.ROOT / chapters.COMMON, "", {}), site).names
 
     def _helpers(self) -> dict[str, Any]:
         site, machine = self.site, Machine(self.site)
@@ -234,7 +255,16 @@ class Template:
         rows = [value for value in self.names.values() if isinstance(value, Rows)]
         if not all(table.columns for table in rows):
             return None
-        return {*ATTRIBUTES, *self.names.get("homework", ()), *(column for table in rows for column in table.columns)}
+        columns = {column for table in rows for column in table.columns}
+        return {*ATTRIBUTES, *columns, *(key for value in self.names.values() for key in _keys(value))}
+
+
+def _keys(value: Any) -> Iterator[str]:
+    """Keys of mappings, of lists of mappings too."""
+    if isinstance(value, Mapping):
+        yield from value
+    for one in value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ():
+        yield from _keys(one)
 
 
 def _imported(node: nodes.FromImport) -> Iterator[str]:
@@ -252,11 +282,11 @@ def _lets(where: str, layer: Mapping[str, Any]) -> Iterator[tuple[str, str, str,
 
 
 def _value(expression: str, names: Mapping[str, Any]) -> Any:
-    """An expression's value; Mistake where it uses an unknown name."""
+    """An expression's value, own names before the vocabulary's; Mistake where it uses an unknown name."""
     used = _names(expression)
-    for name in used - set(names):
+    for name in used - set(names) - {*environment().globals}:
         raise Mistake("unknown name", name, sorted(names))
-    return _compiled(expression)(**{name: names[name] for name in used})
+    return _compiled(expression)(**{name: names[name] for name in used & set(names)})
 
 
 @cache
@@ -267,12 +297,13 @@ def _compiled(expression: str) -> Callable[..., Any]:
 @cache
 def _names(expression: str) -> set[str]:
     """Names that an expression takes from around it."""
-    return meta.find_undeclared_variables(environment().parse(f"{{{{ {expression} }}}}")) - {*environment().globals}
+    return {node.name for node in environment().parse(f"{{{{ {expression} }}}}").find_all(nodes.Name)}
 
 
 def _column(where: str, expression: str, row: Row) -> Any:
     """A column computed from others of its row."""
-    return _at_line(where, expression, lambda: _value(expression, {name: row[name] for name in _names(expression)}))
+    columns = _names(expression) - {*environment().globals}
+    return _at_line(where, expression, lambda: _value(expression, {name: row[name] for name in columns}))
 
 
 def _at_line(where: str, text: str, call: Callable[[], Any]) -> Any:

@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from perfscribe.base import called_from, chapters, files
+from perfscribe.base import called_from, chapters
 from perfscribe.base.chapters import Chapter
 from perfscribe.base.one_line import Parser
-from perfscribe.records import form
 from perfscribe.report.page import Problem
-from perfscribe.report.rows import Site
+from perfscribe.report.rows import of_name
 
 
 def main(root: Path, arguments: Sequence[str], read_config: Callable[[], Mapping[str, Any]]) -> int:
     """Print the problem; ValueError with one line where the file has a mistake."""
     parser = Parser(prog="./run chapter", description=__doc__)
-    parser.add_argument("file", metavar="FILE", help="a problem's file, such as chapters/cs336/nsys_profile.md")
+    parser.add_argument("file", metavar="FILE", help="a problem's file, a Markdown file that an index lists")
     parser.add_argument("--site", metavar="NAME", default="", help="whose results (default: your own, else h200x4)")
     chosen = parser.parse_args(arguments)
     path = called_from.file(chosen.file).resolve()
     chapter = _chapter_of(path)
-    problem = Problem(chapter, path.stem, site(root, chosen.site or _default_site(root)))
+    problem = Problem(chapter, path.stem, of_name(root, chosen.site or _default_site(root)))
     figures = {picture.figure for picture in problem.pictures}
     print(problem.markdown(figures, has_details=False))
     for title, text in (("First page", problem.finding), ("Details", problem.remarks), ("Status", problem.status())):
@@ -37,18 +35,6 @@ def _default_site(root: Path) -> str:
     if not known:
         raise ValueError("chapter: there is no site; `./run report` makes one")
     return next((name for name in ("local", "h200x4") if name in known), known[0])
-
-
-def site(root: Path, name: str) -> Site:
-    """A site's tables; ValueError with one line where there are no results of such a site."""
-    summary = root / "results" / name / "summary.json"
-    if not re.fullmatch(r"[A-Za-z0-9][\w.-]*", name) or not summary.is_file():
-        there = sorted(path.parent.name for path in (root / "results").glob("*/summary.json"))
-        known = f"there are {', '.join(there)}" if there else "`./run report` makes it"
-        raise ValueError(f"there is no report of site {name!r}; {known}")
-    with form.as_written(summary):
-        device = "cuda" if files.read_json(summary)["gpus"] else "cpu"
-    return Site(name, summary.parent / "tables", device)
 
 
 def _chapter_of(path: Path) -> Chapter:

@@ -43,6 +43,12 @@ def problem(chapter: str, key: str, of: Site) -> Problem:
     return Problem(chapters.read(chapter), key, of)
 
 
+def lost(row: Any, status: str, reason: str, columns: Any) -> dict[str, Any]:
+    """A row without figures."""
+    figures = {name: status for name, one in columns.items() if one["kind"] in ("figure", "unshown")}
+    return {**row, **figures, "status": status, "reason": reason}
+
+
 class Mutilated(Site):
     """A committed site whose rows are lost or without figures, more or less of them, by a seed."""
 
@@ -65,6 +71,69 @@ class Mutilated(Site):
             return None
         if draw > self.lost:
             return dict(row)
-        status = self.rng.choice(STATUSES)
-        figures = {name: status for name, one in columns.items() if one["kind"] in ("figure", "unshown")}
-        return {**row, **figures, "status": status, "reason": "a | b (c)"}
+        return lost(row, self.rng.choice(STATUSES), "a | b (c)", columns)
+
+
+# Levels that no homework asks for: a row of the table with the first levels is repeated with the second ones.
+ADDED: dict[str, list[tuple[dict[str, Any], dict[str, Any]]]] = {
+    "cs336.pytorch_attention": [({"seq_len": 1024, "head_dim": 64}, {"seq_len": 2048}),
+                                ({"head_dim": 128}, {"head_dim": 96})],
+    "cs336.nsys_forward": [({"size": "small", "seq_len": 1024}, {"seq_len": 2048})],
+    "cs336.benchmarking_script": [({"size": "small", "seq_len": 1024}, {"seq_len": 1536})],
+    "cs336.memory_peaks": [({"seq_len": 512, "size": "2.7B"}, {"seq_len": 640})],
+    "cs336.flash_cells": [({"seq_len": 1024, "head_dim": 64}, {"seq_len": 1536})],
+    "cs336.all_reduce": [({"message": "100 MB", "world_size": 2}, {"message": "300 MB", "size_bytes": 314572800})],
+    "cs336.ddp_benchmark": [({"bucket_mb": 10, "world_size": 2}, {"bucket_mb": 25})],
+    "fsdp.multi_gpu": [({"world_size": 2}, {"world_size": 3})],
+    "fsdp.custom_multi_gpu": [({"world_size": 2}, {"world_size": 3})],
+}  # fmt: skip
+# Rows with these levels have no figures.
+FAILED: dict[str, list[tuple[dict[str, Any], str, str]]] = {
+    "cs336.pytorch_attention": [({"seq_len": 16384, "head_dim": 128}, "oom", "asked for 8 GiB, 2 GiB free"),
+                                ({"seq_len": 16384, "head_dim": 96}, "oom", "asked for 8 GiB, 2 GiB free"),
+                                ({"seq_len": 16384, "head_dim": 64}, "failed", "RuntimeError: CUDA error"),
+                                ({"seq_len": 16384, "head_dim": 32}, "timeout", "took longer than 60 s")],
+    "cs336.nsys_forward": [({"size": "2.7B"}, "skipped", "left out by the config")],
+    "cs336.benchmarking_script": [({"size": "xl", "seq_len": 1024}, "oom", "asked for 8 GiB, 2 GiB free")],
+    "cs336.ddp_benchmark": [({"world_size": 4}, "skipped", "2 GPUs"), ({"bucket_mb": 1000}, "oom", "asked for 8 GiB")],
+    "cs336.ddp_timeline": [({}, "failed", "RuntimeError: NCCL error")],
+    "polaris.communication_ranks": [({}, "failed", "RuntimeError: NCCL error")],
+    "fsdp.multi_gpu": [({"loop": "tuned"}, "failed", "RuntimeError: x"), ({"world_size": 4}, "oom", "asked for 8 GiB")],
+}  # fmt: skip
+# A user's own code: rows of these tables again, as theirs.
+SUBJECT = {
+    "cs336.subject_flash": ("cs336.flash_cells", {"triton": "yours"}),
+    "cs336.subject_ddp": ("cs336.ddp_benchmark", {"overlap_bucketed": "overlap_bucketed (yours)"}),
+    "cs336.subject_sharding": ("cs336.sharding_times", {"sharded (ours)": "sharded (yours)"}),
+}
+
+
+class Odd(Site):
+    """h200x4 with levels of its own, rows out of memory and failed ones, and a user's own code."""
+
+    def __init__(self) -> None:
+        super().__init__("odd", folder("h200x4"), "cuda")
+
+    def table(self, table: str) -> Stored:
+        if table in SUBJECT:
+            source, names = SUBJECT[table]
+            whole = self.table(source)
+            rows = [
+                {**row, "implementation": names[row["implementation"]], "subject": "yours"}
+                for row in whole.rows
+                if row["implementation"] in names
+            ]
+            return Stored(whole.columns, rows)
+        whole = site("h200x4").table(table)
+        rows = [dict(row) for row in whole.rows]
+        for levels, changed in ADDED.get(table, []):
+            rows += [{**row, **changed} for row in rows if levels.items() <= row.items()]
+        for levels, status, reason in FAILED.get(table, []):
+            rows = [lost(row, status, reason, whole.columns) if levels.items() <= row.items() else row for row in rows]
+        return Stored(whole.columns, rows)
+
+
+if __name__ == "__main__":
+    for name, key in keys():
+        drawn = problem(name, key, Odd())
+        print(drawn.markdown({picture.figure for picture in drawn.pictures}), end="\n\n")

@@ -1,17 +1,27 @@
 """Chapters over committed sites: tables as they were, whole sentences whatever is missing, every name checked."""
 
 import re
+import shutil
 from functools import cache
 from pathlib import Path
 
 import pytest
-from chapter_sites import SITES, Mutilated, keys, problem, site
+from chapter_sites import SITES, Mutilated, Odd, device, keys, problem, site
 
+from perfscribe.base import chapters, registry
+from perfscribe.report import templates
 from perfscribe.report.quantities import PRIVATE
+from perfscribe.report.rows import known_tables
 
 FROZEN = Path(__file__).with_name("frozen")
-# Tables that were changed on purpose, with the reason.
-INTENDED: dict[str, str] = {}
+# Changed on purpose: memory of CPU sites is in MB instead of 0.00240 GB, of these problems.
+IN_MB = ("memory_profiling", "pytorch_attention", "single_gpu_fsdp", "strategies", "single_gpu", "data_types")
+# Seconds per epoch stand beside seconds, since rows have 5 and 2 epochs; memory in MB.
+WITH_A_COLUMN = {"tensor_dimensions": "Time per epoch (s)"}
+# The moments that the handout asks for are rows, and the peaks too.
+OTHER_ROWS = ("optimizer_state_sharding_accounting",)
+RENAMED = {"exposed_ms": "cost_ms"}  # as a slower backward is part of it
+FORMER_HEADINGS = {"scripts": "What the scripts do otherwise than the text"}
 # Marks of a half sentence or of a number that leaked.
 BROKEN = re.compile(
     r"\b(nan|None|undefined)\b|\{[{%]|  +(?=\S)| [,.;:]( |$)|\( *\)|,,|\.\.(?!\.)|of of|: *$|, *$"
@@ -26,14 +36,20 @@ def frozen(name: str) -> dict[str, list[str]]:
     return {part.split("\n", 1)[0]: [line for line in part.splitlines() if line.startswith("|")] for part in parts}
 
 
-@pytest.mark.parametrize(("chapter", "key"), [*keys()])
+@pytest.mark.parametrize(("chapter", "key"), [pair for pair in keys() if pair[1] not in OTHER_ROWS])
 def test_tables_are_those_of_the_frozen_reports(chapter: str, key: str) -> None:
-    if key in INTENDED:
-        pytest.skip(INTENDED[key])
     for name in SITES:
+        if key in (*IN_MB, *WITH_A_COLUMN) and device(name) == "cpu":
+            continue
         drawn = problem(chapter, key, site(name))
         lines = [line for line in drawn.markdown({}).splitlines() if line.startswith("|")]
-        assert lines == frozen(name).get(drawn.heading, []), name
+        if key in WITH_A_COLUMN:
+            place = lines[0].split(" | ").index(WITH_A_COLUMN[key])
+            lines = [" | ".join(cell for at, cell in enumerate(line.split(" | ")) if at != place) for line in lines]
+        before = frozen(name).get(FORMER_HEADINGS.get(key, drawn.heading), [])
+        for old, new in RENAMED.items():
+            before = [line.replace(old, new) for line in before]
+        assert lines == before, name
 
 
 @pytest.mark.parametrize(("chapter", "key"), [*keys()])
@@ -45,5 +61,93 @@ def test_no_half_sentence_whatever_rows_are_missing(chapter: str, key: str) -> N
             texts = [*drawn.markdown(pictures, True).splitlines(), drawn.finding, drawn.remarks]
             assert not PRIVATE.search("\n".join(texts))
             for line in texts:
-                plain = re.sub(r"\]\([^)]*\)|`[^`]*`", "", line)
+                plain = re.sub(r"`[^`]*`", "code", re.sub(r"\]\([^)]*\)", "", line))
                 assert line.startswith("|") or not (broken := BROKEN.search(plain)), (name, seed, broken, line)
+
+
+@pytest.mark.parametrize(("chapter", "key"), [*keys()])
+def test_a_site_with_levels_of_its_own_has_them_in_its_tables(chapter: str, key: str) -> None:
+    odd, drawn = problem(chapter, key, Odd()), problem(chapter, key, site("h200x4"))
+    texts = [*odd.markdown({picture.figure for picture in odd.pictures}, True).splitlines(), odd.finding, odd.remarks]
+    for line in texts:
+        plain = re.sub(r"`[^`]*`", "code", re.sub(r"\]\([^)]*\)", "", line))
+        assert line.startswith("|") or not BROKEN.search(plain), line
+    for level in LEVELS.get(key, ()):
+        assert f"| {level} |" in odd.markdown({}) and f"| {level} |" not in drawn.markdown({})
+
+
+LEVELS = {
+    "pytorch_attention": ("2048", "16384 | 96 | OOM", "16384 | 64 | failed", "16384 | 32 | timeout"),
+    "nsys_profile": ("small | 2048",),
+    "benchmarking_script": ("1536",),
+    "memory_profiling": ("640",),
+    "flash_benchmarking": ("1536 | 64 | bf16",),
+    "distributed_communication_single_node": ("300MB",),
+    "naive_ddp_benchmarking": ("25", "overlap_bucketed (yours)"),
+    "multi_gpu": ("3",),
+    "custom_multi_gpu": ("3",),
+}
+
+
+PATTERN = "cs336/pytorch_attention.md"
+MISTAKES = [
+    ("a table", PATTERN, "id: cs336.pytorch_attention", "id: cs336.pytorch_atention", "'cs336.pytorch_attention'?"),
+    ("a column in a cell", PATTERN, "| {{ row.forward_ms }}", "| {{ row.forwrd_ms }}", "did you mean 'forward_ms'?"),
+    ("a column in where", PATTERN, "where: {dtype: fp32}", "where: {dtpe: fp32}", "did you mean 'dtype'?"),
+    ("a column in let", PATTERN, "short.forward_device_ms <", "short.forward_devise_ms <", "'forward_device_ms'?"),
+    ("a name in let", PATTERN, "mostly_softmax = part ", "mostly_softmax = parts ", "unknown name 'parts'"),
+    ("a line of let", PATTERN, "before = widest[-2]", "before: widest[-2]", "expected `name = expression`"),
+    ("syntax in let", PATTERN, "before = widest[-2]", "before = widest[-2", "expected"),
+    ("a reason's name", PATTERN, "{% reason mostly_softmax %}", "{% reason mostly_sftmax %}", "'mostly_softmax'?"),
+    ("a reason that is none", PATTERN, "{% reason mostly_softmax %}", '{% reason "yes" %}', "needs a condition"),
+    ("a filter", PATTERN, "| whole }}", "| wholly }}", "did you mean 'whole'?"),
+    ("a variable", PATTERN, "({{ part }} %)", "({{ parts }} %)", "did you mean 'part'?"),
+    ("a method", PATTERN, "attention.grid(", "attention.gird(", "did you mean 'grid'?"),
+    ("a level of the homework", PATTERN, "seq_len=homework.seq_len", "seq_len=homework.seqlen", "'seq_len'?"),
+    ("a tag", PATTERN, "{% reason launches_dominate %}", "{% reasn launches_dominate %}", "unknown tag 'reasn'"),
+    ("a brace", PATTERN, "{{ memory }} times", "{{ memory } times", "unexpected '}'"),
+    (
+        "a cell too many",
+        PATTERN,
+        "| {{ row.forward_ms }} |",
+        "| {{ row.forward_ms }} | 1 |",
+        "7 cells under 6 headings",
+    ),
+    ("YAML", PATTERN, "  held: cs336.attention_accounting", "  held: [cs336.attention_accounting", "expected"),
+    ("a private attribute", PATTERN, "({{ part }} %)", "({{ attention._rows }} %)", "unknown column or attribute"),
+    ("a level that is no number", PATTERN, "longer = largest.seq_len /", "longer = largest.dtype /", "unsupported"),
+    ("no heading", PATTERN, "### Problem (pytorch_attention)", "Problem (pytorch_attention)", "no heading"),
+    ("a key of the index", "cs336/2025.yaml", "homework:", "homwork:", "unknown key 'homwork'"),
+    ("a problem of the index", "cs336/2025.yaml", "  pytorch_attention:", "  pytorch_atention:", "no such file"),
+]
+
+
+@pytest.mark.parametrize(
+    ("file", "right", "wrong", "told"), [one[1:] for one in MISTAKES], ids=[one[0] for one in MISTAKES]
+)
+def test_a_mistake_is_one_line_with_file_and_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str, right: str, wrong: str, told: str
+) -> None:
+    known_tables()  # of the experiments that are there
+    copy = tmp_path / "chapters"
+    shutil.copytree(chapters.ROOT, copy)
+    text = (copy / file).read_text(encoding="utf-8")
+    assert right in text
+    (copy / file).write_text(text.replace(right, wrong, 1), encoding="utf-8")
+    monkeypatch.setattr(chapters, "ROOT", copy)
+    monkeypatch.setattr(registry, "ROOT", tmp_path)
+    chapters.names.cache_clear()
+    templates.environment.cache_clear()
+    key = "pytorch_atention" if wrong.endswith("atention:") else "pytorch_attention"
+    try:
+        with pytest.raises(ValueError, match=r"^[^\n]*$") as error:
+            problem("cs336", key, site("h200x4"))
+    finally:
+        monkeypatch.undo()
+        chapters.names.cache_clear()
+        templates.environment.cache_clear()
+    assert told in str(error.value)
+    line = text[: text.index(right)].count("\n") + 1
+    if "no heading" not in told and not file.endswith("yaml"):
+        place = int(re.match(rf"chapters/{file}:(\d+): ", str(error.value))[1])  # type: ignore[index]
+        assert abs(place - line) <= (3 if "cells" in told or right.startswith("  held") else 0), str(error.value)
