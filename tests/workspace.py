@@ -22,8 +22,6 @@ COPIED = (
     "perfscribe",
     "references",
     "chapters",
-    "docs/defects.csv",
-    "report/method.md",
     "slurm",
     "pbs",
     "run",

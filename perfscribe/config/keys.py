@@ -151,9 +151,9 @@ def text(meaning: str, pattern: str, default: str | None, *, optional: bool = Fa
     return _key(meaning, _or_null({"type": "string"}, optional) | {"pattern": pattern}, default, {})
 
 
-def texts(meaning: str, pattern: str, default: Sequence[str], **by: Any) -> Key:
-    """Different texts, or none."""
-    return _key(meaning, _several({"type": "string", "pattern": pattern}, True), default, by)
+def texts(meaning: str, pattern: str, default: Sequence[str], *, empty: bool = True, **by: Any) -> Key:
+    """Different texts; empty: or none."""
+    return _key(meaning, _several({"type": "string", "pattern": pattern}, empty), default, by)
 
 
 def mapping(meaning: str, names: str, pattern: str) -> Key:

@@ -1,7 +1,8 @@
 """Keys of the config beside its experiments."""
 
-from perfscribe.config.keys import Key, choice, choices, flag, mapping, number, section, text, texts, whole
+from perfscribe.config.keys import Key, choice, flag, mapping, number, section, text, texts, whole
 
+CHAPTER = r"^[A-Za-z0-9_./~-]+$"
 NAME, PATH = r"^[A-Za-z0-9][A-Za-z0-9_.@+-]*$", r"^\S(.*\S)?$"
 LINE, LINE_OR_NONE = r"^[^\x00-\x1f\x7f]*\S[^\x00-\x1f\x7f]*$", r"^[^\x00-\x1f\x7f]*$"
 SITE = "^[a-z0-9][a-z0-9_-]{0,39}$"
@@ -9,6 +10,7 @@ IN_WORDS = {
     NAME: "a name (text of letters, digits and _.@+-)",
     SITE: "a name (text of lower-case letters, digits, - and _)",
     PATH: "a path",
+    CHAPTER: "a chapter's name or folder",
     LINE: "one line of text",
     LINE_OR_NONE: "one line of text",
 }
@@ -33,8 +35,12 @@ TOP = dict(
     preset=choice(
         "tiny | cpu | gpu; auto: gpu where a CUDA device is found, else cpu", ["auto", "tiny", "cpu", "gpu"], "auto"
     ),
-    chapters=choices(
-        "chapters of the report; experiments that none of them shows are not measured", ["cs336", "polaris", "fsdp"]
+    chapters=texts(
+        "chapters of the report: cs336 | polaris | fsdp | a folder with a chapter of your own; experiments that none "
+        "of them shows are not measured",
+        CHAPTER,
+        ["cs336", "polaris", "fsdp"],
+        empty=False,
     ),
     subject=path(
         "tests/adapters.py of your checkout of CS336's assignment 2: your code is measured and handed in; null: ours"

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from perfscribe.base import files, registry
+from perfscribe.base import chapters, files, registry
 from perfscribe.base.cells import Cell
 from perfscribe.base.registry import Shown
 from perfscribe.config import resolve
@@ -185,10 +185,10 @@ def _cells_by_cost(
 
     Those of subjects are behind ours, one subject after the other: each has a process of its own.
     """
-    chapters = _chapters_of(registry.shown(experiment))
+    courses = _chapters_of(registry.shown(experiment))
     grid = _grid(config, full_config, experiment)
     grid += subjects.cells(experiment, grid, of, code)
-    cells = [demands.waiting(cell, experiment, chapters) for cell in grid]
+    cells = [demands.waiting(cell, experiment, courses) for cell in grid]
     return sorted(
         enumerate(cells),
         key=lambda pair: (bool(pair[1].skip), str(pair[1].factors.get("subject", "")), pair[1].cost),
@@ -261,9 +261,9 @@ def _chapters_of(presentation: Shown) -> list[str]:
     return list(dict.fromkeys(table.split(".")[0] for table in presentation.tables))
 
 
-def _is_shown(experiment: str, chapters: Collection[str]) -> bool:
-    """Whether any of the chapters holds a table of it."""
-    return any(table.split(".")[0] in chapters for table in registry.shown(experiment).tables)
+def _is_shown(experiment: str, wanted: Collection[str]) -> bool:
+    """Whether any of these chapters names a table of it."""
+    return chapters.wants(wanted, registry.shown(experiment).tables)
 
 
 def _show(plan: Plan, code: Sources, with_subjects: bool) -> None:
@@ -290,10 +290,8 @@ def _report_unit(plan: Plan, code: Sources) -> None:
     root = code.root
     notes = sorted((root / "report" / "notes" / plan.site).glob("*.md"))
     for note in notes:
-        if note.stem not in registry.CHAPTERS:
-            raise ValueError(
-                f"{note.relative_to(root)}: expected the name of a chapter: {', '.join(registry.CHAPTERS)}"
-            )
+        if note.stem not in (known := [*chapters.names(), *plan.chapters]):
+            raise ValueError(f"{note.relative_to(root)}: expected the name of a chapter: {', '.join(known)}")
     plan.units["report"] = {
         "unit": "report",
         "site": plan.site,
@@ -301,7 +299,7 @@ def _report_unit(plan: Plan, code: Sources) -> None:
         "chapters": list(plan.chapters),
         "experiments": sorted(plan.presentations),
         "fingerprint": code.fingerprint("perfscribe.report.report", leave_out=()),
-        "texts": digest_files([root / "report" / "method.md", root / "docs" / "defects.csv"]),
+        "texts": chapters.digests(plan.chapters, root),
         "references": digest_files(sorted((root / "references").glob("*.csv"))),
         "notes": digest_files(notes),
     }
@@ -360,10 +358,10 @@ def _jobs_at_a_time(plan: Plan, config: Mapping[str, Any]) -> None:
         plan.at_a_time, plan.beside_others = at_a_time, frozenset(found)
 
 
-def _is_wanted(experiment: str, config: Mapping[str, Any], chapters: Collection[str]) -> bool:
+def _is_wanted(experiment: str, config: Mapping[str, Any], wanted: Collection[str]) -> bool:
     """Whether it is enabled and one of the chapters shows it."""
     asked = config["experiments"][experiment]["enabled"] and (not config["only"] or experiment in config["only"])
-    return asked and _is_shown(experiment, chapters)
+    return asked and _is_shown(experiment, wanted)
 
 
 def replan_presentation(committed: Plan, code: Sources) -> Plan:

@@ -23,7 +23,12 @@ from perfscribe import __version__
 from perfscribe.base import called_from
 from perfscribe.report.handin import anchor
 
+Heading = dict[str, str]  # id, text, level
 FOLDER = Path(__file__).parent
+PROBLEM = re.compile(r"Problem \((.*)\)")
+# A problem's link to its page of details, and what takes its place: the page itself.
+DETAILS = '<p><a href="#{0}" rel="noreferrer">Details</a></p>'
+FOLDED = '<details id="{id}"><summary>Details</summary>\n{body}\n</details>'
 FIGURE = re.compile(r"(?:\.\./)?figures/([\w.-]+\.svg)")
 # A figure's title in the line below it: here it is the figure's caption.
 CAPTION = re.compile(r"(?m)^(!\[(.+)\]\([^()\n]+\)) *\n\*\2\*$")
@@ -34,31 +39,43 @@ NUMBER = re.compile(r"[-+]?\d[\d.,]*(?:e[+-]?\d+)?(?: ± [\d.,]+)?(?: ?[%×x]| [
 
 def write(folder: Path) -> str:
     """The page of report/<site>: report.md, details/*.md, appendix.md; ValueError where one is no UTF-8."""
-    pages = [*sorted((folder / "details").glob("*.md")), folder / "appendix.md"]
-    folded = []
-    for path in pages:
-        if path.is_file():
-            title, _, body = called_from.text(path).partition("\n")
-            folded.append({"id": path.stem, "title": title.lstrip("# "), "body": _html(body, folder)})
     report = called_from.text(folder / "report.md")
     title = report.partition("\n")[0].lstrip("# ")
+    contents: list[Heading] = []
+    body = _html(report, folder, contents)
+    folded = []
+    for path in [*sorted((folder / "details").glob("*.md")), folder / "appendix.md"]:
+        if path.is_file():
+            page_title, _, text = called_from.text(path).partition("\n")
+            page = {"id": path.stem, "title": page_title.lstrip("# "), "body": _html(text, folder)}
+            link = DETAILS.format(path.stem)
+            if link in body:  # below its problem
+                body = body.replace(link, FOLDED.format(**page), 1)
+            else:
+                folded.append(page)
     style = (FOLDER / "report.css").read_text(encoding="utf-8")
     engine = jinja2.Environment(
         loader=jinja2.FileSystemLoader(FOLDER), undefined=jinja2.StrictUndefined, autoescape=True, trim_blocks=True
     )
     digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
     return engine.get_template("report.html").render(
-        title=title, body=_html(report, folder), folded=folded, style=style, digest=digest, version=__version__
+        title=title, body=body, contents=contents, folded=folded, style=style, digest=digest, version=__version__
     )
 
 
-def _html(text: str, folder: Path) -> str:
-    """Markdown as HTML, figures taken in, links to other pages of the report as links within this one."""
+def _html(text: str, folder: Path, contents: list[Heading] | None = None) -> str:
+    """Markdown as HTML, figures taken in, links to other pages of the report as links within this one.
+
+    contents: gets the headings of chapters and problems.
+    """
     engine = MarkdownIt("commonmark", {"html": False}, renderer_cls=_Renderer).enable("table")
     tokens = engine.parse(CAPTION.sub(r"\1", text))
     for token, following in pairwise(tokens):
         if token.type == "heading_open":
-            token.attrSet("id", anchor("".join(child.content for child in following.children or [])))
+            words = "".join(child.content for child in following.children or [])
+            token.attrSet("id", anchor(words))
+            if contents is not None and token.tag in ("h2", "h3"):
+                contents.append({"id": anchor(words), "text": PROBLEM.sub(r"\1", words), "level": token.tag})
         elif token.type == "td_open" and NUMBER.fullmatch(following.content):
             token.attrSet("class", "n")
     made = str(engine.renderer.render(tokens, engine.options, {"folder": folder, "words_alone": 0}))

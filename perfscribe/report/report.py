@@ -11,15 +11,15 @@ from typing import Any
 
 from tabulate import tabulate
 
-from perfscribe.base import called_from, files, registry
+from perfscribe.base import called_from, chapters, files
 from perfscribe.records.records import STATUSES, Record
-from perfscribe.report import first_page, handin, summary
-from perfscribe.report.site import Site
+from perfscribe.report import handin, summary
+from perfscribe.report.page import whole_page
+from perfscribe.report.rows import Site
+from perfscribe.report.templates import Template
 from perfscribe.show import tables
 from perfscribe.show.markdown_tables import in_words, of_texts
 from perfscribe.show.provenance import commit_name, communication_variables, environment_ids, node_name, scheduler_name
-
-METHOD = Path("report") / "method.md"
 
 
 @dataclass
@@ -151,35 +151,31 @@ def missing(sources: Sources) -> list[str]:
 
 def notes(root: Path, site: str, chapter: str) -> dict[str, str]:
     """What people wrote in report/notes/<site>/<chapter>.md, by heading; ValueError where one is nearly a problem's."""
-    path = root / "report" / "notes" / site / f"{chapter}.md"
+    own = chapters.read(chapter)
+    path = root / "report" / "notes" / site / f"{own.name}.md"
     if not path.exists():
         return {}
     written = called_from.text(path, root)
-    of = {key: [one.heading for one in problems] for key, *_, problems in handin.chapters(registry.CHAPTERS)}
-    own = of.pop(chapter)
+    others = {name: chapters.read(name).headings() for name in chapters.names() if name != own.name}
+    elsewhere = {heading: f"{name}.md" for name, headings in others.items() for heading in headings}
     try:
-        return handin.by_heading(written, own, {heading: f"{key}.md" for key in of for heading in of[key]})
+        return handin.by_heading(written, own.headings(), elsewhere)
     except ValueError as error:
         raise ValueError(f"{path.relative_to(root)}: {error}") from None
 
 
-def appendix(sources: Sources) -> str:
+def appendix(sources: Sources, site: Site) -> str:
     """Environment, method, and every cell that is not ok or was disturbed."""
-    parts = [
-        f"# Appendix: {sources.site}",
-        "## Cells by status",
-        _completeness(sources),
-        "## Cells that are not ok",
-        _not_ok(sources),
-        "## Cells with remarks",
-        _flagged(sources),
-        "## Environment",
-        _environments(sources),
-        _provenance(sources),
-        _nodes(sources),
-        (sources.root / METHOD).read_text(encoding="utf-8"),
-    ]
-    return "\n\n".join(part.strip() for part in parts if part.strip()) + "\n"
+    names = {
+        "site": {"name": sources.site},
+        "cells_by_status": _completeness(sources),
+        "not_ok": _not_ok(sources),
+        "remarks": _flagged(sources),
+        "environments": _environments(sources),
+        "provenance": _provenance(sources),
+        "nodes": _nodes(sources),
+    }
+    return whole_page(Template(chapters.source(chapters.ROOT / chapters.APPENDIX), site, names=names))
 
 
 def write(sources: Sources) -> tuple[dict[str, str], dict[str, Any]]:
@@ -191,7 +187,7 @@ def write(sources: Sources) -> tuple[dict[str, str], dict[str, Any]]:
         captions |= files.read_json(folder / f"{name}.figures.json")
     people = {chapter: notes(sources.root, sources.site, chapter) for chapter in sources.plan["chapters"]}
     site = Site(sources.site, folder, "cuda" if short["gpus"] else "cpu")
-    short["emulated"] = site.emulated
-    short["headlines"] = [(one.what, one.value) for one in first_page.headlines(site)]
+    page = appendix(sources, site)
+    short["emulated"] = bool(Template.shared(site)["emulated"])
     pages = handin.write(site, short, captions, people)
-    return pages | {"appendix.md": appendix(sources)}, short
+    return pages | {"appendix.md": page}, short

@@ -14,8 +14,7 @@ from typing import Any
 from perfscribe.base import files
 from perfscribe.records import form
 from perfscribe.records.form import STATUSES
-from perfscribe.report.handin import nodes
-from perfscribe.report.site import from_to
+from perfscribe.report.first_page import nodes
 from perfscribe.show.markdown_tables import of_texts
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -53,7 +52,7 @@ def _overview(sites: Mapping[str, Mapping[str, Any]]) -> str:
     statuses = [status for status in STATUSES if any(status in found["cells"] for found in sites.values())]
     rows = []
     for name, found in sites.items():
-        days = from_to(found["first_day"], found["last_day"])
+        days = " to ".join(dict.fromkeys((found["first_day"], found["last_day"])))
         counts = [str(found["cells"].get(status, 0)) for status in statuses]
         machines = "; ".join(filter(None, [*found["machines"], nodes(found)]))
         rows.append([f"[{name}]({name}/report.md)", machines, days, *counts])

@@ -47,7 +47,17 @@ ERRORS = (Mistake, TemplateError, TypeError, AttributeError, ZeroDivisionError, 
 # What may stand behind a point, beside columns and the levels that the homework asks for.
 ATTRIBUTES = {name for kind in (Rows, Row, Quantity, phrases.Extremes) for name in dir(kind) if name[0] != "_"}
 ATTRIBUTES |= {"ok", "status", "reason", "flags", "least", "most", "same", "count", "value", "spread", "has_subject"}
-ATTRIBUTES |= {"last", "first", "index", "get", "split", "startswith", "items", "append"}  # of loops, texts, mappings
+ATTRIBUTES |= {
+    "last",
+    "first",
+    "index",
+    "get",
+    "split",
+    "startswith",
+    "endswith",
+    "items",
+    "append",
+}  # of loops, texts, mappings
 
 
 class Reason(Extension):

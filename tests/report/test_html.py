@@ -32,7 +32,9 @@ REPORT = """# Perfscribe: demo
 ![Times](figures/demo.times.svg)
 *Times*
 
-**(a)** Short. [Details](details/a.md) [code](../../perfscribe/a.py) [appendix](appendix.md)
+**(a)** Short. [code](../../perfscribe/a.py) [appendix](appendix.md)
+
+[Details](details/a.md)
 """
 
 
@@ -99,10 +101,11 @@ def test_the_hand_in_is_open_and_the_rest_folded(tmp_path: Path) -> None:
     assert top.all("title")[0].text == "Perfscribe: demo"
     folded = top.all("details")
     assert [one.attributes for one in folded] == [{"id": "a"}, {"id": "appendix"}]
-    assert [one.all("summary")[0].text for one in folded] == ["Problem (a)", "Appendix: demo"]
+    assert [one.all("summary")[0].text for one in folded] == ["Details", "Appendix: demo"]
+    assert [link.text for link in top.all("nav")[0].all("a")] == ["Problems", "a", "Further pages"]
     assert len(top.all("table")) == 2 and len(top.all("img")) == 2
     assert [cell.attributes.get("class") for cell in top.all("td")] == ["n", "n", None, "n"]
-    assert [link.attributes["href"] for link in top.all("a")] == ["#problem-a", "#a", "#appendix"]
+    assert [link.attributes["href"] for link in top.all("main")[0].all("a")] == ["#problem-a", "#appendix"]
     assert "code" in top.text  # of a link to a file beside the report the words stay
     kind, _, content = top.all("img")[0].attributes["src"].partition(",")
     assert kind == "data:image/svg+xml;base64" and base64.b64decode(content).decode() == SVG

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from workspace import CHEAP, ROOT, Workspace
 
-from perfscribe.base import files, registry
+from perfscribe.base import chapters, files, registry
 from perfscribe.records import records
-from perfscribe.report import details, handin, report
+from perfscribe.report import report
 
 FIXTURE = ROOT / "tests" / "fixtures" / "report"
 
@@ -20,7 +20,6 @@ def sources(tmp_path: Path) -> report.Sources:
     results = tmp_path / "results" / "demo"
     shutil.copytree(FIXTURE / "environments", results / "environments")
     (tmp_path / "report" / "notes" / "demo").mkdir(parents=True)
-    (tmp_path / "report" / "method.md").write_text("## Method\n")
     made = records.load_by_experiment(sorted((FIXTURE / "records").glob("*/*.jsonl")))
     for name in made:
         files.write_json(results / "tables" / f"{name}.figures.json", {})
@@ -29,7 +28,7 @@ def sources(tmp_path: Path) -> report.Sources:
 
 def environments(sources: report.Sources) -> str:
     """The appendix's text on machines, without padding."""
-    return re.sub(" +", " ", report.appendix(sources).split("\n## Environment\n")[1].split("\n## ")[0])
+    return re.sub(" +", " ", report.write(sources)[0]["appendix.md"].split("\n## Environment\n")[1].split("\n## ")[0])
 
 
 def test_a_machine_is_described_once(sources: report.Sources) -> None:
@@ -87,10 +86,13 @@ def test_every_kept_table_and_figure_is_on_a_page() -> None:
     """Of all experiments; a page names nothing that none makes."""
     shown = [registry.shown(name) for name in registry.known()]
     made = {one for presentation in shown for one in (*presentation.tables, *presentation.figures)}
-    problems = [problem for *_, of in handin.chapters(registry.CHAPTERS) for problem in of]
-    named = {one for problem in problems for one in (*problem.details, problem.figure, problem.figure_of_yours)} - {""}
-    named |= {*details.DRAWN, *(one for *_, ids in details.OTHERS for one in ids)}
-    assert made == named
+    named = set()
+    for chapter in map(chapters.read, chapters.names()):
+        sources = [chapter.source(key) for key in chapter.problems]
+        named |= {*chapter.drawn, *(one for page in chapter.further.values() for one in page["show"])}
+        named |= {one for source in sources for one in source.front.get("details", chapter.tables())}
+        named |= {one for source in sources for one in re.findall(r"\(figures/(.+?)\.svg\)", source.text)}
+    assert made <= named
 
 
 def test_notes_survive_and_pages_of_what_is_gone_go(tmp_path: Path) -> None:

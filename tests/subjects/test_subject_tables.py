@@ -6,17 +6,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from chapter_sites import problem
+from chapter_sites import site as committed
 
 from perfscribe.experiments.optimizer_state_sharding import measure as m
 from perfscribe.experiments.optimizer_state_sharding import show as sharding
 from perfscribe.experiments.subjects import show
 from perfscribe.plan import plan
 from perfscribe.records.records import Record
-from perfscribe.report import cs336_devices, first_page
-from perfscribe.report.cs336_kernels import FlashBenchmarking, FlashForward
 from perfscribe.report.handin import lacking
-from perfscribe.report.site import Site
+from perfscribe.report.page import Problem
+from perfscribe.report.rows import Site
 from perfscribe.show import tables
+from perfscribe.show.tables import Stored
 
 ROOT = Path(__file__).resolve().parents[2]
 FLASH = "flash_benchmarking"
@@ -70,6 +72,17 @@ def _failed(subject: str, seq_len: int) -> Record:
     return _record(subject, seq_len, 1.0, status="failed", reason=WRONG, samples={})
 
 
+def _put(site: Site, table: str, *rows: dict[str, Any]) -> None:
+    """Rows of a table, with the columns that it has on a committed site; what they do not say is not recorded."""
+    columns = committed("cpu2").table(table).columns
+    whole = dict.fromkeys(columns, "not recorded") | {"status": "ok", "reason": "none", "flags": "none"}
+    site._tables[table] = Stored(columns, [{**whole, **row} for row in rows])
+
+
+def _problem(site: Site, key: str) -> Problem:
+    return problem("cs336", key, site)
+
+
 def _site(folder: Path, records: list[Record]) -> Site:
     for table in show.tables({FLASH: records}):
         tables.write(table, folder)
@@ -78,80 +91,74 @@ def _site(folder: Path, records: list[Record]) -> Site:
 
 def test_correct_subjects_come_first_the_fastest_at_their_head(tmp_path: Path) -> None:
     records = [_record("slow", 64, 4.0), _record("fast", 64, 0.5), _record("odd", 64, 0.1), _failed("odd", 128)]
-    rows = _site(tmp_path, records).table("cs336.subjects")
+    rows = _site(tmp_path, records).table("cs336.subjects").rows
     assert [(row["subject"], row["correct"], row["cells"]) for row in rows] == [
         ("fast", "yes", "1 of 1"),
         ("slow", "yes", "1 of 1"),
         ("odd", "no", "1 of 2"),
     ]
-    assert rows[1]["over_ours"] == "4.0"
+    assert rows[1]["over_ours"] == 4.0
     assert rows[2]["said"] == WRONG.removeprefix("WrongResult: ")
     late = _failed("late", 64)
     late.reason = "RankError: rank 0 of 2: ArithmeticError: late: parameters differ from a single process's"
-    assert _site(tmp_path, [late]).table("cs336.subjects")[0]["correct"] == "no"
+    assert _site(tmp_path, [late]).table("cs336.subjects").rows[0]["correct"] == "no"
 
 
 def test_the_hand_in_has_the_subjects_rows_and_says_where_it_is_wrong_or_not_written(tmp_path: Path) -> None:
     site = _site(tmp_path, [_record("yours", 64, 4.0), _failed("yours", 128)])
-    ours = {"status": "ok", "reason": "none", "device": "cpu", "implementation": "tiled", "head_dim": "16"}
-    site._read["cs336.flash_cells"] = [
-        *({**ours, "dtype": "fp32", "batch": "1", "seq_len": n, "both_ms_n": "5"} for n in ("64", "128")),
-        *site.table("cs336.subject_flash"),
-    ]
-    page = FlashBenchmarking(site).markdown({})
+    ours = {"device": "cpu", "implementation": "tiled", "head_dim": 16, "dtype": "fp32", "batch": 1}
+    _put(site, "cs336.flash_cells", *({**ours, "seq_len": n, "both_ms_n": 5} for n in (64, 128)))
+    page = _problem(site, "flash_benchmarking").markdown({})
     assert "flash yours in PyTorch." in page
     assert "| 64 | 16 | fp32 | - | 4.40 | - | 4.40 | - | 4.40 |" in page
     assert "| 128 | 16 | fp32 | - | failed | - | failed | - | failed |" in page
-    problem = FlashForward(site)
-    assert problem.status() == "check failed"
-    assert "Failed: 1 of 2 cells, the first: dK off by 0.05 at causal" in problem.markdown({})
-    assert "checked too" not in problem.markdown({})  # no cell tells an error that passed
+    forward = _problem(site, "flash_forward")
+    assert forward.status() == "check failed"
+    assert "Failed: 1 of 2 cells, the first: dK off by 0.05 at causal" in forward.markdown({})
+    assert "checked too" not in forward.markdown({})  # no cell tells an error that passed
     reason = "raises NotImplementedError"
     site = _site(tmp_path, [_record("yours", 64, 1.0, status="unsupported", reason=reason, samples={})])
-    ours |= {"dtype": "fp32", "largest_relative_error": "1e-7"}
-    site._read["cs336.flash_cells"] = [ours, *site.table("cs336.subject_flash")]
-    assert "Yours raises NotImplementedError: these rows are ours." in FlashForward(site).markdown({})
+    _put(site, "cs336.flash_cells", {**ours, "seq_len": 64, "largest_relative_error": 1e-7})
+    assert "Yours raises NotImplementedError: these rows are ours." in _problem(site, "flash_forward").markdown({})
 
 
 def test_a_check_that_did_not_end_is_told(tmp_path: Path) -> None:
     late = _record("yours", 128, 1.0, status="timeout", reason="longer than 8 s", samples={})
-    problems = []
+    forwards = []
     for records in ([late], [late, _record("yours", 64, 4.0, values={"largest_relative_error": 1e-7})]):
         site = _site(tmp_path, records)
-        site._read["cs336.flash_cells"] = site.table("cs336.subject_flash")
-        problems.append(FlashForward(site))
-    assert "Longer than 8 s: " in lacking(problems[:1])
-    assert "Not checked, as they did not end: 1 of 2 cells." in problems[1].markdown({})
+        _put(site, "cs336.flash_cells")
+        forwards.append(_problem(site, "flash_forward"))
+    assert "Longer than 8 s: " in lacking(forwards[:1])
+    assert "Not checked, as they did not end: 1 of 2 cells." in forwards[1].markdown({})
     check = {"status": "timeout", "reason": "longer than 15 s", "implementation": "overlap_individual (yours)"}
-    site._read["cs336.ddp_check"] = [{**check, "device": "cpu", "size": "nano", "dtype": "fp32", "world_size": "2"}]
-    problem = cs336_devices.DdpOverlapIndividualParameters(site)
-    assert problem.status() == "check failed"
-    assert problem.answered[0].text() == "Your code fails its check: longer than 15 s."
+    check |= {"device": "cpu", "size": "nano", "dtype": "fp32", "world_size": 2, "subject": "yours"}
+    columns = committed("cpu2").table("cs336.ddp_check").columns
+    site._tables["cs336.ddp_check"] = Stored(columns, [])
+    site._tables["cs336.subject_ddp"] = Stored(columns, [dict.fromkeys(columns, "none") | check])
+    individual = _problem(site, "ddp_overlap_individual_parameters")
+    assert individual.status() == "check failed"
+    assert "Your code fails its check: longer than 15 s." in individual.markdown({})
 
 
 def test_first_page_and_answers_are_of_the_subjects_ddp(tmp_path: Path) -> None:
     site = _site(tmp_path, [_record("yours", 64, 4.0)])
-    cell = {"status": "ok", "device": "cpu", "size": "nano", "dtype": "fp32", "world_size": "2", "backend": "gloo"}
-    cell |= {"batch": "4", "seq_len": "16", "step_ms_n": "6", "turns": "6", "all_reduces": "3"}
-    times = {("naive", "none"): 40, ("overlap_bucketed", "1"): 20, ("overlap_bucketed (yours)", "1"): 30}
-    site._read["cs336.ddp_benchmark"] = [
-        {**cell, "implementation": name, "bucket_mb": bucket, "step_ms": str(ms), "exposed_ms": str(ms / 10)}
-        | {"step_ms_iqr": "1", "exposed_ms_spread": "0.1", "spent_ms": "3", "spent_ms_spread": "0.1"}
+    cell = {"device": "cpu", "size": "nano", "dtype": "fp32", "world_size": 2, "backend": "gloo", "batch": 4}
+    cell |= {"seq_len": 16, "step_ms_n": 6, "turns": 6, "all_reduces": 3}
+    cell |= {"step_ms_iqr": 1, "exposed_ms_spread": 0.1, "spent_ms": 3, "spent_ms_spread": 0.1}
+    times = {("naive", "none"): 40, ("overlap_bucketed", 1): 20}
+    ours = [
+        {**cell, "implementation": name, "bucket_mb": bucket, "step_ms": ms, "exposed_ms": ms / 10}
         for (name, bucket), ms in times.items()
     ]
-    overlap = cs336_devices.NaiveDdpBenchmarking(site).findings[0].text
-    assert overlap.endswith("exposes 4.00 ms of communication per step, buckets of 1 MB 3.00.")
-    assert [one.value for one in first_page.headlines(site)] == ["30.0 ± 0.5 ms"]
-    bucketed = cs336_devices.DdpBucketedBenchmarking(site)
-    assert (
-        bucketed.shown_title == "" and bucketed.answered[-1].text() == cs336_devices.DdpBucketedBenchmarking.EQUATIONS
-    )
-    site._read["cs336.ddp_benchmark"][-1]["exposed_ms"] = "-0.1"
-    assert (
-        cs336_devices.NaiveDdpBenchmarking(site)
-        .findings[0]
-        .text.endswith("per step, buckets of 1 MB none beyond noise.")
-    )
+    _put(site, "cs336.ddp_benchmark", *ours)
+    yours = {**ours[1], "implementation": "overlap_bucketed (yours)", "step_ms": 30, "exposed_ms": 3.0}
+    stored = site.table("cs336.ddp_benchmark")
+    site._tables["cs336.subject_ddp"] = Stored(stored.columns, [{**stored.rows[1], **yours, "subject": "yours"}])
+    naive = _problem(site, "naive_ddp_benchmarking")
+    assert "4.00 ms" in naive.finding and "3.00" in naive.finding
+    assert "| overlap_bucketed (yours) | 1 | 30.0 ± 0.5 |" in naive.markdown({})
+    assert not [picture for picture in _problem(site, "ddp_bucketed_benchmarking").pictures if picture.title]
 
 
 def test_a_subjects_sharding_is_set_beside_the_unsharded_step_of_its_launch(tmp_path: Path) -> None:
@@ -171,35 +178,12 @@ def test_a_subjects_sharding_is_set_beside_the_unsharded_step_of_its_launch(tmp_
     for table in (*sharding.tables({name: [ours]}), *show.tables({name: [theirs]})):
         tables.write(table, tmp_path)
     site = Site("local", tmp_path, "cpu")
-    text = cs336_devices.OptimizerStateShardingAccounting(site).markdown({})
-    assert "A step takes 30.0 ms sharded, 20.0 unsharded." in text
-    assert [(row["cells"], row["over_ours"]) for row in site.table("cs336.subjects")] == [("1 of 1", "1.2")]
+    text = _problem(site, "optimizer_state_sharding_accounting").markdown({})
+    assert "30.0" in text and "20.0" in text and "70.0" not in text
+    assert [(row["cells"], row["over_ours"]) for row in site.table("cs336.subjects").rows] == [("1 of 1", 1.2)]
     wrong = replace(theirs, status="failed", reason=WRONG, samples={}, series={}, values={})
     for table in show.tables({name: [wrong]}):
         tables.write(table, tmp_path)
-    text = cs336_devices.OptimizerStateShardingAccounting(Site("local", tmp_path, "cpu")).markdown({})
+    text = _problem(Site("local", tmp_path, "cpu"), "optimizer_state_sharding_accounting").markdown({})
     assert f"| sharded (yours) | before optimizer step |{' failed |' * 5}" in text
     assert "| unsharded | before optimizer step | 0.00" in text
-
-
-def test_a_subjects_traced_step_is_set_beside_the_naive_one_that_its_figure_draws(tmp_path: Path) -> None:
-    site = _site(tmp_path, [_record("yours", 64, 4.0)])
-    cell = {"status": "ok", "size": "nano", "dtype": "fp32", "world_size": "2", "backend": "gloo", "batch": "4"}
-    cell |= {"seq_len": "16", "bucket_mb": "none", "all_reduces": "3", "step_ms": "30", "exposed_ms": "3"}
-    yours = "overlap_individual (yours)"
-
-    def traced(implementation: str, sent_ms: float) -> dict[str, str]:
-        times = {"traced_both_ms": "0.5", "hidden_percent": "5", "traced_communication_ms": str(sent_ms)}
-        return {**cell, **times, "implementation": implementation}
-
-    site._read["cs336.ddp_benchmark"] = [{**cell, "implementation": name} for name in ("naive", "flat", yours)]
-    site._read["cs336.ddp_timeline"] = [traced("naive", 18.6), traced(yours, 29.7)]
-    site._read["cs336.subject_ddp_spans"] = [traced("naive", 47.7), traced(yours, 29.7)]
-    problem = cs336_devices.DdpOverlapIndividualParametersBenchmarking
-    text = problem(site).markdown({})
-    assert "0.500 of 29.7 ms of communication run during computation, in naive DDP 0.500 of 47.7." in text
-    assert "3.00 ms of communication are exposed. " in text  # naive DDP is of another launch
-    site._read["cs336.ddp_benchmark"][-1]["implementation"] = "overlap_individual"
-    assert "3.00 ms of communication are exposed, 100 % of naive" in problem(site).markdown({})
-    site._read["cs336.ddp_benchmark"][0]["exposed_ms_spread"] = "7"  # twice what is printed
-    assert "3.00 ms of communication are exposed. [" in problem(site).markdown({})

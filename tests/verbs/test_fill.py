@@ -7,20 +7,24 @@ import pytest
 from workspace import ROOT
 
 from perfscribe.base import files
-from perfscribe.report.cells import NOT_MEASURED, Cell, label
-from perfscribe.report.problem import Table
+from perfscribe.report.page import Cell, Table
 from perfscribe.verbs.fill import document, verb
 from perfscribe.verbs.fill.matching import Known, NoMatch, choose
 
 SEEDS = ROOT.parent / "shared" / "seeds"
+NOT_MEASURED = Cell("-", filled=False)
 HEAD = "| Setup | Total GPUs | Time (ms) |\n|---|---|---|\n"
+
+
+def label(text: str) -> Cell:
+    return Cell(text, able=False, filled=False)
 
 
 def known(title: str = "Times, ms", heading: str = "Baseline") -> Known:
     rows = [
-        ["One GPU", "1", Cell("12.3 ± 0.1")],
-        ["Two GPUs", "2", Cell("5.5†")],
-        ["Four GPUs", "4", NOT_MEASURED],
+        [label("One GPU"), label("1"), Cell("12.3 ± 0.1")],
+        [label("Two GPUs"), label("2"), Cell("5.5†")],
+        [label("Four GPUs"), label("4"), NOT_MEASURED],
     ]
     return Known(heading, Table(title, "Median.", ["Setup", "Total GPUs", "Time (ms)"], rows))
 

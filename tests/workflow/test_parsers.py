@@ -33,7 +33,7 @@ from perfscribe.instruments.profiling.torch_profiler import read_chrome_trace
 from perfscribe.plan import cluster, plan, subjects
 from perfscribe.records import journal, records
 from perfscribe.report import handin, html, sites, summary
-from perfscribe.report.site import Site, figure
+from perfscribe.report.rows import Site
 from perfscribe.run.shard import Shard
 from perfscribe.verbs.fill import document, verb
 
@@ -112,8 +112,8 @@ def environment(path: Path) -> None:
 
 
 def table(path: Path) -> None:
-    rows = Site("a", path.parent, "cpu").table(path.stem)
-    assert all(figure(row, column) is not None for row in rows for column in row)
+    rows = Site("a", path.parent, "cpu").rows(path.stem)
+    assert all(row[column] is not None for row in rows for column in rows.columns)
 
 
 def opened(path: Path) -> None:

@@ -167,7 +167,11 @@ EDITS: dict[str, Callable[[Path], None]] = {
     "the arrays of a data set": append("perfscribe/data/synthetic.py"),
     "the token batches": append("perfscribe/data/tokens.py"),
     "the tokenised questions": append("perfscribe/data/squad_tokenised.py"),
-    "the text on method": append("report/method.md", "A sentence."),
+    "a sentence of a chapter": append("chapters/cs336/pytorch_attention.md", "\nA sentence."),
+    "a reason's condition": in_text(
+        "chapters/cs336/pytorch_attention.md", lambda text: text.replace("part >= 50", "part >= 60")
+    ),
+    "the text on method": append("chapters/appendix.md", "A sentence."),
     "a note": write_note,
     "a published figure": in_text("references/attention.csv", lambda text: text[: text.rstrip().rindex("\n") + 1]),
     "a comment in the config": in_text("config.yaml", lambda text: f"# a comment\n{text}"),

@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 
-from perfscribe.report.cells import Cell
-from perfscribe.report.problem import Table
-from perfscribe.report.site import NOTHING
+from perfscribe.report.page import Cell, Table
+from perfscribe.report.quantities import NOTHING
 from perfscribe.verbs.fill import document
 
 # Of a document's headings, so many of which have to be the hand-in's: a page may have columns of its own.

@@ -8,11 +8,12 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from perfscribe.base import called_from, files, registry
+from perfscribe.base import called_from, chapters, files
 from perfscribe.base.one_line import Parser
-from perfscribe.records import form
 from perfscribe.report import handin
-from perfscribe.report.site import NOTHING, Site
+from perfscribe.report.page import problems
+from perfscribe.report.quantities import NOTHING
+from perfscribe.report.rows import of_name
 from perfscribe.run import session
 from perfscribe.verbs.fill import document
 from perfscribe.verbs.fill.document import Document
@@ -23,18 +24,9 @@ LOOSE = "looks like a table and is none: blank lines in it, another indentation,
 
 def known(root: Path, name: str) -> list[Known]:
     """The tables of a site's hand-in; ValueError with one line where there are no results of such a site."""
-    summary = root / "results" / name / "summary.json"
-    if not re.fullmatch(r"[A-Za-z0-9][\w.-]*", name) or not summary.is_file():
-        there = sorted(path.parent.name for path in (root / "results").glob("*/summary.json"))
-        raise ValueError(
-            f"there is no report of site {name!r}; "
-            + (f"there are {', '.join(there)}" if there else "`./run report` makes it")
-        )
-    with form.as_written(summary):
-        device = "cuda" if files.read_json(summary)["gpus"] else "cpu"
-    site = Site(name, summary.parent / "tables", device)
-    made = [problem(site) for *_, problems in handin.chapters(registry.CHAPTERS) for problem in problems]
-    return [Known(problem.heading, table) for problem in made for table in problem.made]
+    site = of_name(root, name)
+    made = [problem for chapter in chapters.names() for problem in problems(chapters.read(chapter), site)]
+    return [Known(problem.heading, table) for problem in made for table in problem.tables]
 
 
 def fill(found: Document, tables: Sequence[Known], overwrite: bool = False) -> tuple[list[str], int]:
