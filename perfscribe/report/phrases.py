@@ -88,21 +88,6 @@ def _quantity(value: Any) -> Quantity:
     return value if isinstance(value, Quantity) else Quantity(number(value), exact=True)
 
 
-def times(ours: Quantity, theirs: Quantity, noise: str = " (within noise)") -> str:
-    """`1.6x`, and whether the two are within noise."""
-    return f"{ours / theirs}x{noise * ours.within_noise(theirs)}"
-
-
-def change(ours: Quantity, theirs: Quantity, more: str = "more", less: str = "less") -> str:
-    """`12 % longer`, `3.1 times as much` or `the same within noise`."""
-    if ours.within_noise(theirs):
-        return "the same within noise"
-    percent = 100 * (ours / theirs - 1)
-    if abs(percent) < 100:
-        return f"{abs(percent)} % {more if percent > 0 else less}"
-    return f"{ours / theirs} times as much"
-
-
 def growth(rows: Sequence[Row], column: str, by: str) -> Quantity:
     """The factor by which a column grows each time a level doubles, on average from the first row to the last."""
     measured = [row for row in rows if row[column]]
@@ -112,14 +97,6 @@ def growth(rows: Sequence[Row], column: str, by: str) -> Quantity:
     doublings = log2(number(last[by]) / number(first[by]))
     ratio: Quantity = last[column] / first[column]
     return Quantity(number(ratio) ** (1 / doublings), most=ratio.digits)
-
-
-def agreement(measured: Quantity, predicted: Quantity) -> str:
-    """`the predicted 8640` or `103 % of the predicted 12.0`."""
-    percent = share(measured, predicted)
-    return (
-        f"the predicted {predicted}" if 99.5 <= percent.value < 100.5 else f"{percent} % of the predicted {predicted}"
-    )
 
 
 def out_of_memory(rows: Rows, *levels: str) -> str:

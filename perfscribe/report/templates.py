@@ -27,22 +27,10 @@ from perfscribe.report.rows import Mistake, Row, Rows, Several, Site
 
 TAG = re.compile(r"\{%.*?%\}|\{#.*?#\}", re.DOTALL)
 LET = re.compile(r"(\w+) = (.+?)(  # .*)?")
-PHRASES = (
-    *("plural", "listed", "word", "gb", "mb", "extremes", "greatest", "share", "times", "change", "growth"),
-    *(
-        "agreement",
-        "out_of_memory",
-        "crossover",
-        "lower",
-        "ranking",
-        "published",
-        "noise",
-        "beyond_noise",
-        "kernel",
-        "ln",
-    ),
-    *("in_mb", "memory"),
-)
+PHRASES = """
+plural listed word gb mb in_mb memory extremes greatest share growth out_of_memory crossover lower ranking published noise
+beyond_noise kernel ln
+""".split()
 ERRORS = (Mistake, TemplateError, TypeError, AttributeError, ZeroDivisionError, ValueError)
 # What may stand behind a point, beside columns and the levels that the homework asks for.
 ATTRIBUTES = {name for kind in (Rows, Row, Quantity, phrases.Extremes) for name in dir(kind) if name[0] != "_"}
@@ -123,7 +111,6 @@ def environment(folder: Path | None = None) -> ImmutableSandboxedEnvironment:
     jinja.filters["basename"] = phrases.basename
     jinja.filters["spelt"] = phrases.spelt
     jinja.filters["thousands"] = phrases.thousands
-    jinja.tests["missing"] = lambda value: isinstance(value, Quantity) and not value
     return jinja
 
 
@@ -194,7 +181,7 @@ class Template:
             texts = [f"{machine.ranks(' and '.join(of))} on {name}" for name, of in counts.items()]
             return f"; machines: {', '.join(texts)}" * several
 
-        return {"elsewhere": elsewhere, "machines": machines, "machine_of": site.machine}
+        return {"elsewhere": elsewhere, "machines": machines}
 
     def _rows(self, where: str, table: Any) -> Rows:
         """The rows of a table that the front matter names."""

@@ -1,0 +1,96 @@
+"""Quantities, rows and phrases of chapters: rounding, what is missing, what is within noise; tables read as written."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from chapter_sites import SITES, folder
+
+from perfscribe.report import phrases
+from perfscribe.report.quantities import MISSING, Quantity, in_prose, is_incomplete
+from perfscribe.report.rows import Mistake, Rows, Site
+from perfscribe.show import tables
+
+
+def rows(*ms: float | str, by: str = "n", **levels: Any) -> Rows:
+    """A row for each time in ms (with a spread of 1 either way), by n = 1, 2, 4, …; a text is a row's status."""
+    columns: dict[str, Any] = {name: {"kind": "factor", "exact": True, "spread": ""} for name in (by, *levels)}
+    columns |= {"time_ms": {"kind": "figure", "exact": False, "spread": "time_ms_iqr"}}
+    found = []
+    for at, time in enumerate(ms):
+        status = time if isinstance(time, str) else "ok"
+        found.append({by: 2**at, **levels, "time_ms": time, "time_ms_iqr": 2, "status": status, "reason": "why"})
+    return Rows(Site("made", Path("nowhere"), "cpu"), "cs336.made", columns, found)
+
+
+def text(shown: Any) -> str:
+    return in_prose(str(shown))
+
+
+def test_a_number_is_no_finer_than_what_it_is_computed_from_and_missing_where_that_is() -> None:
+    wide, fine = Quantity(123.456, 20), Quantity(7.654321, 0.001)
+    assert (text(fine), text(wide), text(wide / fine), text(2 * fine)) == ("7.654", "123", "16", "15.3")
+    assert not (MISSING > 1 or MISSING <= 1) and not MISSING + 1 and is_incomplete(f"{MISSING} ms")
+    assert text(Quantity(8192.4, exact=True)) == "8192" and text(Quantity(65536.2).whole) == "65536"
+
+
+def test_extremes_and_their_noise() -> None:
+    apart, alike = phrases.extremes(rows(10, 30, 20), "time_ms"), phrases.extremes(rows(10, 11), "time_ms")
+    assert apart and (apart.least.n, apart.most.n, apart.same) == (1, 2, False) and alike.same
+    assert not phrases.extremes(rows(10, "oom"), "time_ms")
+    assert phrases.greatest(rows("failed", 3), "time_ms").n == 2 and not phrases.greatest(rows(), "time_ms")
+
+
+@pytest.mark.parametrize(
+    ("statuses", "expected"),
+    [
+        ((1, 2, 3), "All 3 cells fit in memory."),
+        ((1, 2, "failed"), "All 2 cells that ran fit in memory."),
+        ((1, "oom"), "Only 2 runs out of memory."),
+        ((1, "oom", "oom"), "2 cells run out of memory, the smallest of them 2."),
+        (("skipped",), ""),
+    ],
+)
+def test_out_of_memory(statuses: tuple[Any, ...], expected: str) -> None:
+    assert text(phrases.out_of_memory(rows(*statuses), "n")) == expected
+
+
+def test_where_one_becomes_faster_than_the_other() -> None:
+    theirs = rows(10, 20, 40, 80)
+    assert phrases.crossover(rows(20, 20, 30, 40), theirs, "time_ms", by="n") == 4
+    assert phrases.crossover(rows(5, 10, 20, 40), theirs, "time_ms", by="n") == 1
+    assert not phrases.crossover(rows(10, 20, 40, 79), theirs, "time_ms", by="n")
+    assert [row.n for row in phrases.lower(rows(20, 20, 30, 40), theirs, "time_ms")] == [4, 8]
+
+
+def test_growth_share_ranking_and_noise() -> None:
+    measured = rows(10, 40, 160)
+    assert text(phrases.growth(measured.sorted_by("n"), "time_ms", by="n")) == "4.00"
+    assert not phrases.growth(measured.sorted_by("n")[:1], "time_ms", by="n")
+    first, second, third = measured
+    assert text(phrases.share(first.time_ms, third.time_ms)) == "6.25"
+    named = [("a", first.time_ms), ("b", third.time_ms), ("c", MISSING)]
+    assert text(phrases.ranking(named, " ms")) == "b 160 ms and a 10.0 ms"
+    near = Quantity(11.0, 1.0)
+    assert phrases.noise(first.time_ms, near) and not phrases.noise(first.time_ms, third.time_ms)
+    assert not phrases.beyond_noise(first.time_ms, near) and text(phrases.beyond_noise(third.time_ms, near)) == "14.5"
+
+
+def test_a_missing_row_is_a_row_and_an_unknown_column_a_mistake() -> None:
+    measured = rows(10, "oom")
+    absent = measured.row(n=64)
+    assert not absent and absent.n == 64 and not absent.time_ms
+    assert (measured.row(n=2).time_ms.word, measured.row(n=2).time_ms.why) == ("OOM", "why")
+    with pytest.raises(Mistake, match=r"no column 'tme_ms'; did you mean 'time_ms'\?"):
+        measured.row(tme_ms=1)
+
+
+@pytest.mark.parametrize("name", SITES)
+def test_a_table_is_read_as_it_was_written(name: str, tmp_path: Path) -> None:
+    """Numbers are numbers again, and writing them gives the same bytes."""
+    for path in sorted(folder(name).glob("*.csv")):
+        stored = tables.read(path.parent, path.stem)
+        columns = [tables.Column(one, "", lambda record: None) for one in stored.columns]
+        frame = tables.pd.DataFrame(stored.rows, columns=[*stored.columns, *tables.ROW_COLUMNS], dtype=object)
+        tables.write(tables.Table(path.stem, "", columns, frame), tmp_path)
+        assert (tmp_path / path.name).read_bytes() == path.read_bytes(), path.name
