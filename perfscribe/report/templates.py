@@ -11,6 +11,7 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
+from inspect import isfunction
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +28,11 @@ from perfscribe.report.rows import Mistake, Row, Rows, Several, Site
 
 TAG = re.compile(r"\{%.*?%\}|\{#.*?#\}", re.DOTALL)
 LET = re.compile(r"(\w+) = (.+?)(  # .*)?")
-PHRASES = """
-plural listed word gb mb in_mb memory extremes greatest share growth out_of_memory crossover lower ranking published noise
-beyond_noise kernel ln
-""".split()
+PHRASES = {
+    name: phrase
+    for name, phrase in vars(phrases).items()
+    if isfunction(phrase) and phrase.__module__ == phrases.__name__ and name[0] != "_"
+}
 ERRORS = (Mistake, TemplateError, TypeError, AttributeError, ZeroDivisionError, ValueError)
 # What may stand behind a point, beside columns and the levels that the homework asks for.
 ATTRIBUTES = {name for kind in (Rows, Row, Quantity, phrases.Extremes) for name in dir(kind) if name[0] != "_"}
@@ -101,16 +103,13 @@ def environment(folder: Path | None = None) -> ImmutableSandboxedEnvironment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    jinja.globals |= {"abs": abs} | {name: getattr(phrases, name) for name in PHRASES}
+    jinja.globals |= {"abs": abs, **PHRASES}
+    jinja.filters |= {name: PHRASES[name] for name in ("memory", "thousands", "basename", "spelt")}
     jinja.filters["full"] = lambda quantity: quantity.full
     jinja.filters["whole"] = lambda quantity: quantity.whole
     jinja.filters["plain"] = lambda quantity: replace(quantity, single=True)  # without its spread
-    jinja.filters["memory"] = phrases.memory
     jinja.filters["gib"] = from_gib  # of a column in GiB whose name does not say so
     jinja.filters["as_fine_as"] = Quantity.as_fine_as
-    jinja.filters["basename"] = phrases.basename
-    jinja.filters["spelt"] = phrases.spelt
-    jinja.filters["thousands"] = phrases.thousands
     return jinja
 
 

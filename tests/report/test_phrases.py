@@ -67,7 +67,7 @@ def test_growth_share_ranking_and_noise() -> None:
     measured = rows(10, 40, 160)
     assert text(phrases.growth(measured.sorted_by("n"), "time_ms", by="n")) == "4.00"
     assert not phrases.growth(measured.sorted_by("n")[:1], "time_ms", by="n")
-    first, second, third = measured
+    first, _, third = measured
     assert text(phrases.share(first.time_ms, third.time_ms)) == "6.25"
     named = [("a", first.time_ms), ("b", third.time_ms), ("c", MISSING)]
     assert text(phrases.ranking(named, " ms")) == "b 160 ms and a 10.0 ms"
