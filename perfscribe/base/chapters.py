@@ -26,6 +26,7 @@ FRONT_MATTER = re.compile(r"\A---\n(.*?\n)---\n", re.DOTALL)
 HEADING = re.compile(r"(?m)^### (.+)$")
 TABLE_ID = re.compile(r"\b[a-z]\w*\.[a-z]\w*\b")
 PROBLEM_KEYS = ("name", "tables", "words", "let", "details", "part", "code_of", "on_paper")
+TABLE_KEYS = ("id", "where", "columns", "yours")
 INDEX_KEYS = ("chapter", "short", "title", "homework", "problems", "further", "drawn", "tables", "words", "let")
 
 
@@ -81,7 +82,9 @@ class Chapter:
 
     def source(self, problem: str) -> Source:
         """The file of a problem; ValueError with file and line where it has a mistake."""
-        return source(self.file(problem))
+        found = source(self.file(problem))
+        check_keys(found.path, found.front, PROBLEM_KEYS)
+        return found
 
     def headings(self) -> list[str]:
         """Headings of its problems in the course's order."""
@@ -165,11 +168,20 @@ def names() -> dict[str, Path]:
 
 def _chapter(path: Path) -> Chapter:
     index = load(path)
-    for key in index.keys() - set(INDEX_KEYS):
-        raise ValueError(f"{shown(path)}: unknown key {key!r}, expected one of {', '.join(INDEX_KEYS)}")
+    check_keys(path, index, INDEX_KEYS)
     for key in {"title", "problems"} - index.keys():
         raise ValueError(f"{shown(path)}: no key {key!r}")
     return Chapter(str(index.get("chapter", path.parent.name)), path, index)
+
+
+def check_keys(path: Path, content: Mapping[str, Any], known: Sequence[str]) -> None:
+    """ValueError with file and line where a chapter's file has a key that nothing reads, or a table's entry has."""
+    tables = (content.get("tables") or {}).items() if isinstance(content.get("tables") or {}, dict) else ()
+    entries = [(f"tables.{name}.", table, TABLE_KEYS) for name, table in tables if isinstance(table, dict)]
+    for begin, part, keys in [("", content, known), *entries]:
+        for key in part.keys() - set(keys):
+            line = next(at for at, text in enumerate(_text(path).splitlines(), start=1) if f"{key}:" in text)
+            raise ValueError(f"{shown(path)}:{line}: unknown key {begin}{key}, expected one of {', '.join(keys)}")
 
 
 def load(path: Path) -> dict[str, Any]:
@@ -194,6 +206,9 @@ def source(path: Path) -> Source:
         raise ValueError(_yaml_mistake(path, error, first_line=2)) from None
     if not isinstance(front, dict):
         raise ValueError(f"{shown(path)}:2: expected `key: value` lines")
+    if folded := re.search(r"(?m)^let:(?! *\|)", matter[1] if matter else ""):
+        line = matter[1][: folded.start()].count("\n") + 2 if matter else 1
+        raise ValueError(f"{shown(path)}:{line}: expected `let: |`, and a line for each name below it")
     return Source(path, text, front)
 
 

@@ -2,7 +2,7 @@
 
 from perfscribe.config.keys import Key, choice, flag, mapping, number, section, text, texts, whole
 
-CHAPTER = r"^[A-Za-z0-9_./~-]+$"
+CHAPTER = r"^[A-Za-z0-9][A-Za-z0-9_/-]*$"
 NAME, PATH = r"^[A-Za-z0-9][A-Za-z0-9_.@+-]*$", r"^\S(.*\S)?$"
 LINE, LINE_OR_NONE = r"^[^\x00-\x1f\x7f]*\S[^\x00-\x1f\x7f]*$", r"^[^\x00-\x1f\x7f]*$"
 SITE = "^[a-z0-9][a-z0-9_-]{0,39}$"
@@ -10,7 +10,7 @@ IN_WORDS = {
     NAME: "a name (text of letters, digits and _.@+-)",
     SITE: "a name (text of lower-case letters, digits, - and _)",
     PATH: "a path",
-    CHAPTER: "a chapter's name or folder",
+    CHAPTER: "a chapter's name, or a folder of this checkout",
     LINE: "one line of text",
     LINE_OR_NONE: "one line of text",
 }

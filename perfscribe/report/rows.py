@@ -56,7 +56,7 @@ class Site:
         known = known_tables()
         # An experiment may have been deleted with its tables: only a name that is nearly right is a mistake.
         for name in filter(None, (table, subject)):
-            if name not in known and difflib.get_close_matches(name, known, n=1, cutoff=0.9):
+            if name not in known and ("." not in name or difflib.get_close_matches(name, known, n=1, cutoff=0.9)):
                 raise Mistake("unknown table", name, known)
         stored = self.table(table)
         own = [row for row in self.table(subject).rows if row.get("subject") == YOURS] if subject else []

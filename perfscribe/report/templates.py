@@ -24,7 +24,7 @@ from perfscribe.base import chapters, registry
 from perfscribe.base.chapters import Chapter, Source
 from perfscribe.report import phrases
 from perfscribe.report.quantities import END_REASON, REASON, Quantity, from_gib
-from perfscribe.report.rows import Mistake, Row, Rows, Several, Site
+from perfscribe.report.rows import Mistake, Row, Rows, Site
 
 TAG = re.compile(r"\{%.*?%\}|\{#.*?#\}", re.DOTALL)
 LET = re.compile(r"(\w+) = (.+?)(  # .*)?")
@@ -62,6 +62,8 @@ class Reason(Extension):
         """An `if` around the text, in private marks."""
         line = next(parser.stream).lineno
         condition = parser.parse_expression()
+        if isinstance(condition, nodes.Const):
+            parser.fail("a reason needs a condition on this machine's numbers", line)
         body = parser.parse_statements(("name:endreason",), drop_needle=True)
         begin, end = (nodes.Output([nodes.TemplateData(mark)]) for mark in (REASON, END_REASON))
         test = self.call_method("holds", [condition], lineno=line)
@@ -69,8 +71,9 @@ class Reason(Extension):
 
     @staticmethod
     def holds(condition: Any) -> bool:
-        """Whether a condition holds; Mistake where it is a text or a number, which says nothing about the machine."""
-        if isinstance(condition, bool | Row | Rows | Quantity | phrases.Extremes | Several):
+        """Whether a condition holds; Mistake where it is a text or a number, which is none."""
+        missing = isinstance(condition, Quantity) and not condition
+        if missing or isinstance(condition, bool | Row | Rows | phrases.Extremes):
             return bool(condition)
         raise Mistake("a reason needs a condition, got", str(condition))
 
@@ -151,9 +154,11 @@ class Template:
         for _, layer in layers:
             self.names |= (layer.get("words") or {}).get(self.names["machine"].kind, {})
         self._lets = [line for name, layer in layers for line in _lets(name, layer)]
+        self._unknown: set[str] = set()  # files with a table that this site lacks, whose columns are not known then
         for layer_name, layer in layers:
             for name, table in (layer.get("tables") or {}).items():
                 self.names[name] = self._rows(layer_name, table)
+                self._unknown |= set() if self.names[name].columns else {layer_name}
         self._check()
         for where, text, name, expression in self._lets:
             self.names[name] = _at_line(where, text, partial(_value, expression, self.names))
@@ -230,15 +235,13 @@ class Template:
         known = {*self.names, *environment().globals, *lets, "loop", *(one.name for one in body.find_all(nodes.Macro))}
         known |= {node.name for node in body.find_all(nodes.Name) if node.ctx in ("store", "param")}
         known |= {name for node in body.find_all(nodes.FromImport) for name in _imported(node)}
-        columns = self._columns()
-        if columns is not None:
-            columns |= {key.key for call in body.find_all(nodes.Call) for key in call.kwargs}  # of namespaces
+        columns = self._columns() | {key.key for call in body.find_all(nodes.Call) for key in call.kwargs}
         for where, line, part in parts:
             uses: list[tuple[str, str, nodes.Node, Any]] = []
             uses += [("unknown filter", one.name, one, environment().filters) for one in part.find_all(nodes.Filter)]
             uses += [("unknown test", one.name, one, environment().tests) for one in part.find_all(nodes.Test)]
             uses += [("unknown name", one.name, one, known) for one in part.find_all(nodes.Name) if one.ctx == "load"]
-            if columns is not None:
+            if where not in self._unknown:
                 uses += [
                     ("unknown column or attribute", one.attr, one, columns) for one in part.find_all(nodes.Getattr)
                 ]
@@ -246,11 +249,9 @@ class Template:
                 if name not in names:
                     raise ValueError(f"{where}:{line + node.lineno}: {Mistake(problem, name, sorted(names))}")
 
-    def _columns(self) -> set[str] | None:
-        """What may stand behind a point; None where this site lacks a table, whose columns are then unknown."""
+    def _columns(self) -> set[str]:
+        """What may stand behind a point, as far as this site has the tables."""
         rows = [value for value in self.names.values() if isinstance(value, Rows)]
-        if not all(table.columns for table in rows):
-            return None
         columns = {column for table in rows for column in table.columns}
         return {*ATTRIBUTES, *columns, *(key for value in self.names.values() for key in _keys(value))}
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from perfscribe import config as configuration
-from perfscribe.base import files
+from perfscribe.base import chapters, files
 from perfscribe.base.one_line import in_one_line
 from perfscribe.instruments import tools
 from perfscribe.plan import cluster, fingerprint, plan
@@ -137,6 +137,11 @@ def make_plan(root: Path, raw: Mapping[str, Any], executor: str | None = None) -
     code = fingerprint.Sources(root, memory.recall)
     site = site_of(raw)
     if is_committed(root, site):
+        for name in set(raw.get("chapters", ())) - {*chapters.names()}:
+            raise ValueError(
+                f"site {site} keeps the chapters that it was published with; `./run chapter {name} --site {site}` "
+                f"prints {name} with its numbers"
+            )
         made = plan.replan_presentation(plan.read_index(root / "results" / site / "plan"), code)
     else:
         settings = cluster.settings_for(configuration.resolve(raw, "cpu"), executor)  # no preset has its own

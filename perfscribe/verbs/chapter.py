@@ -1,4 +1,4 @@
-"""`./run chapter FILE [--site NAME]`: one problem of a chapter as it stands in a site's report, for its author."""
+"""`./run chapter FILE [--site NAME]`: one problem of a chapter, or all of it, as a site's report has it."""
 
 from __future__ import annotations
 
@@ -6,28 +6,37 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from perfscribe.base import called_from, chapters
+from perfscribe.base import called_from, chapters, registry
 from perfscribe.base.chapters import Chapter
 from perfscribe.base.one_line import Parser
 from perfscribe.report.page import Problem
-from perfscribe.report.rows import of_name
+from perfscribe.report.rows import Mistake, of_name
 
 
 def main(root: Path, arguments: Sequence[str], read_config: Callable[[], Mapping[str, Any]]) -> int:
-    """Print the problem; ValueError with one line where the file has a mistake."""
+    """Print a problem, or all of a chapter; ValueError with one line where a file has a mistake."""
     parser = Parser(prog="./run chapter", description=__doc__)
-    parser.add_argument("file", metavar="FILE", help="a problem's file, a Markdown file that an index lists")
+    parser.add_argument("path", metavar="FILE", help="a problem's Markdown file; or a chapter's folder, or its name")
     parser.add_argument("--site", metavar="NAME", default="", help="whose results (default: your own, else h200x4)")
     chosen = parser.parse_args(arguments)
-    path = called_from.file(chosen.file).resolve()
-    chapter = _chapter_of(path)
-    problem = Problem(chapter, path.stem, of_name(root, chosen.site or _default_site(root)))
-    figures = {picture.figure for picture in problem.pictures}
-    print(problem.markdown(figures, has_details=False))
-    for title, text in (("First page", problem.finding), ("Details", problem.remarks), ("Status", problem.status())):
-        if text:
-            print(f"\n{title}: {text}")
+    site = of_name(root, chosen.site or _default_site(root))
+    path = called_from.file(chosen.path).resolve()
+    chapter = _chapter_of(path) if path.suffix == ".md" else chapters.read(chosen.path)
+    for key in [path.stem] if path.suffix == ".md" else chapter.problems:
+        print(_shown(Problem(chapter, key, site)), end="\n\n")
     return 0
+
+
+def _shown(problem: Problem) -> str:
+    """The problem, and what it gives to other pages; ValueError where there is no such figure."""
+    figures = {figure for name in registry.known() for figure in registry.shown(name).figures}
+    for picture in problem.pictures:
+        if picture.figure not in figures:
+            raise ValueError(f"{problem.source.name}: {Mistake('no figure', picture.figure, figures)}")
+    parts = [problem.markdown(figures)]
+    for title, text in (("First page", problem.finding), ("Details", problem.remarks), ("Status", problem.status())):
+        parts += [f"{title}: {text}"] if text else []
+    return "\n\n".join(parts)
 
 
 def _default_site(root: Path) -> str:
@@ -44,4 +53,8 @@ def _chapter_of(path: Path) -> Chapter:
     for chapter in map(chapters.read, names):
         if path.stem in chapter.index["problems"] and chapter.file(path.stem) == path:
             return chapter
-    raise ValueError(f"{chapters.shown(path)}: no index lists this file")
+    if not path.is_file():
+        raise ValueError(f"{chapters.shown(path)}: no such file")
+    raise ValueError(
+        f"{chapters.shown(path)}: neither {chapters.OWN_INDEX} beside it nor an index of chapters/ lists it"
+    )

@@ -118,3 +118,50 @@ def test_notes_survive_and_pages_of_what_is_gone_go(tmp_path: Path) -> None:
     note.rename(note.with_name("cs366.md"))
     told = space.run("report")
     assert told.returncode and "report/notes/local/cs366.md: expected the name of a chapter: cs336" in told.stdout
+
+
+MINE = """\
+---
+tables:
+  cells: cs336.one
+let: |
+  last = cells.ok.largest("n")
+  many = last.n > 2
+---
+### A problem
+
+Up to {{ last.n }} it takes {{ last.time_ms }} ms{% reason many %}, because it does nothing{% endreason %}.
+
+| n | time_ms |
+| --- | --- |
+{% for row in cells.grid(n=homework.n) %}
+| {{ row.n }} | {{ row.time_ms }} |
+{% endfor %}
+"""
+
+
+def test_a_chapter_of_ones_own_is_measured_and_shown_and_its_edits_render_pages_alone(tmp_path: Path) -> None:
+    space = Workspace(tmp_path)
+    space.only("attention")
+    space.add_experiment("one", CHEAP, n=[1, 2, 3])
+    files.write_text(space.root / "mine" / "index.yaml", "title: My course\nproblems:\n  p: {n: [1, 8]}\n")
+    problem = space.root / "mine" / "p.md"
+    files.write_text(problem, MINE)
+    space.set_config("preset: tiny\nchapters: [mine]\n")
+    space.succeed("report")
+    assert not (space.root / "results" / "local" / "journal" / "attention").exists(), "no chapter here names its tables"
+    text = space.report()
+    assert "## My course" in text and "Up to 3 it takes 1.5 ms, because it does nothing." in text
+    assert "| 1 | 1.5 ± 0.2 |" in text and "[A problem](#a-problem) 3 of 3" in text
+    problem.write_text(MINE.replace("it takes", "a call takes").replace("last.n > 2", "last.n > 3"))
+    assert space.planned_jobs() == {"write_report", "write_html", "verdict"}
+    space.succeed("report")
+    assert "Up to 3 a call takes 1.5 ms." in space.report()
+    space.set_config("preset: tiny\nchapters: [mine]\nexperiments: {one: {n: [1, 2, 3, 5]}}\n")
+    space.succeed("report")
+    assert "| 5 | 1.5 ± 0.2 |" in space.report()
+    problem.write_text(MINE.replace("time_ms }} ms", "tme_ms }} ms"))
+    told = space.run("report")
+    assert (
+        told.returncode and "mine/p.md:10: unknown column or attribute 'tme_ms'; did you mean 'time_ms'?" in told.stdout
+    )
