@@ -192,10 +192,10 @@ class Rows:
         }
 
         def fits(row: Cells) -> bool:
-            return all(
-                str(row[name]) in texts or (row["status"] != "ok" and self.columns[name]["kind"] not in LEVELS)
-                for name, texts in wanted.items()
-            )
+            for name, texts in wanted.items():
+                if str(row[name]) not in texts and (row["status"] == "ok" or self.columns[name]["kind"] in LEVELS):
+                    return False
+            return True
 
         known = {name: texts[0] for name, texts in wanted.items() if len(texts) == 1 and not is_incomplete(texts[0])}
         single = {name: tables.as_cell(text) for name, text in known.items()}

@@ -15,7 +15,8 @@ from inspect import isfunction
 from pathlib import Path
 from typing import Any
 
-from jinja2 import FileSystemLoader, StrictUndefined, TemplateError, TemplateNotFound, nodes
+import jinja2
+from jinja2 import FileSystemLoader, StrictUndefined, TemplateError, TemplateNotFound, TemplateSyntaxError, nodes
 from jinja2.ext import Extension
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
@@ -79,13 +80,26 @@ class Reason(Extension):
 
 
 class Loader(FileSystemLoader):
-    """Blanks out the front matter, so that no line moves, and keeps the line ends behind tags in lines with text."""
+    """Keeps `let` of the front matter, so that no line moves, and line ends behind tags in lines with text."""
 
     def get_source(self, environment: Any, template: str) -> Any:
         """As Jinja asks for it."""
         text, path, is_current = super().get_source(environment, template)
-        text = chapters.FRONT_MATTER.sub(lambda matter: "\n" * matter[0].count("\n"), text)
+        text = chapters.FRONT_MATTER.sub(partial(_lets_alone, path), text)
         return TAG.sub(partial(_with_line_end, text), text), path, is_current
+
+
+def _lets_alone(path: str, matter: re.Match[str]) -> str:
+    """The front matter with each line of `let` as a {% set %}, and all others blank."""
+    lines, is_let = [], False
+    for number, line in enumerate(matter[0].splitlines(), start=1):
+        is_let = line.startswith("let:") or (is_let and line[:1] in ("", " "))
+        text = line.strip() if is_let and not line.startswith("let:") else ""
+        match = LET.fullmatch(text)
+        if text and text[0] != "#" and not match:
+            raise TemplateSyntaxError("expected `name = expression`", number, filename=path)
+        lines.append(f"{{% set {match[1]} = {match[2]} %}}" if match else "")
+    return "\n".join(lines) + "\n"
 
 
 def _with_line_end(text: str, tag: re.Match[str]) -> str:
@@ -105,6 +119,7 @@ def environment(folder: Path | None = None) -> ImmutableSandboxedEnvironment:
         extensions=[Reason],
         trim_blocks=True,
         lstrip_blocks=True,
+        optimized=False,  # each is rendered once
     )
     jinja.globals |= {"abs": abs, **PHRASES}
     jinja.filters |= {name: PHRASES[name] for name in ("memory", "thousands", "basename", "spelt")}
@@ -153,15 +168,15 @@ class Template:
         self.names: dict[str, Any] = {"machine": Machine(site), **self._helpers(), **(names or {})}
         for _, layer in layers:
             self.names |= (layer.get("words") or {}).get(self.names["machine"].kind, {})
-        self._lets = [line for name, layer in layers for line in _lets(name, layer)]
+        lets = [line for name, layer in layers[:-1] for line in _lets(name, layer)]  # its own are in its text
         self._unknown: set[str] = set()  # files with a table that this site lacks, whose columns are not known then
         for layer_name, layer in layers:
             for name, table in (layer.get("tables") or {}).items():
                 self.names[name] = self._rows(layer_name, table)
                 self._unknown |= set() if self.names[name].columns else {layer_name}
-        self._check()
-        for where, text, name, expression in self._lets:
+        for where, text, name, expression in lets:
             self.names[name] = _at_line(where, text, partial(_value, expression, self.names))
+        self._compiled = self._checked() if source.text else None
 
     @classmethod
     def shared(cls, site: Site) -> Mapping[str, Any]:
@@ -199,7 +214,7 @@ class Template:
     def render(self) -> tuple[str, dict[str, str]]:
         """The text, with numbers as tokens, and what {% set NAME %} … {% endset %} holds."""
         try:
-            module = self._environment.get_template(self._template).make_module(self.names)
+            module = self._compiled.make_module(self.names)  # type: ignore[union-attr]
         except TemplateNotFound as error:
             raise ValueError(f"{self.source.name}: no template {error.name!r}") from None
         except ERRORS as error:
@@ -215,39 +230,41 @@ class Template:
         if not frames:
             return self.source.name
         path = Path(frames[-1].filename)
-        root = next(Path(one) for one in self._environment.loader.searchpath if path.is_relative_to(one))  # type: ignore[union-attr]
-        template = self._environment.get_template(str(path.relative_to(root)))
+        template = self._compiled
+        if path != self.source.path:
+            roots = self._environment.loader.searchpath  # type: ignore[union-attr]
+            root = next(Path(one) for one in roots if path.is_relative_to(one))
+            template = self._environment.get_template(str(path.relative_to(root)))
+        assert template
         return f"{chapters.shown(path)}:{template.get_corresponding_lineno(frames[-1].lineno or 1)}"
 
-    def _check(self) -> None:
-        """ValueError with file and line where a name, column, filter or test is unknown, also in unused branches."""
-        jinja = self._environment
+    def _checked(self) -> jinja2.Template:
+        """The compiled text; ValueError where a name, column, filter or test is unknown, also in unused branches."""
+        jinja, path = self._environment, str(self.source.path)
         try:
             text = jinja.loader.get_source(jinja, self._template)[0]  # type: ignore[union-attr]
-            body = jinja.parse(text, filename=str(self.source.path))
+            body = jinja.parse(text, filename=path)
         except TemplateError as error:
             raise ValueError(f"{self._place(error)}: {_one_line(error)}") from None
-        parts: list[tuple[str, int, nodes.Node]] = [(self.source.name, 0, body)]
-        for where, text, _, expression in self._lets:
-            parse = partial(environment().parse, f"{{{{ {expression} }}}}")
-            parts.append((where, _line_of(where, text) - 1, _at_line(where, text, parse)))
-        lets = {name for *_, name, _ in self._lets}
-        known = {*self.names, *environment().globals, *lets, "loop", *(one.name for one in body.find_all(nodes.Macro))}
-        known |= {node.name for node in body.find_all(nodes.Name) if node.ctx in ("store", "param")}
-        known |= {name for node in body.find_all(nodes.FromImport) for name in _imported(node)}
-        columns = self._columns() | {key.key for call in body.find_all(nodes.Call) for key in call.kwargs}
-        for where, line, part in parts:
-            uses: list[tuple[str, str, nodes.Node, Any]] = []
-            uses += [("unknown filter", one.name, one, environment().filters) for one in part.find_all(nodes.Filter)]
-            uses += [("unknown test", one.name, one, environment().tests) for one in part.find_all(nodes.Test)]
-            uses += [("unknown name", one.name, one, known) for one in part.find_all(nodes.Name) if one.ctx == "load"]
-            if where not in self._unknown:
-                uses += [
-                    ("unknown column or attribute", one.attr, one, columns) for one in part.find_all(nodes.Getattr)
-                ]
-            for problem, name, node, names in uses:
-                if name not in names:
-                    raise ValueError(f"{where}:{line + node.lineno}: {Mistake(problem, name, sorted(names))}")
+        parts = list(_below(body))
+        known = {*self.names, *jinja.globals, "loop"}
+        known |= {node.name for node in parts if isinstance(node, nodes.Macro)}
+        known |= {node.name for node in parts if isinstance(node, nodes.Name) and node.ctx != "load"}
+        known |= {name for node in parts if isinstance(node, nodes.FromImport) for name in _imported(node)}
+        columns = self._columns() | {key.key for node in parts if isinstance(node, nodes.Call) for key in node.kwargs}
+        for node in parts:
+            problem, name, names = "", "", known
+            if isinstance(node, nodes.Name):
+                problem, name = "unknown name", node.name
+            elif isinstance(node, nodes.Filter | nodes.Test):
+                problem, name = f"unknown {type(node).__name__.lower()}", node.name
+                names = set(jinja.filters if isinstance(node, nodes.Filter) else jinja.tests)
+            elif isinstance(node, nodes.Getattr) and self.source.name not in self._unknown:
+                problem, name, names = "unknown column or attribute", node.attr, columns
+            if problem and name not in names:
+                raise ValueError(f"{self.source.name}:{node.lineno}: {Mistake(problem, name, sorted(names))}")
+        code = jinja.compile(body, self._template, path)
+        return jinja.template_class.from_code(jinja, code, jinja.make_globals(None))
 
     def _columns(self) -> set[str]:
         """What may stand behind a point, as far as this site has the tables."""
@@ -262,6 +279,17 @@ def _keys(value: Any) -> Iterator[str]:
         yield from value
     for one in value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ():
         yield from _keys(one)
+
+
+def _below(node: nodes.Node) -> Iterator[nodes.Node]:
+    """All nodes of a tree but its root."""
+    waiting = [node]
+    while waiting:
+        for field in vars(waiting.pop()).values():
+            for child in field if isinstance(field, list | tuple) else (field,):
+                if isinstance(child, nodes.Node):
+                    yield child
+                    waiting.append(child)
 
 
 def _imported(node: nodes.FromImport) -> Iterator[str]:

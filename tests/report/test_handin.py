@@ -76,7 +76,7 @@ def words(text: str) -> int:
 
 
 # Derivations and calculations, which the handout asks for.
-LONG = ("communication_accounting", "memory_profiling")
+LONG = ("communication_accounting", "memory_profiling", "ddp_bucketed_benchmarking")
 
 
 @pytest.mark.parametrize(("chapter", "key"), [*keys()])
