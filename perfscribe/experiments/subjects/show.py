@@ -11,6 +11,7 @@ from perfscribe.experiments.ddp import show as ddp
 from perfscribe.experiments.ddp import subject as ddp_subject
 from perfscribe.experiments.ddp import variants as v
 from perfscribe.experiments.flash_benchmarking import show as flash
+from perfscribe.experiments.flash_benchmarking.subject import NOT_CAUSAL
 from perfscribe.experiments.optimizer_state_sharding import measure as sharding_names
 from perfscribe.experiments.optimizer_state_sharding import show as sharding
 from perfscribe.experiments.optimizer_state_sharding.subject import THEIRS
@@ -36,7 +37,7 @@ def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
         [one for one in records.get(name, []) if "subject" in one.factors] for name in SHOWN.reads
     )
     grid, board = (
-        [_beside(one, one, "ours_", "both_ms") for one in t.having(attention, workload=workload)]
+        [_beside(_asked(one), one, "ours_", "both_ms") for one in t.having(attention, workload=workload)]
         for workload in ("grid", "leaderboard")
     )
     board = [replace(one, factors={**one.factors, "entry": f"here: {one.factors['subject']}"}) for one in board]
@@ -70,6 +71,12 @@ def figures(tables: Mapping[str, t.Table]) -> list[f.Figure]:
 # --- rows -------------------------------------------------------------------------------------------------------
 
 
+def _asked(row: Record) -> Record:
+    """The row with what was asked for, and what was timed: a PyTorch kernel may ignore is_causal."""
+    timed = row.factors["causal"] and NOT_CAUSAL not in row.values
+    return replace(row, factors={**row.factors, "asked": row.factors["causal"], "causal": timed})
+
+
 def _beside(row: Record, ours: Record, prefix: str, sample: str) -> Record:
     """The row with what a sample of ours says of it: ours, over ours, and remarks."""
     theirs, own = (one.samples.get(name, []) for one, name in ((row, sample), (ours, f"{prefix}{sample}")))
@@ -77,7 +84,7 @@ def _beside(row: Record, ours: Record, prefix: str, sample: str) -> Record:
         return row
     times = [median(value for samples in rounds for value in samples) for rounds in (theirs, own)]
     said = {"ours_ms": times[1], "over_ours": times[0] / times[1]}
-    remarks = []
+    remarks = [str(row.values[NOT_CAUSAL])] if NOT_CAUSAL in row.values else []
     if kept := row.values.get("kept_bytes"):
         remarks.append(f"each call keeps {kept / t.MIB:.3g} MiB")
     spans = list(zip(*(row.series.get(name, []) for name in ("lane", "start_ns", "ns")), strict=True))
@@ -175,7 +182,8 @@ def _measured(columns: Iterable[t.Column], *without: str) -> list[t.Column]:
 
 def _attention(columns: Iterable[t.Column]) -> list[t.Column]:
     """Without what is of libraries alone."""
-    return _swapped(_measured(columns, "sdpa_backend"), *_compared("both_ms"))
+    asked = t.factor("causal", "Asked causal", lambda row: row.factors["asked"])
+    return _swapped(_measured(columns, "sdpa_backend"), asked, *_compared("both_ms"))
 
 
 DDP = _swapped(_measured([*ddp.BENCHMARK, *ddp.CHECKED, *ddp.TIMELINE]), *_compared("step_ms"))
