@@ -217,3 +217,44 @@ def test_settings_made_at_import_hold_for_no_cell(checkout: Any, measured: Measu
     code = "import torch\ntorch.set_float32_matmul_precision('high')\ntorch.set_default_device('meta')\n"
     assert measured(FLASH, checkout(flash(code + attention().replace("        s = scores", text))))["status"] == "ok"
     assert set((tmp_path / "seen").read_text().split()) == {"highest"}
+
+
+SHARDED = """
+import torch
+import torch.distributed as dist
+
+class Sharded(BASE):
+    def __init__(self, params, cls, **kw):
+        self.every = list(params)
+        n, r = dist.get_world_size(), dist.get_rank()
+        HOLD(cls(self.every[r::n], **kw))
+
+    def step(self, closure=None, **kw):
+        GET.step()
+        for i, p in enumerate(self.every):
+            dist.broadcast(p.data, i % dist.get_world_size())
+"""
+HOLDERS = {
+    "an attribute": ("object", "self.inner = (", "self.inner"),
+    "a subclass that never calls super().__init__": ("torch.optim.Optimizer", "self.inner = (", "self.inner"),
+    "a dict": ("object", "self.by = dict(mine=", "self.by['mine']"),
+    "an object in a list": ("object", "from types import SimpleNamespace as N; self.by = [N(of=", "self.by[0].of"),
+    "a closure": ("object", "self.get = (lambda one: lambda: one)(", "self.get()"),
+}
+
+
+@pytest.mark.parametrize("holder", HOLDERS)
+def test_a_sharded_optimizers_state_is_found_wherever_it_is(holder: str, checkout: Any, measured: Measured) -> None:
+    base, hold, get = HOLDERS[holder]
+    close = ")" * (hold.count("(") - hold.count(")")) + ("]" if "[" in hold else "")
+    code = SHARDED.replace("BASE", base).replace("GET", get)
+    code = code.replace("HOLD(cls(self.every[r::n], **kw))", f"{hold}cls(self.every[r::n], **kw){close}")
+    files = {
+        "cs336_systems/opt.py": code,
+        "tests/adapters.py": adapter("get_sharded_optimizer", "cs336_systems.opt", "Sharded(p, c, **kw)", "p, c, **kw"),
+    }
+    answer = measured(SHARDING, checkout(files))
+    assert answer["status"] == "ok", answer
+    series = answer["measurement"]["series"]
+    whole, part = (series[f"{one}_before_step_bytes"][2] for one in ("unsharded", "subject"))
+    assert whole / 3 < part < whole

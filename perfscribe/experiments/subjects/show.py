@@ -53,7 +53,7 @@ def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
         ("DDP of the subjects", steps, DDP, BESIDE_NOTE),
         ("Spans of your traced step and of naive's", _spans(wrappers), TRACED, ddp.TIMELINE_NOTE),
         ("Sharded optimizers of the subjects", sharded, SHARDING, BESIDE_NOTE),
-        ("Memory of sharded optimizers by kind", kinds, _swapped(sharding.KINDS, OPTIMIZER), BESIDE_NOTE),
+        ("Memory of sharded optimizers by kind", kinds, _swapped(sharding.KINDS, OPTIMIZER, STATE), BESIDE_NOTE),
     )
     return [
         t.make(table, title, rows, columns, [note])
@@ -193,6 +193,15 @@ OPTIMIZER = t.factor(
     "Optimizer",
     lambda row: f"sharded ({row.factors['subject']})" if _is_theirs(row) else sharding.NAMES[sharding_names.UNSHARDED],
 )
+
+
+def _state_gib(row: Record) -> float | str:
+    """Of AdamW, so that none is none that was found."""
+    held = row.series[f"{row.factors['moment']}_bytes"][sharding_names.KINDS.index(sharding_names.STATE)]
+    return held / t.GIB or "not found: in no attribute of the optimizer, nor of what it holds"
+
+
+STATE = t.derived(sharding.kind_column(sharding_names.STATE), "Optimizer state (GiB)", _state_gib)
 SHARDING = _swapped(
     _measured([*sharding.MEMORY, *sharding.TIMES], "update_ms", "exchange_ms"),
     *(OPTIMIZER, *t.only(_is_theirs, "not compared", sharding.OFF_BY, *_compared("step_ms"))),
