@@ -258,3 +258,72 @@ def test_a_sharded_optimizers_state_is_found_wherever_it_is(holder: str, checkou
     series = answer["measurement"]["series"]
     whole, part = (series[f"{one}_before_step_bytes"][2] for one in ("unsharded", "subject"))
     assert whole / 3 < part < whole
+
+
+WRAPPER = """
+import copy
+import torch
+import torch.distributed as dist
+
+class DDP(torch.nn.Module):
+    def __init__(self, module):
+        super().__init__()
+        self.module, self.handles = MODULE, []
+        for p in self.module.parameters():
+            dist.broadcast(p.data, 0)
+            if TRAINED:
+                p.register_post_accumulate_grad_hook(self.send)
+
+    def send(self, p):
+        p.grad.div_(DIVISOR)
+        self.handles.append(dist.all_reduce(p.grad, async_op=True))
+
+    def forward(self, *args, **kwargs):
+        return self.module(*args, **kwargs)
+
+    def finish(self):
+        while self.handles:
+            self.handles.pop().wait()
+"""
+YEARS = {
+    "2026": ("get_ddp", "ddp_on_after_backward"),
+    "2025": ("get_ddp_individual_parameters", "ddp_individual_parameters_on_after_backward"),
+}
+# By shape: module, which parameters get a hook, divisor, what its cell ends as.
+WRAPPERS = {
+    "right": ("module", "p.requires_grad", "dist.get_world_size()", OK),
+    "trains a copy of its own": ("copy.deepcopy(module)", "p.requires_grad", "dist.get_world_size()", OK),
+    "averages nothing in its copy": (
+        "copy.deepcopy(module)",
+        "p.requires_grad",
+        "1",
+        ("failed", r".*WrongResult: gradient of \S+ off by 1 at rank \d"),
+    ),
+    "a hook on a frozen parameter": (
+        "module",
+        "True",
+        "dist.get_world_size()",
+        ("failed", r".*RuntimeError: .*require.* gradient.* \(cs336_systems/ddp\.py:\d+\)"),
+    ),
+}
+
+
+def ddp(code: str, year: str) -> dict[str, str]:
+    """Both years' adapters, those of the other not written."""
+    get, after = YEARS[year]
+    others = [f"def {one}(*_):\n    raise NotImplementedError\n" for names in YEARS.values() for one in names]
+    own = adapter(get, "cs336_systems.ddp", "DDP(module)", "module")
+    own += f"def {after}(model, optimizer):\n    model.finish()\n"
+    return {"cs336_systems/ddp.py": code, "tests/adapters.py": "".join(others) + own}
+
+
+@pytest.mark.parametrize("shape", WRAPPERS)
+def test_a_wrapper_is_judged_as_the_courses_tests_do(shape: str, checkout: Any, measured: Measured) -> None:
+    module, trained, divisor, (status, reason) = WRAPPERS[shape]
+    code = WRAPPER.replace("MODULE", module).replace("TRAINED", trained).replace("DIVISOR", divisor)
+    year = "2026" if shape == "right" else "2025"
+    answer = measured(DDP, checkout(ddp(code, year)))
+    assert answer["status"] == status and re.match(reason, answer["reason"]), answer
+    if status == "ok":
+        values = answer["measurement"]["values"]
+        assert values["yours.overlap_individual_early_all_reduces"] > 0

@@ -87,11 +87,8 @@ def _beside(row: Record, ours: Record, prefix: str, sample: str) -> Record:
     remarks = [str(row.values[NOT_CAUSAL])] if NOT_CAUSAL in row.values else []
     if kept := row.values.get("kept_bytes"):
         remarks.append(f"each call keeps {kept / t.MIB:.3g} MiB")
-    spans = list(zip(*(row.series.get(name, []) for name in ("lane", "start_ns", "ns")), strict=True))
-    sent = [start for lane, start, _ in spans if lane == "communication"]
-    ends = [start + ns for lane, start, ns in spans if lane == "phase backward"]
     several = row.values.get("all_reduces", 0) > 1  # a single bucket is full when backward ends
-    if sent and ends and several and min(sent) >= max(ends):
+    if several and row.values.get("early_all_reduces") == 0:
         remarks.append(LATE)
     return replace(row, values={**row.values, **said, "remark": "; ".join(remarks) or NO_REMARK})
 
