@@ -20,7 +20,7 @@ from typing import Any
 
 from perfscribe.base.cells import Cell
 from perfscribe.plan.fingerprint import Import, Sources, digest_of, imports_of, module_path, with_parents
-from perfscribe.subjects import KERNELS, YOURS, has_module, module_name, roots
+from perfscribe.subjects import FLASH, KERNELS, YOURS, has_module, module_name, roots
 from perfscribe.subjects.adapter_file import AdapterFile
 
 
@@ -90,7 +90,8 @@ def read(name: str, adapters: Path) -> Subject:
 def cells(experiment: str, of: Sequence[Cell], subjects: Iterable[Subject], sources: Sources) -> list[Cell]:
     """The cells of the subjects beside these of ours, by the experiment's subject.py; none where it has none.
 
-    The factor `code` is a digest of their code and of what measures it.
+    The factor `code` is a digest of their code and of what measures it. A kernel that a subject has not written has its
+    cells too, which say so and are left out.
     """
     module = f"perfscribe.experiments.{experiment}.subject"
     subjects = list(subjects)
@@ -100,14 +101,28 @@ def cells(experiment: str, of: Sequence[Cell], subjects: Iterable[Subject], sour
     found = []
     for subject in subjects:
         chosen = [one for one in of if not one.skip]
-        for cell in importlib.import_module(module).cells(chosen, subject.name, subject.kernels):
-            code = _code(ours, subject, cell.factors["kernel"])
-            found.append(replace(cell, factors={**cell.factors, "subject": subject.name, "code": code}))
+        for cell in importlib.import_module(module).cells(chosen, subject.name, KERNELS):
+            skip = not_written(subject, cell.factors["kernel"])
+            code = _digest(f"{ours} {skip}") if skip else _code(ours, subject, cell.factors["kernel"])
+            factors = {**cell.factors, "subject": subject.name, "code": code}
+            found.append(replace(cell, factors=factors, skip=skip))
     return found
 
 
+def not_written(subject: Subject, kernel: str) -> str:
+    """Why the kernel is not measured; nothing where it is."""
+    if kernel in subject.kernels:
+        return ""
+    on_gpu = FLASH["cuda"]
+    why = f"{subject.lacking[kernel]} is not written"
+    return f"{why}; the Triton kernel needs a GPU" if kernel == FLASH["cpu"] and on_gpu in subject.kernels else why
+
+
 def _code(ours: str, subject: Subject, kernel: str) -> str:
-    text = f"{ours} {subject.kernels[kernel]}"
+    return _digest(f"{ours} {subject.kernels[kernel]}")
+
+
+def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
@@ -134,8 +149,7 @@ class Code:
         """16 hex digits of what the kernel's adapters run, and of what keeps it from being imported."""
         own = self.file.needed(filter(None, self.file.written(kernel)))
         said, obstacles = self._closure(ast.Module(body=own, type_ignores=[]))
-        text = "\n".join([*sorted(said), *sorted(obstacles)])
-        return hashlib.sha256(text.encode()).hexdigest()[:16]
+        return _digest("\n".join([*sorted(said), *sorted(obstacles)]))
 
     def _closure(self, own: ast.Module) -> tuple[set[str], set[str]]:
         """What these statements of the adapter file say, and each module that they import: digest and imports.

@@ -8,6 +8,9 @@ from typing import Any
 
 import pytest
 
+from perfscribe.plan import plan
+
+ROOT = Path(__file__).resolve().parents[2]
 Measured = Callable[..., dict[str, Any]]
 FLASH, DDP, SHARDING = "flash_benchmarking", "ddp", "optimizer_state_sharding"
 OK = ("ok", "")
@@ -327,3 +330,24 @@ def test_a_wrapper_is_judged_as_the_courses_tests_do(shape: str, checkout: Any, 
     if status == "ok":
         values = answer["measurement"]["values"]
         assert values["yours.overlap_individual_early_all_reduces"] > 0
+
+
+NOTHING = "".join(f"def {one}(*_):\n    raise NotImplementedError\n" for one in (PYTORCH, *YEARS["2025"]))
+TRITON_ALONE = NOTHING + f"def {TRITON}():\n    return object\n"
+
+
+@pytest.mark.parametrize(("text", "why"), [(NOTHING, ""), (TRITON_ALONE, "; the Triton kernel needs a GPU")])
+def test_a_subject_of_which_nothing_is_measured_has_cells_that_say_why(text: str, why: str, checkout: Any) -> None:
+    cells = plan.build({"subject": str(checkout({"tests/adapters.py": text}))}, "tiny", ROOT).units
+    skipped = {
+        (cell["factors"]["kernel"], cell["skip"])
+        for unit in cells.values()
+        for cell in unit.get("cells", [])
+        if "subject" in cell["factors"]
+    }
+    assert skipped == {
+        ("flash_pytorch", f"{PYTORCH} is not written{why}"),
+        ("ddp_individual", "get_ddp_individual_parameters is not written"),
+        ("ddp_bucketed", "get_ddp_bucketed is not written"),
+        ("sharded_optimizer", "get_sharded_optimizer is not written"),
+    }

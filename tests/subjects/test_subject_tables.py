@@ -116,10 +116,50 @@ def test_the_hand_in_has_the_subjects_rows_and_says_where_it_is_wrong_or_not_wri
     assert forward.status() == "check failed"
     assert "Failed: 1 of 2 cells, the first: dK off by 0.05 at causal" in forward.markdown({})
     assert "checked too" not in forward.markdown({})  # no cell tells an error that passed
-    reason = "raises NotImplementedError"
-    site = _site(tmp_path, [_record("yours", 64, 1.0, status="unsupported", reason=reason, samples={})])
-    _put(site, "cs336.flash_cells", {**ours, "seq_len": 64, "largest_relative_error": 1e-7})
-    assert "Yours raises NotImplementedError: these rows are ours." in _problem(site, "flash_forward").markdown({})
+
+
+@pytest.mark.parametrize("status", ["unsupported", "skipped"])
+def test_what_is_not_written_or_not_checked_is_told_at_its_problem_and_has_a_row(tmp_path: Path, status: str) -> None:
+    reason = "not checked: einops is missing here: python -m pip install einops"
+    own = _site(tmp_path, [_record("yours", 64, 1.0, status=status, reason=reason, samples={})])
+    site = Site("local", committed("cpu2").folder, "cpu")  # ours are there
+    site._tables |= {name: own.table(name) for name in show.SHOWN.tables}
+    for key in ("flash_forward", "flash_backward", "flash_benchmarking"):
+        assert f"Yours: {reason}. These rows are ours." in _problem(site, key).markdown({})
+        assert _problem(site, key).status() != "check failed"
+    row = site.table("cs336.subjects").rows[0]
+    assert (row["subject"], row["correct"], row["cells"], row["said"]) == ("yours", "not checked", "0 of 1", reason)
+    steps = {"device": "cpu", "size": "nano", "dtype": "fp32", "world_size": 2, "status": status, "reason": reason}
+    keys = {
+        "cs336.subject_ddp": (
+            "ddp_overlap_individual_parameters",
+            "ddp_overlap_individual_parameters_benchmarking",
+            "ddp_overlap_bucketed",
+            "ddp_bucketed_benchmarking",
+        ),
+        "cs336.subject_sharding": ("optimizer_state_sharding", "optimizer_state_sharding_accounting"),
+    }
+    names = ("overlap_individual (yours)", "overlap_bucketed (yours)", "sharded (yours)")
+    for table, of in keys.items():
+        columns = committed("cpu2").table("cs336.ddp_check" if "ddp" in table else "cs336.sharding_times").columns
+        rows = [dict.fromkeys(columns, "none") | steps | {"subject": "yours", "implementation": one} for one in names]
+        site._tables[table] = Stored(columns, rows)
+        for key in of:
+            assert f"Yours: {reason}. These rows are ours." in _problem(site, key).markdown({}), key
+
+
+def test_a_kernel_that_ignores_is_causal_is_correct_and_its_page_says_so(tmp_path: Path) -> None:
+    remark = "ignores is_causal, as the handout allows in PyTorch: its times, and ours, are not causal"
+    values = {"largest_relative_error": 1e-7, "not_causal": remark}
+    site = _site(tmp_path, [_record("yours", 64, 4.0, values=values)])
+    ours = {"device": "cpu", "implementation": "tiled", "head_dim": 16, "dtype": "fp32", "batch": 1, "causal": True}
+    _put(site, "cs336.flash_cells", {**ours, "seq_len": 64, "both_ms_n": 5})
+    row = site.table("cs336.subjects").rows[0]
+    assert (row["correct"], row["said"]) == ("yes", remark)
+    text = _problem(site, "flash_forward").markdown({})
+    assert f"It {remark}." in text and "log-sum-exp, not causal, 64" in text
+    text = _problem(site, "flash_benchmarking").markdown({})
+    assert "one head, causal (yours not)," in text and "| 64 | 16 | fp32 | - | 4.40 |" in text
 
 
 def test_a_check_that_did_not_end_is_told(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
@@ -25,7 +25,7 @@ OURS = {INDIVIDUAL: (v.NAIVE, v.OVERLAP), BUCKETED: (v.BUCKETED,)}
 SEPARATOR = "."
 
 
-def cells(of: Sequence[Cell], name: str, kernels: Mapping[str, str]) -> list[Cell]:
+def cells(of: Sequence[Cell], name: str, kernels: Collection[str]) -> list[Cell]:
     """Beside each of ours one for either wrapper: with ours and the naive one, or with ours of each bucket size."""
     found = []
     for cell in of:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -35,7 +35,7 @@ LEAK_CALLS = 3
 PASSES = ("forward", "backward", "both")
 
 
-def cells(of: Sequence[Cell], name: str, kernels: Mapping[str, str]) -> list[Cell]:
+def cells(of: Sequence[Cell], name: str, kernels: Collection[str]) -> list[Cell]:
     """One beside each cell of our own implementation."""
     found = []
     for cell in of:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from types import CellType, FunctionType, MethodType, ModuleType, SimpleNamespace
@@ -23,7 +23,7 @@ THEIRS = "subject"
 ALLOWED = 1e-3
 
 
-def cells(of: Sequence[Cell], name: str, kernels: Mapping[str, str]) -> list[Cell]:
+def cells(of: Sequence[Cell], name: str, kernels: Collection[str]) -> list[Cell]:
     """One beside each of ours."""
     return [replace(one, factors={**one.factors, "kernel": OPTIMIZER}) for one in of] if OPTIMIZER in kernels else []
 

@@ -136,7 +136,8 @@ def _of_kernel(kernel: str, subject: str, of: Sequence[Record]) -> Record:
     worst = max(of, key=lambda row: STATUSES.index(row.status))
     best = min(of, key=lambda row: STATUSES.index(row.status))
     wrong = next((row for row in of if "WrongResult" in row.reason or "ArithmeticError" in row.reason), None)
-    correct = "no" if wrong else "yes" if worst.ok else "not told"
+    not_run = best.status in ("unsupported", "skipped")
+    correct = "no" if wrong else "yes" if worst.ok else "not checked" if not_run else "not told"
     ratios = [row.values["over_ours"] for row in of if "over_ours" in row.values]
     remarks = dict.fromkeys(row.values["remark"] for row in of if row.values.get("remark", NO_REMARK) != NO_REMARK)
     said = "; ".join(remarks) or NO_REMARK
