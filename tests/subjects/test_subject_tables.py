@@ -14,6 +14,7 @@ from perfscribe.experiments.optimizer_state_sharding import show as sharding
 from perfscribe.experiments.subjects import show
 from perfscribe.plan import plan
 from perfscribe.records.records import Record
+from perfscribe.report import details
 from perfscribe.report.handin import lacking
 from perfscribe.report.page import Problem
 from perfscribe.report.rows import Site
@@ -68,6 +69,11 @@ def _record(subject: str, seq_len: int, ms: float, **more: Any) -> Record:
     return Record(FLASH, {**factors, "subject": subject, "code": "0" * 16}, origin="measured", **fields)
 
 
+def _times(samples: dict[str, Any], factor: float) -> dict[str, Any]:
+    theirs = {f"{one}_ms": [[factor * ms for ms in samples["both_ms"][0]]] for one in ("forward", "backward", "both")}
+    return theirs | {f"ours_{one}": samples["ours_both_ms"] for one in theirs}
+
+
 def _failed(subject: str, seq_len: int) -> Record:
     return _record(subject, seq_len, 1.0, status="failed", reason=WRONG, samples={})
 
@@ -102,6 +108,17 @@ def test_correct_subjects_come_first_the_fastest_at_their_head(tmp_path: Path) -
     late = _failed("late", 64)
     late.reason = "RankError: rank 0 of 2: ArithmeticError: late: parameters differ from a single process's"
     assert _site(tmp_path, [late]).table("cs336.subjects").rows[0]["correct"] == "no"
+
+
+def test_the_page_of_a_whole_course_has_every_row_and_how_far_each_ratio_goes(tmp_path: Path) -> None:
+    names = [f"student{number:02}" for number in range(40)]
+    timed = {"both_ms": [[1.0, 1.1, 1.2, 1.3]], "ours_both_ms": [[1.0] * 4]}
+    right = [_record(name, 64, 1.0, samples=_times(timed, 1 + number)) for number, name in enumerate(names[:35])]
+    site = _site(tmp_path, [*map(_failed, names[35:], [64] * 5), *right])
+    page = details.pages({"cs336": []}, site.folder, {})["subjects"].partition("\n## Attention")[0]
+    lines = [one for one in page.splitlines() if one.startswith("| flash_pytorch")]
+    assert [line.split(" | ")[1] for line in lines] == names
+    assert all(" ± " in line for line in lines[:35]) and "The last" not in page
 
 
 def test_the_hand_in_has_the_subjects_rows_and_says_where_it_is_wrong_or_not_written(tmp_path: Path) -> None:

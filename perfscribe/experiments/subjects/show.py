@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from statistics import median
@@ -16,6 +17,7 @@ from perfscribe.experiments.optimizer_state_sharding import measure as sharding_
 from perfscribe.experiments.optimizer_state_sharding import show as sharding
 from perfscribe.experiments.optimizer_state_sharding.subject import THEIRS
 from perfscribe.experiments.subjects.levels import SHOWN
+from perfscribe.instruments.statistics import summarise
 from perfscribe.records.records import STATUSES, Record
 from perfscribe.show import figures as f
 from perfscribe.show import tables as t
@@ -23,7 +25,8 @@ from perfscribe.subjects import INDIVIDUAL, YOURS
 
 NOTE = (
     "Correct: every check passed that the handout asks for. Over ours: median over cells of the time over that of our "
-    "implementation, timed in turns with it in the same process."
+    "implementation, timed in turns with it in the same process; ± half the interquartile range that both samples "
+    "give it, the median over cells."
 )
 BESIDE_NOTE = "Ours: our implementation, timed in turns with the subject's in the same process."
 LATE = "all-reduces start after backward ends"
@@ -84,6 +87,8 @@ def _beside(row: Record, ours: Record, prefix: str, sample: str) -> Record:
         return row
     times = [median(value for samples in rounds for value in samples) for rounds in (theirs, own)]
     said = {"ours_ms": times[1], "over_ours": times[0] / times[1]}
+    apart = [summarise(rounds).iqr / middle for rounds, middle in zip((theirs, own), times, strict=True)]
+    said["over_ours_iqr"] = said["over_ours"] * math.hypot(*apart)
     remarks = [str(row.values[NOT_CAUSAL])] if NOT_CAUSAL in row.values else []
     if kept := row.values.get("kept_bytes"):
         remarks.append(f"each call keeps {kept / t.MIB:.3g} MiB")
@@ -128,8 +133,14 @@ def _summary(rows: Iterable[Record]) -> list[Record]:
     """One row a subject and kernel; of a kernel the correct ones first, the fastest at their head."""
     grouped = t.grouped(rows, lambda row: (row.factors["kernel"], row.factors["subject"]))
     made = [_of_kernel(kernel, subject, of) for (kernel, subject), of in grouped.items()]
-    made.sort(key=lambda one: (one.factors["kernel"], one.factors["correct"] != "yes", one.values.get("over_ours", 0)))
+    made.sort(key=_place)
     return made
+
+
+def _place(row: Record) -> tuple[str, bool, float, str, str]:
+    """Those that are not correct by what is said of them, so that like ones stand together."""
+    kernel, correct, said = (str(row.factors[name]) for name in ("kernel", "correct", "said"))
+    return kernel, correct != "yes", row.values.get("over_ours", 0) if correct == "yes" else 0, correct, said
 
 
 def _of_kernel(kernel: str, subject: str, of: Sequence[Record]) -> Record:
@@ -141,7 +152,8 @@ def _of_kernel(kernel: str, subject: str, of: Sequence[Record]) -> Record:
     ratios = [row.values["over_ours"] for row in of if "over_ours" in row.values]
     remarks = dict.fromkeys(row.values["remark"] for row in of if row.values.get("remark", NO_REMARK) != NO_REMARK)
     said = "; ".join(remarks) or NO_REMARK
-    values = {"over_ours": median(ratios)} if ratios else {}
+    spreads = [row.values["over_ours_iqr"] for row in of if "over_ours" in row.values]
+    values = {"over_ours": median(ratios), "over_ours_iqr": median(spreads)} if ratios else {}
     cells = f"{sum(row.ok for row in of)} of {len(of)}"
     factors = {"subject": subject, "kernel": kernel, "correct": correct, "cells": cells}
     reason = (wrong or worst).reason
@@ -152,9 +164,15 @@ def _of_kernel(kernel: str, subject: str, of: Sequence[Record]) -> Record:
 # --- columns ----------------------------------------------------------------------------------------------------
 
 
+def _over_ours(title: str) -> t.Column:
+    """The ratio of medians, and what the samples of both make of its interquartile range."""
+    spread = "over_ours_iqr"
+    return replace(t.value("over_ours", title), spread=spread, spread_get=lambda row: row.values[spread])
+
+
 SUMMARY = [
     *t.factors(kernel="Kernel", subject="Subject", correct="Correct", cells="Rows ok"),
-    t.value("over_ours", "Time over ours (×)"),
+    _over_ours("Time over ours (×)"),
     t.factor("said", "Remark"),
 ]
 
@@ -162,7 +180,7 @@ SUMMARY = [
 def _compared(sample: str) -> list[t.Column]:
     return [
         t.value("ours_ms", "Ours, the same (ms)", column=f"ours_{sample}"),
-        t.value("over_ours", "Over ours (×)"),
+        _over_ours("Over ours (×)"),
         *t.exact(remark="Remark"),
     ]
 
