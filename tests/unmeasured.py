@@ -26,9 +26,10 @@ def raw_config() -> dict[str, Any]:
 
 
 def subject_cells(experiment: str, adapters: Path) -> list[Cell]:
-    """The cells of a subject, of preset tiny."""
+    """The cells of a subject, of preset tiny; not those that it has not written."""
     of = plan.planned_cells({}, experiment, "tiny")
-    return subjects.cells(experiment, of, [subjects.read("yours", adapters)], Sources(ROOT))
+    found = subjects.cells(experiment, of, [subjects.read("yours", adapters)], Sources(ROOT))
+    return [cell for cell in found if not cell.skip]
 
 
 @cache

@@ -78,7 +78,16 @@ def _chosen(value: Any, node: schema.Schema, preset: str, path: tuple[str, ...])
         key: _chosen(value[key], inner, preset, (*path, key)) if key in value else schema.default(inner, preset)
         for key, inner in known.items()
     }
+    for name, inner in known.items():
+        for key in inner.get("x-follows", ()):
+            if _is_default(filled[name], inner, key, preset) and not _is_default(filled, node, key, preset):
+                filled[name] = {**filled[name], key: filled[key]}
     return filled | {key: inner for key, inner in value.items() if key not in known}
+
+
+def _is_default(section: Any, node: schema.Schema, key: str, preset: str) -> bool:
+    """Whether a section's key has its default, as config.yaml states many."""
+    return isinstance(section, Mapping) and section.get(key) == schema.default(schema.properties(node)[key], preset)
 
 
 def _unknown_preset(value: Mapping[str, Any], path: tuple[str, ...]) -> str:

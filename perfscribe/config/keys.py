@@ -163,10 +163,10 @@ def mapping(meaning: str, names: str, pattern: str) -> Key:
     return _key(meaning, node, {}, {})
 
 
-def section(meaning: str, /, **keys: Key) -> Key:
-    """Keys below a key."""
+def section(meaning: str, follows: Sequence[str] = (), /, **keys: Key) -> Key:
+    """Keys below a key. follows: those that are as the same keys of the experiment, where only these are set."""
     node = {"type": "object", "additionalProperties": False, "properties": keys}
-    return _key(meaning, node, {}, {})
+    return _key(meaning, node, {}, {}) | ({"x-follows": list(follows)} if follows else {})
 
 
 def isolation(default: str, **by: Any) -> Key:

@@ -1,7 +1,8 @@
 """The subjects of a config: which kernels each has, and a digest of the code behind each of them.
 
 The code is read, never run. A digest covers the adapters of one kernel, what they name in their file, and every module
-of the checkout that these import, directly or through others: an edit of another kernel's module does not change it.
+of the checkout that these import, directly or through others: an edit of another kernel's module does not change it,
+nor does what keeps that module from being imported stop the kernel (adapter_file.py).
 Not seen: libraries, files that are no Python, imports by computed names.
 """
 
@@ -19,10 +20,8 @@ from typing import Any
 
 from perfscribe.base.cells import Cell
 from perfscribe.plan.fingerprint import Import, Sources, digest_of, imports_of, module_path, with_parents
-from perfscribe.subjects import KERNELS, REQUIRED, YOURS, module_name, roots
-
-DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
-IMPORTS = (ast.Import, ast.ImportFrom)
+from perfscribe.subjects import FLASH, KERNELS, YOURS, has_module, module_name, roots
+from perfscribe.subjects.adapter_file import AdapterFile
 
 
 @dataclass(frozen=True)
@@ -49,13 +48,17 @@ def paths(config: Mapping[str, Any], root: Path) -> dict[str, Path]:
     named |= {YOURS: config["subject"]} if config.get("subject") else {}
     found = {name: (root / Path(str(path)).expanduser()).resolve() for name, path in named.items()}
     wrong = [
-        f"{_key(name)}: {path} is {'a folder' if path.is_dir() else 'no file'}"
+        f"{_key(name)}: {path} is {_what(path)}"
         for name, path in found.items()
-        if not path.is_file()
+        if not path.is_file() or path.suffix != ".py"
     ]
     if wrong:
         raise ValueError(f"config: {'; '.join(wrong)}; expected the course's tests/adapters.py")
     return found
+
+
+def _what(path: Path) -> str:
+    return "a folder" if path.is_dir() else "no Python file" if path.is_file() else "no file"
 
 
 def _key(name: str) -> str:
@@ -69,25 +72,26 @@ def read(name: str, adapters: Path) -> Subject:
     """
     code = Code(adapters)
     known = {one for functions in KERNELS.values() for names in functions for one in names}
-    if adapters not in code.broken and known.isdisjoint(code.defined):
+    is_broken = adapters in code.broken
+    if not is_broken and (adapters.name.startswith("test_") or known.isdisjoint(code.file.defined)):
         raise ValueError(f"config: {_key(name)}: {adapters} has none of the course's adapters, such as get_ddp")
     digests, lacking = {}, {}
-    for kernel, functions in KERNELS.items():
-        written = [next((one for one in names if code.is_written(one)), "") for names in functions]
-        if all(written[:REQUIRED]):
-            try:
-                digests[kernel] = code.digest(filter(None, written))
-            except RecursionError:
-                raise ValueError(f"subject: {adapters}: nested too deep") from None
-        else:
-            lacking[kernel] = next(names[0] for names, one in zip(functions, written, strict=True) if not one)
+    for kernel in KERNELS:
+        if not is_broken and (missing := code.file.lacking(kernel)):
+            lacking[kernel] = missing
+            continue
+        try:
+            digests[kernel] = code.digest(kernel)
+        except RecursionError:
+            raise ValueError(f"subject: {adapters}: nested too deep") from None
     return Subject(name, digests, lacking, sorted(code.missing), [path.name for path in code.broken])
 
 
 def cells(experiment: str, of: Sequence[Cell], subjects: Iterable[Subject], sources: Sources) -> list[Cell]:
     """The cells of the subjects beside these of ours, by the experiment's subject.py; none where it has none.
 
-    The factor `code` is a digest of their code and of what measures it.
+    The factor `code` is a digest of their code and of what measures it. A kernel that a subject has not written has its
+    cells too, which say so and are left out.
     """
     module = f"perfscribe.experiments.{experiment}.subject"
     subjects = list(subjects)
@@ -97,14 +101,28 @@ def cells(experiment: str, of: Sequence[Cell], subjects: Iterable[Subject], sour
     found = []
     for subject in subjects:
         chosen = [one for one in of if not one.skip]
-        for cell in importlib.import_module(module).cells(chosen, subject.name, subject.kernels):
-            code = _code(ours, subject, cell.factors["kernel"])
-            found.append(replace(cell, factors={**cell.factors, "subject": subject.name, "code": code}))
+        for cell in importlib.import_module(module).cells(chosen, subject.name, KERNELS):
+            skip = not_written(subject, cell.factors["kernel"])
+            code = _digest(f"{ours} {skip}") if skip else _code(ours, subject, cell.factors["kernel"])
+            factors = {**cell.factors, "subject": subject.name, "code": code}
+            found.append(replace(cell, factors=factors, skip=skip))
     return found
 
 
+def not_written(subject: Subject, kernel: str) -> str:
+    """Why the kernel is not measured; nothing where it is."""
+    if kernel in subject.kernels:
+        return ""
+    on_gpu = FLASH["cuda"]
+    why = f"{subject.lacking[kernel]} is not written"
+    return f"{why}; the Triton kernel needs a GPU" if kernel == FLASH["cpu"] and on_gpu in subject.kernels else why
+
+
 def _code(ours: str, subject: Subject, kernel: str) -> str:
-    text = f"{ours} {subject.kernels[kernel]}"
+    return _digest(f"{ours} {subject.kernels[kernel]}")
+
+
+def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
@@ -125,46 +143,13 @@ class Code:
         self._trees: dict[Path, ast.Module] = {}
         self.broken: list[Path] = []  # files that are no Python
         self.missing: set[str] = set()  # packages that the kernels of which there is a digest import, and are not here
-        self.tree = self._parse(adapters)
-        self.defined: dict[str, list[ast.stmt]] = {}  # several: import a.b and import a.c both bind a
-        self.always: list[ast.stmt] = []  # statements that do more than bind names, or bind any, as import * does
-        for node in self.tree.body:
-            names = list(_names(node))
-            for name in names:
-                self.defined.setdefault(name, []).append(node)
-            self.always += [node] if "*" in names or not _only_binds(node) else []
+        self.file = AdapterFile(self._parse(adapters))
 
-    def is_written(self, function: str) -> bool:
-        """Whether it is there and more than `raise NotImplementedError`."""
-        if self.adapters in self.broken:
-            return True
-        node = self.defined.get(function, [None])[-1]
-        if not isinstance(node, ast.FunctionDef):
-            return node is not None
-        body = [one for one in node.body if not (isinstance(one, ast.Expr) and isinstance(one.value, ast.Constant))]
-        first = body[0] if body else None
-        return first is not None and not (
-            isinstance(first, ast.Raise) and first.exc and "NotImplementedError" in ast.unparse(first.exc)
-        )
-
-    def digest(self, functions: Iterable[str]) -> str:
-        """16 hex digits of what these functions of the adapter file run, and of what keeps them from being imported.
-
-        The latter may be any import of the file: once a missing package or a broken module is mended, they run.
-        """
-        nodes: dict[str, list[ast.stmt]] = {}
-        waiting = [*functions, *_used(self.always)]
-        while waiting:
-            name = waiting.pop()
-            if name in self.defined and name not in nodes:
-                nodes[name] = self.defined[name]
-                waiting += _used(nodes[name])
-        used = dict.fromkeys(node for name in sorted(nodes) for node in nodes[name])
-        own = ast.Module(body=[*self.always, *used], type_ignores=[])
-        imports = ast.Module(body=[one for one in self.tree.body if isinstance(one, IMPORTS)], type_ignores=[])
-        said, obstacles = self._closure(own)
-        text = "\n".join([*sorted(said), *sorted(obstacles | self._closure(imports)[1])])
-        return hashlib.sha256(text.encode()).hexdigest()[:16]
+    def digest(self, kernel: str) -> str:
+        """16 hex digits of what the kernel's adapters run, and of what keeps it from being imported."""
+        own = self.file.needed(filter(None, self.file.written(kernel)))
+        said, obstacles = self._closure(ast.Module(body=own, type_ignores=[]))
+        return _digest("\n".join([*sorted(said), *sorted(obstacles)]))
 
     def _closure(self, own: ast.Module) -> tuple[set[str], set[str]]:
         """What these statements of the adapter file say, and each module that they import: digest and imports.
@@ -183,8 +168,7 @@ class Code:
             found[path] = f"{digest_of(tree)} {imports}"
             waiting += self._files(imports)
             tops = {base.split(".")[0] for base, *_ in imports} - {""}
-            inside = {top for top in tops for root in self.roots if module_path(top, root) or (root / top).is_dir()}
-            libraries |= tops - inside
+            libraries |= {top for top in tops if not has_module(self.adapters, top)}
         missing = {one for one in libraries - sys.stdlib_module_names if importlib.util.find_spec(one) is None}
         self.missing |= missing
         return set(found.values()), missing | {path.name for path in self.broken if path in found}
@@ -209,32 +193,3 @@ class Code:
                 self._trees[path] = ast.Module(body=[ast.Expr(digest)], type_ignores=[])
                 self.broken.append(path)
         return self._trees[path]
-
-
-def _used(nodes: Iterable[ast.stmt]) -> list[str]:
-    """The names in these statements."""
-    return [one.id for node in nodes for one in ast.walk(node) if isinstance(one, ast.Name)]
-
-
-def _only_binds(node: ast.AST) -> bool:
-    """Whether a statement, and each one that is run with it, binds names and does nothing else."""
-    parts = [
-        one for one in ast.iter_child_nodes(node) if isinstance(one, (ast.stmt, ast.excepthandler, ast.match_case))
-    ]
-    if parts and not isinstance(node, DEFINITIONS):
-        return all(map(_only_binds, parts))
-    return isinstance(node, ast.Pass) or (isinstance(node, ast.stmt) and any(_names(node)))
-
-
-def _names(node: ast.stmt) -> Iterator[str]:
-    """What a statement of the file's top level binds; where it is none of the known kinds, what it stores."""
-    if isinstance(node, DEFINITIONS):
-        yield node.name
-    elif isinstance(node, IMPORTS):
-        yield from ((alias.asname or alias.name).split(".")[0] for alias in node.names)
-    else:
-        for one in ast.walk(node):
-            if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store):
-                yield one.id
-            elif isinstance(one, (*DEFINITIONS, *IMPORTS)):
-                yield from _names(one)

@@ -32,7 +32,7 @@ def pages(of: Mapping[str, Sequence[Problem]], folder: Path, captions: Mapping[s
         figures = [picture.figure for picture in problem.pictures]
         made[problem.name] = _page(problem.heading, problem.details, folder, captions, problem.remarks, figures)
     for page_name, page in ((key, page) for name in of for key, page in chapters.read(name).further.items()):
-        made[page_name] = _page(page["title"], page["show"], folder, captions)
+        made[page_name] = _page(page["title"], page["show"], folder, captions, whole=page.get("whole", ()))
     named = {table for name in (*chapters.names(), *of) for table in chapters.read(name).tables()}
     made[MORE] = _page("Further tables", [one for one in there if one not in named], folder, captions)
     return {name: text for name, text in made.items() if text}
@@ -45,23 +45,27 @@ def _page(
     captions: Mapping[str, str],
     remarks: str = "",
     figures: Sequence[str] = (),
+    whole: Collection[str] = (),
 ) -> str:
-    """A page; nothing where none of its tables and figures is there. figures: those of the problem, which come last."""
+    """A page; nothing where none of its tables and figures is there.
+
+    figures: those of the problem, which come last. whole: tables of which every row is shown by itself.
+    """
     parts = []
     for one in ids:
         path = folder / f"{one}.csv"
         if path.is_file() and path.read_bytes().count(b"\n") > 1:
-            parts.append(_table(folder, one))
+            parts.append(_table(folder, one, one in whole))
         if one not in figures:  # a table and a figure may have the same name
             parts.append(_figure(one, captions))
     parts += [_figure(one, captions) for one in figures]
     return "\n\n".join(filter(None, [f"# {title}", remarks, *parts])) + "\n" if any(parts) else ""
 
 
-def _table(folder: Path, table: str) -> str:
+def _table(folder: Path, table: str, is_whole: bool) -> str:
     """Title, table, notes."""
     description = files.read_json(folder / f"{table}.json")
-    text = markdown_tables.to_markdown(folder, table, MOST_ROWS)
+    text = markdown_tables.to_markdown(folder, table, 0 if is_whole else MOST_ROWS, fold=not is_whole)
     site = folder.parent.name
     return f"## {description['title']}\n\n{text}\n[{table}.csv](../../../results/{site}/tables/{table}.csv)"
 

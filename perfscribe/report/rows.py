@@ -22,6 +22,7 @@ LEVELS = ("factor", "setting")  # kinds of columns that say what was measured, a
 WORDS = {"oom": "OOM", "failed": "failed", "timeout": "timeout"}  # statuses that stand in a cell
 OF_ROW = ("ok", "status", "reason", "flags")
 OF_GRID = ("ok", "oom", "timeout", "failed", "not_run")  # not what this machine or preset leaves out
+DECLINED = ("unsupported", "skipped")  # not what was run
 Cells = Mapping[str, Any]
 
 
@@ -245,8 +246,17 @@ class Rows:
     def handed_in(self, ours: str) -> str:
         """The implementation whose rows are handed in: the user's own where it was written, else ours."""
         yours = f"{ours.removesuffix(' (ours)')} ({YOURS})"
-        written = any(row["status"] != "unsupported" for row in self.where(implementation=yours)._rows)
-        return yours if self.has_subject and written else ours
+        return yours if self.has_subject and self.where(implementation=yours).tried else ours
+
+    @property
+    def tried(self) -> bool:
+        """Whether any row was run, well or not."""
+        return any(row["status"] not in DECLINED for row in self._rows)
+
+    @property
+    def declined(self) -> str:
+        """Why no row was run, as a sentence's part: a user's code that is not written, or lacks a package."""
+        return "" if self.tried or not self._rows else str(self._rows[0]["reason"])
 
     def label(self, ours: str) -> str:
         """That implementation's name in a table, which says whose it is where a user's own code was measured."""

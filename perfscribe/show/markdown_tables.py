@@ -66,11 +66,11 @@ def line(cells: Iterable[str]) -> str:
     return "| " + " | ".join(cells) + " |"
 
 
-def to_markdown(folder: Path, table_id: str, most_rows: int = 0) -> str:
+def to_markdown(folder: Path, table_id: str, most_rows: int = 0, fold: bool = True) -> str:
     """The table as Markdown from its files: figures with half their interquartile range, remarks and notes below.
 
     most_rows: beyond which the rest stands in the CSV alone; 0: all. What is the same in every measured row stands in a
-    line above; neighbouring rows that lack figures for one reason are one row with all their levels.
+    line above; fold: neighbouring rows that lack figures for one reason are one row with all their levels.
     """
     description = files.read_json(folder / f"{table_id}.json")
     read = _read_rows(folder / f"{table_id}.csv")
@@ -89,7 +89,7 @@ def to_markdown(folder: Path, table_id: str, most_rows: int = 0) -> str:
         (constant if same else columns).append(column)
     told = [f"{one['title']} {as_shown(measured[0][one['name']], one, measured[0])}" for one in constant]
     figures = [column["name"] for column in columns if column["kind"] == "figure"]
-    groups = _neighbours(read, figures)
+    groups = _neighbours(read, figures) if fold else [[row] for row in read]
     remarks: list[str] = []
     shown = groups[-most_rows:]
     lines = [line(markdown_text(column["title"]) for column in columns), "|" + ":---|" * len(columns)]

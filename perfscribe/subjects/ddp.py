@@ -40,7 +40,9 @@ class Done:
 class Theirs(nn.Module):
     """module in the subject's wrapper. adapters: get, on_after_backward and perhaps on_train_batch_start.
 
-    arguments: of get, beside the module. Bytes are of the tensors that this rank handed over.
+    arguments: of get, beside the module. Bytes are of the tensors that this rank handed over. early: collectives that
+    were called between the ends of a forward and of its backward. Where the wrapper trains parameters of its own, the
+    module's become these: the same memory, and the same gradients after each backward.
     """
 
     def __init__(self, adapters: Sequence[Callable[..., Any] | None], arguments: Sequence[float], module: nn.Module):
@@ -48,6 +50,7 @@ class Theirs(nn.Module):
         get, self._after, self._start = (*adapters, None)[:3]
         assert get is not None and self._after is not None
         self._module, self._enabled, self.traffic = [module], True, Traffic()  # a list: no submodule of this one
+        self.early, self._in_backward = 0, False
         self._optimizer = torch.optim.SGD(module.parameters(), lr=0.0)  # which the course's interface hands over
         own = vars(dist.ProcessGroup)  # as they are there: what getattr gives would not bind its group again
         self._kept = {name: own[name] for name in COLLECTIVES if name in own}
@@ -55,6 +58,7 @@ class Theirs(nn.Module):
             setattr(dist.ProcessGroup, name, _bound(self._counted, getattr(dist.ProcessGroup, name)))
         try:
             self._wrapped = [get(module, *arguments)]
+            self._copied = _copied(module, self._wrapped[0])
         except BaseException:
             self.release()
             raise
@@ -67,12 +71,20 @@ class Theirs(nn.Module):
                 self._start(self._wrapped[0], self._optimizer)
             except NotImplementedError:  # the course lets it be
                 self._start = None
-        return self._wrapped[0](*args, **kwargs)
+        for own, copied in self._copied:
+            if own.grad is None:
+                copied.grad = None
+        found = self._wrapped[0](*args, **kwargs)
+        self._in_backward = True
+        return found
 
     def finish_gradient_synchronization(self) -> None:
         """on_after_backward."""
         assert self._after is not None
+        self._in_backward = False
         self._after(self._wrapped[0], self._optimizer)
+        for own, copied in self._copied:
+            own.grad = copied.grad
 
     @contextmanager
     def communication_off(self) -> Iterator[None]:
@@ -87,7 +99,7 @@ class Theirs(nn.Module):
         """Take all hooks off the module and its parameters, and the counting off the process group."""
         for name, method in self._kept.items():
             setattr(dist.ProcessGroup, name, method)
-        self._wrapped = []
+        self._wrapped, self._copied = [], []
         module = self._module[0]
         hooks = [getattr(part, name) for part in module.modules() for name in vars(part) if name.endswith("_hooks")]
         hooks += [p._backward_hooks for p in module.parameters()]
@@ -99,8 +111,20 @@ class Theirs(nn.Module):
 
     def _counted(self, method: Callable[..., Any], group: Any, *args: Any, **kwargs: Any) -> Any:
         self.traffic.calls += 1
+        self.early += self._in_backward
         self.traffic.bytes += sum(one.nbytes for one in _tensors(args[:1]))
         return method(group, *args, **kwargs) if self._enabled else Done()
+
+
+def _copied(module: nn.Module, wrapper: Any) -> list[tuple[nn.Parameter, nn.Parameter]]:
+    """The module's parameters and those of the wrapper that are copies of them, which share memory from here on."""
+    inside = list(wrapper.parameters()) if isinstance(wrapper, nn.Module) else []
+    ids, own = set(map(id, inside)), list(module.parameters())
+    if not inside or any(id(one) in ids for one in own) or [p.shape for p in own] != [p.shape for p in inside]:
+        return []
+    for one, copied in zip(own, inside, strict=True):
+        one.data = copied.data
+    return list(zip(own, inside, strict=True))
 
 
 def _bound(counted: Callable[..., Any], method: Callable[..., Any]) -> Callable[..., Any]:

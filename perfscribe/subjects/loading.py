@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import errno
+import functools
 import importlib
+import importlib.machinery
 import importlib.metadata
+import importlib.util
 import json
 import os
+import platform
 import resource
 import sys
 import tempfile
-import tomllib
 import traceback
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from types import ModuleType
-from typing import Any
+from types import CodeType, ModuleType
+from typing import IO, Any
 
 from packaging.utils import canonicalize_name
 
 from perfscribe.base.cells import Unsupported
-from perfscribe.subjects import KERNELS, VARIABLE, checkout, module_name, roots
+from perfscribe.subjects import VARIABLE, checkout, cuda_stubs, has_module, module_name, project, remedy, roots
+from perfscribe.subjects.adapter_file import AdapterFile
 
 MOST_PRINTED_MIB = 64  # also the largest file that the code may write, such as a compiled library
 SHOWN_BYTES = 2000  # of what it printed last, for the job's log
@@ -31,13 +36,18 @@ class WrongResult(Exception):
     """A subject's result is not that of the reference; the text says where, by how much, and both values."""
 
 
+class LeftEarly(RuntimeError):
+    """A subject's code called sys.exit, as argparse does; the text has its last printed line."""
+
+
 class _Project(importlib.metadata.Distribution):
     """A folder's own project as if it were installed: the course's package reads its version on import."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        project = tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8")).get("project", {})
-        self.text = f"Name: {project.get('name', '')}\nVersion: {project.get('version', '0')}\n"
+        named = project(folder).get("project")
+        named = named if isinstance(named, dict) else {}
+        self.text = f"Name: {named.get('name', '')}\nVersion: {named.get('version', '0')}\n"
 
     def read_text(self, filename: str) -> str | None:
         return self.text if filename == "METADATA" else None
@@ -54,23 +64,111 @@ class _Projects(importlib.metadata.DistributionFinder):
 
     def find_distributions(self, context: Any = None) -> Iterator[_Project]:
         name = getattr(context, "name", None)
-        for project in self.projects:
-            if name is None or canonicalize_name(name) == canonicalize_name(project.name):
-                yield project
+        for one in self.projects:
+            if name is None or canonicalize_name(name) == canonicalize_name(one.name):
+                yield one
+
+
+class _Loader(importlib.machinery.SourceFileLoader):
+    """An adapter file for one kernel: what the kernel does not need may fail."""
+
+    def __init__(self, name: str, path: Path, kernel: str) -> None:
+        super().__init__(name, str(path))
+        self.kernel = kernel
+
+    def get_code(self, fullname: str) -> CodeType:
+        """Of the source, without a file of bytecode: that would be of all kernels."""
+        tree = AdapterFile(ast.parse(self.get_data(self.path), self.path)).tolerant(self.kernel)
+        return compile(tree, self.path, "exec", dont_inherit=True)
 
 
 def adapters(subject: str, kernel: str) -> list[Callable[..., Any] | None]:
-    """The kernel's adapters, in the order of KERNELS; None for one that the file leaves out."""
+    """The kernel's adapters, in the order of KERNELS; None for one that the file leaves out.
+
+    The first is the one that makes an object: what it imports, and what that sets, is undone as for the file itself.
+    """
     path = Path(json.loads(os.environ[VARIABLE])[subject])
     new = [folder for folder in roots(path) if str(folder) not in sys.path]
     sys.path[:0] = map(str, new)
     sys.meta_path.append(_Projects(new))
-    module = importlib.import_module(module_name(path))
-    return [_written(module, names) for names in KERNELS[kernel]]
+    file, name = AdapterFile(ast.parse(path.read_bytes(), path.name)), module_name(path)
+    with _importing(path):
+        module = _module(name, path, kernel)
+    make, *others = (getattr(module, one) if one else None for one in file.written(kernel))
+    return [None if make is None else _making(make, path), *others]
 
 
-def _written(module: ModuleType, names: tuple[str, ...]) -> Callable[..., Any] | None:
-    return next((getattr(module, name) for name in names if hasattr(module, name)), None)
+def _module(name: str, path: Path, kernel: str) -> ModuleType:
+    parent, _, _ = name.rpartition(".")
+    if parent:
+        importlib.import_module(parent)
+    loaded = sys.modules.get(name)
+    if loaded is not None and getattr(loaded.__loader__, "kernel", None) == kernel:
+        return loaded
+    spec = importlib.util.spec_from_file_location(name, path, loader=_Loader(name, path, kernel))
+    assert spec is not None and spec.loader is not None
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module
+
+
+def _making(make: Callable[..., Any], path: Path) -> Callable[..., Any]:
+    @functools.wraps(make)
+    def made(*args: Any, **kwargs: Any) -> Any:
+        with _importing(path):
+            found = make(*args, **kwargs)
+        if found is None:
+            raise WrongResult(f"{make.__name__} returned None ({_place(path, make)})")
+        return found
+
+    return made
+
+
+def _place(path: Path, function: Callable[..., Any]) -> str:
+    code = getattr(function, "__code__", None)
+    return f"{path.name}:{code.co_firstlineno}" if code else path.name
+
+
+@contextlib.contextmanager
+def _importing(path: Path) -> Iterator[None]:
+    """As under pytest: in the checkout's folder, without arguments. What imports set of torch is undone behind them.
+
+    Modules are imported in a process's first cell alone, so that a setting of theirs would be of that cell alone.
+    """
+    import torch
+
+    if not torch.cuda.is_available():
+        cuda_stubs.install()
+    settings: list[tuple[Callable[[], Any], Callable[[Any], Any]]] = [
+        (torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),
+        (torch.get_default_dtype, torch.set_default_dtype),
+        (torch.get_default_device, torch.set_default_device),
+        (torch.is_grad_enabled, torch.set_grad_enabled),
+        (torch.is_anomaly_enabled, lambda on: torch.autograd.set_detect_anomaly(on)),
+        (torch.are_deterministic_algorithms_enabled, torch.use_deterministic_algorithms),
+        (torch.get_num_threads, torch.set_num_threads),
+        *((functools.partial(getattr, of, name), functools.partial(setattr, of, name)) for of, name in _flags(torch)),
+    ]
+    before, random_state, arguments = [get() for get, _ in settings], torch.get_rng_state(), sys.argv
+    sys.argv = [str(path)]
+    try:
+        with contextlib.chdir(checkout(path)):
+            yield
+    finally:
+        sys.argv = arguments
+        torch.set_rng_state(random_state)
+        for (get, put), value in zip(settings, before, strict=True):
+            if get() != value:
+                put(value)
+
+
+def _flags(torch: Any) -> list[tuple[Any, str]]:
+    cudnn = torch.backends.cudnn
+    return [(cudnn, "allow_tf32"), (cudnn, "benchmark"), (cudnn, "deterministic")]
 
 
 @contextlib.contextmanager
@@ -90,15 +188,23 @@ def subjects_code() -> Iterator[None]:
         try:
             yield
         except NotImplementedError as error:
-            raise Unsupported(f"raises NotImplementedError {error}".strip()) from error
+            said = (
+                f"raises NotImplementedError: {text}"
+                if (text := str(error).rstrip("."))
+                else "raises NotImplementedError"
+            )
+            raise Unsupported(said) from error
+        except SystemExit as error:
+            raise LeftEarly(f"sys.exit({error.code!r}) ({_line(error)}): {_last_printed(printed)}") from None
         except OSError as error:
             if error.errno == errno.EFBIG:
                 raise WrongResult(f"printed more than {MOST_PRINTED_MIB} MiB") from None
+            _locate(error)
             raise
         except Exception as error:
-            text = error.args[0] if error.args else ""
-            if isinstance(text, str) and (line := _line(error)):
-                error.args = (f"{text} ({line})".lstrip(), *error.args[1:])
+            if isinstance(error, ModuleNotFoundError) and (missing := _missing(error)):
+                raise Unsupported(f"not checked: {missing}") from error
+            _locate(error)
             raise
         finally:
             _flush()
@@ -111,14 +217,44 @@ def subjects_code() -> Iterator[None]:
                 os.write(2, printed.read())
 
 
-def _line(error: Exception) -> str:
+def _missing(error: ModuleNotFoundError) -> str:
+    """The package that is not installed here and its remedy; nothing where a module of the subject's is missing."""
+    top = (error.name or "").partition(".")[0]
+    paths = [Path(path) for path in json.loads(os.environ[VARIABLE]).values()]
+    return "" if not top or any(has_module(path, top) for path in paths) else remedy([top])
+
+
+def _locate(error: Exception) -> None:
+    """Put the subject's line behind the error's text, wherever its type keeps that."""
+    line = _line(error)
+    if isinstance(error, SyntaxError):
+        error.msg = f"{error.msg} for Python {platform.python_version()}"
+    elif not line:
+        return
+    elif isinstance(error, ImportError):
+        error.msg = f"{error.msg} ({line})"
+    elif isinstance(error, OSError) and error.strerror:
+        error.strerror = f"{error.strerror} ({line})"
+    elif isinstance(text := error.args[0] if error.args else "", str):
+        error.args = (f"{text} ({line})".lstrip(), *error.args[1:])
+
+
+def _line(error: BaseException) -> str:
     """The last line of a subject's checkout that it came through; nothing where it came through none."""
-    tops = [checkout(Path(path)) for path in json.loads(os.environ[VARIABLE]).values()]
+    named = json.loads(os.environ[VARIABLE]).values()
+    tops = [folder for path in named for folder in (checkout(Path(path)), *roots(Path(path)))]
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         for top in tops:
             if (file := Path(frame.filename)).is_relative_to(top) and "site-packages" not in file.parts:
                 return f"{file.relative_to(top)}:{frame.lineno}"
     return ""
+
+
+def _last_printed(printed: IO[bytes]) -> str:
+    _flush()
+    printed.seek(max(0, printed.seek(0, os.SEEK_END) - SHOWN_BYTES))
+    lines = printed.read().decode(errors="replace").strip().splitlines()
+    return lines[-1] if lines else "nothing was printed"
 
 
 def _flush() -> None:

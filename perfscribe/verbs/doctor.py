@@ -14,6 +14,7 @@ from perfscribe.base.cells import Cell
 from perfscribe.instruments import tools
 from perfscribe.plan import subjects
 from perfscribe.records import environment
+from perfscribe.subjects import remedy
 
 TOOLS = ("nsys", "srun", "mpiexec")
 GIB = 2**30
@@ -38,9 +39,10 @@ def report(units: Sequence[tuple[str, list[Cell]]], of: Sequence[subjects.Subjec
 def _written(subject: subjects.Subject) -> str:
     lacking = ", ".join(subject.lacking.values())
     has = ", ".join(subject.kernels) or "nothing"
-    others = {"not written, so ours": lacking, "not installed here": ", ".join(subject.missing),
-              "no Python": ", ".join(subject.broken)}  # fmt: skip
-    return "; ".join([f"measured: {has}", *(f"{what}: {named}" for what, named in others.items() if named)])
+    python = f"not Python {platform.python_version()}"
+    others = {"not written, so ours": lacking, python: ", ".join(subject.broken)}
+    parts = [f"written: {has}", *(f"{what}: {named}" for what, named in others.items() if named)]
+    return "; ".join([*parts, *([remedy(subject.missing)] if subject.missing else [])])
 
 
 def _pairs(rows: Iterable[tuple[str, Any]]) -> str:

@@ -177,6 +177,14 @@ def test_whole_sections_may_be_given_by_preset() -> None:
     assert resolve(raw, "tiny")["experiments"]["io_formats"]["batch"] == 2
 
 
+def test_further_grids_of_attention_have_the_lengths_and_widths_that_are_set() -> None:
+    raw = {"experiments": {"flash_benchmarking": {"seq_len": [1024], "head_dim": [32], "ieee": {"head_dim": [16]}}}}
+    section = resolve(raw, "gpu")["experiments"]["flash_benchmarking"]
+    assert [section[name]["seq_len"] for name in ("sub_grid", "tf32", "ieee")] == [[1024]] * 3
+    assert [section[name]["head_dim"] for name in ("sub_grid", "tf32", "ieee")] == [[32], [32], [16]]
+    assert resolve({}, "gpu")["experiments"]["flash_benchmarking"]["tf32"]["head_dim"] == [64, 128]
+
+
 GOOD = {
     "byte order mark": "\ufeffsite: local\n",
     "Windows line ends": "site: local\r\nseed: 3\r\n",

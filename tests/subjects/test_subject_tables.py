@@ -14,6 +14,7 @@ from perfscribe.experiments.optimizer_state_sharding import show as sharding
 from perfscribe.experiments.subjects import show
 from perfscribe.plan import plan
 from perfscribe.records.records import Record
+from perfscribe.report import details
 from perfscribe.report.handin import lacking
 from perfscribe.report.page import Problem
 from perfscribe.report.rows import Site
@@ -68,6 +69,11 @@ def _record(subject: str, seq_len: int, ms: float, **more: Any) -> Record:
     return Record(FLASH, {**factors, "subject": subject, "code": "0" * 16}, origin="measured", **fields)
 
 
+def _times(samples: dict[str, Any], factor: float) -> dict[str, Any]:
+    theirs = {f"{one}_ms": [[factor * ms for ms in samples["both_ms"][0]]] for one in ("forward", "backward", "both")}
+    return theirs | {f"ours_{one}": samples["ours_both_ms"] for one in theirs}
+
+
 def _failed(subject: str, seq_len: int) -> Record:
     return _record(subject, seq_len, 1.0, status="failed", reason=WRONG, samples={})
 
@@ -104,6 +110,17 @@ def test_correct_subjects_come_first_the_fastest_at_their_head(tmp_path: Path) -
     assert _site(tmp_path, [late]).table("cs336.subjects").rows[0]["correct"] == "no"
 
 
+def test_the_page_of_a_whole_course_has_every_row_and_how_far_each_ratio_goes(tmp_path: Path) -> None:
+    names = [f"student{number:02}" for number in range(40)]
+    timed = {"both_ms": [[1.0, 1.1, 1.2, 1.3]], "ours_both_ms": [[1.0] * 4]}
+    right = [_record(name, 64, 1.0, samples=_times(timed, 1 + number)) for number, name in enumerate(names[:35])]
+    site = _site(tmp_path, [*map(_failed, names[35:], [64] * 5), *right])
+    page = details.pages({"cs336": []}, site.folder, {})["subjects"].partition("\n## Attention")[0]
+    lines = [one for one in page.splitlines() if one.startswith("| flash_pytorch")]
+    assert [line.split(" | ")[1] for line in lines] == names
+    assert all(" ± " in line for line in lines[:35]) and "The last" not in page
+
+
 def test_the_hand_in_has_the_subjects_rows_and_says_where_it_is_wrong_or_not_written(tmp_path: Path) -> None:
     site = _site(tmp_path, [_record("yours", 64, 4.0), _failed("yours", 128)])
     ours = {"device": "cpu", "implementation": "tiled", "head_dim": 16, "dtype": "fp32", "batch": 1}
@@ -116,10 +133,50 @@ def test_the_hand_in_has_the_subjects_rows_and_says_where_it_is_wrong_or_not_wri
     assert forward.status() == "check failed"
     assert "Failed: 1 of 2 cells, the first: dK off by 0.05 at causal" in forward.markdown({})
     assert "checked too" not in forward.markdown({})  # no cell tells an error that passed
-    reason = "raises NotImplementedError"
-    site = _site(tmp_path, [_record("yours", 64, 1.0, status="unsupported", reason=reason, samples={})])
-    _put(site, "cs336.flash_cells", {**ours, "seq_len": 64, "largest_relative_error": 1e-7})
-    assert "Yours raises NotImplementedError: these rows are ours." in _problem(site, "flash_forward").markdown({})
+
+
+@pytest.mark.parametrize("status", ["unsupported", "skipped"])
+def test_what_is_not_written_or_not_checked_is_told_at_its_problem_and_has_a_row(tmp_path: Path, status: str) -> None:
+    reason = "not checked: einops is missing here: python -m pip install einops"
+    own = _site(tmp_path, [_record("yours", 64, 1.0, status=status, reason=reason, samples={})])
+    site = Site("local", committed("cpu2").folder, "cpu")  # ours are there
+    site._tables |= {name: own.table(name) for name in show.SHOWN.tables}
+    for key in ("flash_forward", "flash_backward", "flash_benchmarking"):
+        assert f"Yours: {reason}. These rows are ours." in _problem(site, key).markdown({})
+        assert _problem(site, key).status() != "check failed"
+    row = site.table("cs336.subjects").rows[0]
+    assert (row["subject"], row["correct"], row["cells"], row["said"]) == ("yours", "not checked", "0 of 1", reason)
+    steps = {"device": "cpu", "size": "nano", "dtype": "fp32", "world_size": 2, "status": status, "reason": reason}
+    keys = {
+        "cs336.subject_ddp": (
+            "ddp_overlap_individual_parameters",
+            "ddp_overlap_individual_parameters_benchmarking",
+            "ddp_overlap_bucketed",
+            "ddp_bucketed_benchmarking",
+        ),
+        "cs336.subject_sharding": ("optimizer_state_sharding", "optimizer_state_sharding_accounting"),
+    }
+    names = ("overlap_individual (yours)", "overlap_bucketed (yours)", "sharded (yours)")
+    for table, of in keys.items():
+        columns = committed("cpu2").table("cs336.ddp_check" if "ddp" in table else "cs336.sharding_times").columns
+        rows = [dict.fromkeys(columns, "none") | steps | {"subject": "yours", "implementation": one} for one in names]
+        site._tables[table] = Stored(columns, rows)
+        for key in of:
+            assert f"Yours: {reason}. These rows are ours." in _problem(site, key).markdown({}), key
+
+
+def test_a_kernel_that_ignores_is_causal_is_correct_and_its_page_says_so(tmp_path: Path) -> None:
+    remark = "ignores is_causal, as the handout allows in PyTorch: its times, and ours, are not causal"
+    values = {"largest_relative_error": 1e-7, "not_causal": remark}
+    site = _site(tmp_path, [_record("yours", 64, 4.0, values=values)])
+    ours = {"device": "cpu", "implementation": "tiled", "head_dim": 16, "dtype": "fp32", "batch": 1, "causal": True}
+    _put(site, "cs336.flash_cells", {**ours, "seq_len": 64, "both_ms_n": 5})
+    row = site.table("cs336.subjects").rows[0]
+    assert (row["correct"], row["said"]) == ("yes", remark)
+    text = _problem(site, "flash_forward").markdown({})
+    assert f"It {remark}." in text and "log-sum-exp, not causal, 64" in text
+    text = _problem(site, "flash_benchmarking").markdown({})
+    assert "one head, causal (yours not)," in text and "| 64 | 16 | fp32 | - | 4.40 |" in text
 
 
 def test_a_check_that_did_not_end_is_told(tmp_path: Path) -> None:

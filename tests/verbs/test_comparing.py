@@ -234,6 +234,18 @@ def test_commits_of_site_local(tmp_path: Path) -> None:
     assert cell.record.status == "ok", "its data set was deleted"
 
 
+def test_two_subjects_of_site_local(tmp_path: Path) -> None:
+    def measured(subject: str, ms: float, code: str) -> Measured:
+        factors = {"n": 1, "subject": subject, "implementation": subject, "code": code}
+        return Measured(factors, steady(ms), sample="both_ms")
+
+    write_site(tmp_path, "local", [timed(1.0), measured("alice", 2.0, "a"), measured("bob", 1.0, "b")])
+    found = only(compare(sides.read(tmp_path, "alice"), sides.read(tmp_path, "bob")))
+    assert (found.verdict, found.factors) == ("faster", {"n": 1, "implementation": "subject"})
+    with pytest.raises(ValueError, match=r"'bobb' is no site, .*did you mean bob\?; subjects: alice, bob"):
+        sides.read(tmp_path, "bobb")
+
+
 @pytest.mark.parametrize(
     ("name", "said"),
     [("dmo", "did you mean demo?"), ("demo@v1", "is no site"), ("local@HEAD~1", "holds no records of 'HEAD~1'")],

@@ -6,6 +6,9 @@ from perfscribe.config.keys import choice, choices, devices, dtypes, experiment,
 SDPA = ["sdpa_flash", "sdpa_cudnn", "sdpa_efficient", "sdpa_math"]
 IMPLEMENTATIONS = ["eager", "compiled", "tiled", "triton", *SDPA, "flex"]
 
+# A user who sets these asks for no further ones.
+FOLLOWS = ("seq_len", "head_dim")
+
 LEVELS = experiment(
     "Causal attention by every implementation at hand, forward, backward and both, over length and head dimension",
     device=devices(["cpu"], gpu=["cuda"]),
@@ -36,6 +39,7 @@ LEVELS = experiment(
     ),
     sub_grid=section(
         "further implementations that are too costly, or too slow to compile, for every problem",
+        FOLLOWS,
         implementation=choices(
             "which; as above",
             IMPLEMENTATIONS,
@@ -43,23 +47,25 @@ LEVELS = experiment(
             gpu=["compiled", "flex", "sdpa_flash", "sdpa_cudnn"],
             empty=True,
         ),
-        seq_len=lengths("sequence lengths, in tokens", [1024, 4096, 16384, 65536]),
-        head_dim=wholes("widths of a query, key or value vector", 1, 1024, [64, 128]),
+        seq_len=lengths("sequence lengths, in tokens; seq_len above where that is set", [1024, 4096, 16384, 65536]),
+        head_dim=wholes("widths of a vector; head_dim above where that is set", 1, 1024, [64, 128]),
         dtype=choices("fp32 | bf16 | fp16", ["fp32", "bf16", "fp16"], ["bf16"]),
     ),
     tf32=section(
         "further cells in fp32 with TF32 products",
+        FOLLOWS,
         implementation=choices(
             "of these implementations", ["eager", "triton"], [], gpu=["eager", "triton"], empty=True
         ),
-        seq_len=lengths("sequence lengths, in tokens", [1024, 4096, 16384, 65536]),
-        head_dim=wholes("widths of a query, key or value vector", 1, 1024, [64, 128]),
+        seq_len=lengths("sequence lengths, in tokens; seq_len above where that is set", [1024, 4096, 16384, 65536]),
+        head_dim=wholes("widths of a vector; head_dim above where that is set", 1, 1024, [64, 128]),
     ),
     ieee=section(
         "further cells in fp32 with products by fp32 multiply-adds, where those of dtype fp32 are three TF32 products",
+        FOLLOWS,
         implementation=choices("of these implementations", ["triton_ieee"], [], gpu=["triton_ieee"], empty=True),
-        seq_len=lengths("sequence lengths, in tokens", [1024, 4096, 16384]),
-        head_dim=wholes("widths of a query, key or value vector", 1, 1024, [64, 128]),
+        seq_len=lengths("sequence lengths, in tokens; seq_len above where that is set", [1024, 4096, 16384]),
+        head_dim=wholes("widths of a vector; head_dim above where that is set", 1, 1024, [64, 128]),
     ),
     leaderboard=section(
         "the problem of the course's leaderboard",

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from types import SimpleNamespace
+from types import CellType, FunctionType, MethodType, ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from perfscribe.base.cells import Cell, Measurement
@@ -14,8 +15,6 @@ from perfscribe.subjects import OPTIMIZER
 from perfscribe.subjects.loading import adapters, subjects_code
 
 if TYPE_CHECKING:
-    import torch
-
     from perfscribe.distributed.rank import Rank
     from perfscribe.experiments.optimizer_state_sharding.program import Make, Training
 
@@ -24,7 +23,7 @@ THEIRS = "subject"
 ALLOWED = 1e-3
 
 
-def cells(of: Sequence[Cell], name: str, kernels: Mapping[str, str]) -> list[Cell]:
+def cells(of: Sequence[Cell], name: str, kernels: Collection[str]) -> list[Cell]:
     """One beside each of ours."""
     return [replace(one, factors={**one.factors, "kernel": OPTIMIZER}) for one in of] if OPTIMIZER in kernels else []
 
@@ -66,22 +65,55 @@ def _on_rank(arguments: Mapping[str, Any], rank: Rank) -> dict[str, Any]:
 
 
 class Theirs:
-    """A subject's optimizer. optim: what holds the state, in it or in optimizers that are attributes of it."""
+    """A subject's optimizer. optim: the state of the optimizers that it holds, wherever it holds them."""
 
-    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+    def __init__(self, optimizer: Any) -> None:
         self.step, self._optimizer = optimizer.step, optimizer
 
     @property
     def optim(self) -> SimpleNamespace:
-        """All state, by parameter."""
-        import torch
+        """All state, by parameter; empty where none is found."""
+        found = {}
+        for one in within(self._optimizer):
+            state = getattr(one, "state", None)
+            if isinstance(state, Mapping):
+                found.update({key: of for key, of in state.items() if isinstance(of, Mapping)})
+        return SimpleNamespace(state=found)
 
-        of = [self._optimizer]
-        for one in vars(self._optimizer).values():
-            of += [
-                each for each in (one if isinstance(one, list) else [one]) if isinstance(each, torch.optim.Optimizer)
-            ]
-        return SimpleNamespace(state={parameter: state for one in of for parameter, state in one.state.items()})
+
+def within(holder: Any) -> Iterator[Any]:
+    """The object, and those that its attributes, containers and closures hold; tensors, modules and types apart."""
+    import torch
+
+    seen, waiting = set(), [holder]
+    while waiting:
+        one = waiting.pop()
+        if id(one) in seen or isinstance(one, (torch.Tensor, ModuleType, type, str, bytes, int, float)):
+            continue
+        seen.add(id(one))
+        if isinstance(one, Mapping):
+            waiting += one.values()
+        elif isinstance(one, (list, tuple, set, frozenset, deque)):
+            waiting += one
+        elif isinstance(one, (FunctionType, MethodType, partial)):
+            waiting += [cell.cell_contents for cell in getattr(one, "__closure__", None) or () if _is_full(cell)]
+            waiting += [getattr(one, name) for name in ("__self__", "args", "keywords", "func") if hasattr(one, name)]
+        else:
+            yield one
+            waiting += getattr(one, "__dict__", {}).values()
+            slots = [name for kind in type(one).__mro__ for name in _names(getattr(kind, "__slots__", ()))]
+            waiting += [getattr(one, name) for name in slots if hasattr(one, name)]
+
+
+def _is_full(cell: CellType) -> bool:
+    try:
+        return cell.cell_contents is not None
+    except ValueError:
+        return False
+
+
+def _names(slots: Any) -> Iterable[str]:
+    return (slots,) if isinstance(slots, str) else slots
 
 
 def difference(training: Training, make: Mapping[str, Make], rank: int) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from statistics import median
@@ -11,10 +12,12 @@ from perfscribe.experiments.ddp import show as ddp
 from perfscribe.experiments.ddp import subject as ddp_subject
 from perfscribe.experiments.ddp import variants as v
 from perfscribe.experiments.flash_benchmarking import show as flash
+from perfscribe.experiments.flash_benchmarking.subject import NOT_CAUSAL
 from perfscribe.experiments.optimizer_state_sharding import measure as sharding_names
 from perfscribe.experiments.optimizer_state_sharding import show as sharding
 from perfscribe.experiments.optimizer_state_sharding.subject import THEIRS
 from perfscribe.experiments.subjects.levels import SHOWN
+from perfscribe.instruments.statistics import summarise
 from perfscribe.records.records import STATUSES, Record
 from perfscribe.show import figures as f
 from perfscribe.show import tables as t
@@ -22,7 +25,8 @@ from perfscribe.subjects import INDIVIDUAL, YOURS
 
 NOTE = (
     "Correct: every check passed that the handout asks for. Over ours: median over cells of the time over that of our "
-    "implementation, timed in turns with it in the same process."
+    "implementation, timed in turns with it in the same process; ± half the interquartile range that both samples "
+    "give it, the median over cells."
 )
 BESIDE_NOTE = "Ours: our implementation, timed in turns with the subject's in the same process."
 LATE = "all-reduces start after backward ends"
@@ -36,7 +40,7 @@ def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
         [one for one in records.get(name, []) if "subject" in one.factors] for name in SHOWN.reads
     )
     grid, board = (
-        [_beside(one, one, "ours_", "both_ms") for one in t.having(attention, workload=workload)]
+        [_beside(_asked(one), one, "ours_", "both_ms") for one in t.having(attention, workload=workload)]
         for workload in ("grid", "leaderboard")
     )
     board = [replace(one, factors={**one.factors, "entry": f"here: {one.factors['subject']}"}) for one in board]
@@ -52,7 +56,7 @@ def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
         ("DDP of the subjects", steps, DDP, BESIDE_NOTE),
         ("Spans of your traced step and of naive's", _spans(wrappers), TRACED, ddp.TIMELINE_NOTE),
         ("Sharded optimizers of the subjects", sharded, SHARDING, BESIDE_NOTE),
-        ("Memory of sharded optimizers by kind", kinds, _swapped(sharding.KINDS, OPTIMIZER), BESIDE_NOTE),
+        ("Memory of sharded optimizers by kind", kinds, _swapped(sharding.KINDS, OPTIMIZER, STATE), BESIDE_NOTE),
     )
     return [
         t.make(table, title, rows, columns, [note])
@@ -70,6 +74,12 @@ def figures(tables: Mapping[str, t.Table]) -> list[f.Figure]:
 # --- rows -------------------------------------------------------------------------------------------------------
 
 
+def _asked(row: Record) -> Record:
+    """The row with what was asked for, and what was timed: a PyTorch kernel may ignore is_causal."""
+    timed = row.factors["causal"] and NOT_CAUSAL not in row.values
+    return replace(row, factors={**row.factors, "asked": row.factors["causal"], "causal": timed})
+
+
 def _beside(row: Record, ours: Record, prefix: str, sample: str) -> Record:
     """The row with what a sample of ours says of it: ours, over ours, and remarks."""
     theirs, own = (one.samples.get(name, []) for one, name in ((row, sample), (ours, f"{prefix}{sample}")))
@@ -77,14 +87,13 @@ def _beside(row: Record, ours: Record, prefix: str, sample: str) -> Record:
         return row
     times = [median(value for samples in rounds for value in samples) for rounds in (theirs, own)]
     said = {"ours_ms": times[1], "over_ours": times[0] / times[1]}
-    remarks = []
+    apart = [summarise(rounds).iqr / middle for rounds, middle in zip((theirs, own), times, strict=True)]
+    said["over_ours_iqr"] = said["over_ours"] * math.hypot(*apart)
+    remarks = [str(row.values[NOT_CAUSAL])] if NOT_CAUSAL in row.values else []
     if kept := row.values.get("kept_bytes"):
         remarks.append(f"each call keeps {kept / t.MIB:.3g} MiB")
-    spans = list(zip(*(row.series.get(name, []) for name in ("lane", "start_ns", "ns")), strict=True))
-    sent = [start for lane, start, _ in spans if lane == "communication"]
-    ends = [start + ns for lane, start, ns in spans if lane == "phase backward"]
     several = row.values.get("all_reduces", 0) > 1  # a single bucket is full when backward ends
-    if sent and ends and several and min(sent) >= max(ends):
+    if several and row.values.get("early_all_reduces") == 0:
         remarks.append(LATE)
     return replace(row, values={**row.values, **said, "remark": "; ".join(remarks) or NO_REMARK})
 
@@ -124,19 +133,27 @@ def _summary(rows: Iterable[Record]) -> list[Record]:
     """One row a subject and kernel; of a kernel the correct ones first, the fastest at their head."""
     grouped = t.grouped(rows, lambda row: (row.factors["kernel"], row.factors["subject"]))
     made = [_of_kernel(kernel, subject, of) for (kernel, subject), of in grouped.items()]
-    made.sort(key=lambda one: (one.factors["kernel"], one.factors["correct"] != "yes", one.values.get("over_ours", 0)))
+    made.sort(key=_place)
     return made
+
+
+def _place(row: Record) -> tuple[str, bool, float, str, str]:
+    """Those that are not correct by what is said of them, so that like ones stand together."""
+    kernel, correct, said = (str(row.factors[name]) for name in ("kernel", "correct", "said"))
+    return kernel, correct != "yes", row.values.get("over_ours", 0) if correct == "yes" else 0, correct, said
 
 
 def _of_kernel(kernel: str, subject: str, of: Sequence[Record]) -> Record:
     worst = max(of, key=lambda row: STATUSES.index(row.status))
     best = min(of, key=lambda row: STATUSES.index(row.status))
     wrong = next((row for row in of if "WrongResult" in row.reason or "ArithmeticError" in row.reason), None)
-    correct = "no" if wrong else "yes" if worst.ok else "not told"
+    not_run = best.status in ("unsupported", "skipped")
+    correct = "no" if wrong else "yes" if worst.ok else "not checked" if not_run else "not told"
     ratios = [row.values["over_ours"] for row in of if "over_ours" in row.values]
     remarks = dict.fromkeys(row.values["remark"] for row in of if row.values.get("remark", NO_REMARK) != NO_REMARK)
     said = "; ".join(remarks) or NO_REMARK
-    values = {"over_ours": median(ratios)} if ratios else {}
+    spreads = [row.values["over_ours_iqr"] for row in of if "over_ours" in row.values]
+    values = {"over_ours": median(ratios), "over_ours_iqr": median(spreads)} if ratios else {}
     cells = f"{sum(row.ok for row in of)} of {len(of)}"
     factors = {"subject": subject, "kernel": kernel, "correct": correct, "cells": cells}
     reason = (wrong or worst).reason
@@ -147,9 +164,15 @@ def _of_kernel(kernel: str, subject: str, of: Sequence[Record]) -> Record:
 # --- columns ----------------------------------------------------------------------------------------------------
 
 
+def _over_ours(title: str) -> t.Column:
+    """The ratio of medians, and what the samples of both make of its interquartile range."""
+    spread = "over_ours_iqr"
+    return replace(t.value("over_ours", title), spread=spread, spread_get=lambda row: row.values[spread])
+
+
 SUMMARY = [
     *t.factors(kernel="Kernel", subject="Subject", correct="Correct", cells="Rows ok"),
-    t.value("over_ours", "Time over ours (×)"),
+    _over_ours("Time over ours (×)"),
     t.factor("said", "Remark"),
 ]
 
@@ -157,7 +180,7 @@ SUMMARY = [
 def _compared(sample: str) -> list[t.Column]:
     return [
         t.value("ours_ms", "Ours, the same (ms)", column=f"ours_{sample}"),
-        t.value("over_ours", "Over ours (×)"),
+        _over_ours("Over ours (×)"),
         *t.exact(remark="Remark"),
     ]
 
@@ -175,7 +198,8 @@ def _measured(columns: Iterable[t.Column], *without: str) -> list[t.Column]:
 
 def _attention(columns: Iterable[t.Column]) -> list[t.Column]:
     """Without what is of libraries alone."""
-    return _swapped(_measured(columns, "sdpa_backend"), *_compared("both_ms"))
+    asked = t.factor("causal", "Asked causal", lambda row: row.factors["asked"])
+    return _swapped(_measured(columns, "sdpa_backend"), asked, *_compared("both_ms"))
 
 
 DDP = _swapped(_measured([*ddp.BENCHMARK, *ddp.CHECKED, *ddp.TIMELINE]), *_compared("step_ms"))
@@ -185,6 +209,15 @@ OPTIMIZER = t.factor(
     "Optimizer",
     lambda row: f"sharded ({row.factors['subject']})" if _is_theirs(row) else sharding.NAMES[sharding_names.UNSHARDED],
 )
+
+
+def _state_gib(row: Record) -> float | str:
+    """Of AdamW, so that none is none that was found."""
+    held = row.series[f"{row.factors['moment']}_bytes"][sharding_names.KINDS.index(sharding_names.STATE)]
+    return held / t.GIB or "not found: in no attribute of the optimizer, nor of what it holds"
+
+
+STATE = t.derived(sharding.kind_column(sharding_names.STATE), "Optimizer state (GiB)", _state_gib)
 SHARDING = _swapped(
     _measured([*sharding.MEMORY, *sharding.TIMES], "update_ms", "exchange_ms"),
     *(OPTIMIZER, *t.only(_is_theirs, "not compared", sharding.OFF_BY, *_compared("step_ms"))),

@@ -19,6 +19,7 @@ from perfscribe.run.shard import Shard
 from perfscribe.show.provenance import commit_name, device_name
 
 Row = Mapping[str, Any]
+SUBJECT = "subject"  # in the place of a user's name for it
 
 
 @dataclass(frozen=True)
@@ -103,15 +104,52 @@ class Side:
 
 
 def read(root: Path, name: str) -> Side:
-    """A side by the name that a user gives: SITE or local@COMMIT; ValueError with one line."""
+    """A side by the name that a user gives: SITE, local@COMMIT or a subject of site local; ValueError with one line."""
     site, at, commit = name.partition("@")
     known = sorted(path.parents[1].name for path in (root / "results").glob("*/plan/index.json"))
     if not at and name in known:
         return _of_folder(root / "results" / name, name, name)
     if site == session.LOCAL_SITE and commit:
         return _of_commit(root, name, site, commit)
-    told = f"{', '.join(known) or 'none'}{hint(name, known)}"
-    raise ValueError(f"compare: {name!r} is no site, nor local@COMMIT; sites here: {told}")
+    subjects = _subjects(root / "results" / session.LOCAL_SITE)
+    if name in subjects:
+        return _of_subject(_of_folder(root / "results" / session.LOCAL_SITE, name, session.LOCAL_SITE))
+    told = f"{', '.join(known) or 'none'}{hint(name, [*known, *subjects])}"
+    told += f"; subjects: {', '.join(subjects)}" if subjects else ""
+    raise ValueError(f"compare: {name!r} is no site, local@COMMIT or subject; sites here: {told}")
+
+
+def _subjects(folder: Path) -> list[str]:
+    """The users' codes that a site's plan measures."""
+    cells = (cell for plans in _plans(folder).values() for path in plans for cell in files.read_json(path)["cells"])
+    return sorted({str(cell["factors"]["subject"]) for cell in cells if "subject" in cell["factors"]})
+
+
+def _of_subject(side: Side) -> Side:
+    """The cells of the subject that the side is named after, under names that another subject's have too."""
+    cells: dict[str, dict[str, Cell]] = {}
+    for experiment, of in side.cells.items():
+        rows = [row for cell in of.values() for row in cell.rows if row["factors"].get("subject") == side.name]
+        if rows:
+            seed = next(iter(of.values())).seed
+            cells[experiment] = _cells(experiment, [_unnamed(row, side.name) for row in rows], seed)
+    return Side(side.name, side.site, cells, side.identities)
+
+
+def _unnamed(row: Row, subject: str) -> Row:
+    """A record whose subject has a name that all share, with figures of the subject's code alone."""
+    factors = {key: level for key, level in row["factors"].items() if key not in ("subject", "code")}
+    if factors.get("implementation") == subject:
+        factors["implementation"] = SUBJECT
+    if "variants" in factors:
+        words = str(factors["variants"]).split()
+        factors["variants"] = " ".join(re.sub(f"^{re.escape(subject)}[.]", f"{SUBJECT}.", one) for one in words)
+    renamed: dict[str, Any] = {}
+    for key in ("samples", "values", "timers"):
+        own = {re.sub(f"^{re.escape(subject)}[.]", f"{SUBJECT}.", name): one for name, one in row[key].items()}
+        of_theirs = {name: one for name, one in own.items() if name.startswith((f"{SUBJECT}.", f"{SUBJECT}_"))}
+        renamed[key] = of_theirs or {name: one for name, one in own.items() if not name.startswith("ours_")}
+    return {**row, **renamed, "factors": factors}
 
 
 def _of_folder(folder: Path, name: str, site: str) -> Side:

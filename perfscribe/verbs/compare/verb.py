@@ -61,7 +61,7 @@ def _percent(text: str) -> float:
 def _parser() -> Parser:
     parser = Parser(prog="./run compare", description=__doc__, allow_abbrev=False)
     add = parser.add_argument
-    add("a", metavar="A", help="SITE, or local@COMMIT (who measured)")
+    add("a", metavar="A", help="SITE, local@COMMIT (who measured), or a subject")
     add("b", metavar="B", help="the same; ratios are B over A, verdicts on B")
     add("--experiment", nargs="+", action="extend", default=[], metavar="NAME", help="these experiments alone")
     add("--csv", type=called_from.file, metavar="FILE", help="every figure with every column")

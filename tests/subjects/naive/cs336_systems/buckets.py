@@ -10,6 +10,8 @@ class DDPBucketed(torch.nn.Module):
         self.buckets, self.place, size = [[]], {}, 0
         for parameter in reversed(list(module.parameters())):
             dist.broadcast(parameter.data, src=0)
+            if not parameter.requires_grad:
+                continue
             if self.buckets[-1] and size + parameter.nbytes > bucket_size_mb * 1e6:
                 self.buckets.append([])
                 size = 0

@@ -1,0 +1,118 @@
+"""An adapter file as a syntax tree: which adapters are written, and which statements each kernel needs.
+
+The digest of a kernel covers what it needs, and nothing else may stop it: the other statements run, but may fail.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Iterator
+
+from perfscribe.subjects import KERNELS, REQUIRED
+
+DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+IMPORTS = (ast.Import, ast.ImportFrom)
+FUTURE = "__future__"
+
+
+class AdapterFile:
+    """The statements of an adapter file; of an import of several names each name is one."""
+
+    def __init__(self, tree: ast.Module) -> None:
+        self.statements = [one for node in tree.body for one in _apart(node)]
+        self.defined: dict[str, list[ast.stmt]] = {}  # several: import a.b and import a.c both bind a
+        self.always: list[ast.stmt] = []  # statements that do more than bind names, or bind any, as import * does
+        for node in self.statements:
+            names = list(_names(node))
+            for name in names:
+                self.defined.setdefault(name, []).append(node)
+            self.always += [node] if "*" in names or not _only_binds(node) else []
+
+    def written(self, kernel: str) -> list[str]:
+        """Names of the kernel's adapters, in the order of KERNELS; "" for one that is not written."""
+        return [next((one for one in names if self.is_written(one)), "") for names in KERNELS[kernel]]
+
+    def lacking(self, kernel: str) -> str:
+        """The first adapter that the kernel cannot do without and that is not written; "" where all are."""
+        pairs = zip(KERNELS[kernel][:REQUIRED], self.written(kernel), strict=False)
+        return next((names[0] for names, written in pairs if not written), "")
+
+    def is_written(self, function: str) -> bool:
+        """Whether it is there and more than `raise NotImplementedError`; for one that makes something, than `pass`."""
+        node = self.defined.get(function, [None])[-1]
+        if not isinstance(node, ast.FunctionDef):
+            return node is not None
+        body = [one for one in node.body if not (isinstance(one, ast.Expr) and isinstance(one.value, ast.Constant))]
+        first = body[0] if body else ast.Pass()
+        if isinstance(first, ast.Raise) and first.exc:
+            return "NotImplementedError" not in ast.unparse(first.exc)
+        return not function.startswith("get_") or ast.unparse(first) not in ("pass", "return", "return None")
+
+    def needed(self, functions: Iterable[str]) -> list[ast.stmt]:
+        """What these functions run: statements that always do, and whatever binds a name that is used in them."""
+        nodes: dict[str, list[ast.stmt]] = {}
+        waiting = [*functions, *_used(self.always)]
+        while waiting:
+            name = waiting.pop()
+            if name in self.defined and name not in nodes:
+                nodes[name] = self.defined[name]
+                waiting += _used(nodes[name])
+        used = dict.fromkeys(node for name in sorted(nodes) for node in nodes[name])
+        return [*self.always, *used]
+
+    def tolerant(self, kernel: str) -> ast.Module:
+        """The file with each statement that the kernel does not need in a `try`, its failure passed over."""
+        needed = set(map(id, self.needed(filter(None, self.written(kernel)))))
+        body = [one if id(one) in needed or _is_future(one) else _tried(one) for one in self.statements]
+        return ast.Module(body=body, type_ignores=[])
+
+
+def _is_future(node: ast.stmt) -> bool:
+    return isinstance(node, ast.ImportFrom) and node.module == FUTURE
+
+
+def _tried(node: ast.stmt) -> ast.stmt:
+    kinds = ast.Tuple(elts=[ast.Name(id=one, ctx=ast.Load()) for one in ("Exception", "SystemExit")], ctx=ast.Load())
+    handler = ast.ExceptHandler(type=kinds, name=None, body=[ast.Pass()])
+    tried = ast.Try(body=[node], handlers=[handler], orelse=[], finalbody=[])
+    return ast.fix_missing_locations(ast.copy_location(tried, node))
+
+
+def _apart(node: ast.stmt) -> Iterator[ast.stmt]:
+    """An import of several names as an import of each."""
+    if isinstance(node, ast.Import) and node.names[1:]:
+        yield from (ast.copy_location(ast.Import(names=[one]), node) for one in node.names)
+    elif isinstance(node, ast.ImportFrom) and node.names[1:] and node.module != FUTURE:
+        for one in node.names:
+            yield ast.copy_location(ast.ImportFrom(module=node.module, names=[one], level=node.level), node)
+    else:
+        yield node
+
+
+def _used(nodes: Iterable[ast.stmt]) -> list[str]:
+    """The names in these statements."""
+    return [one.id for node in nodes for one in ast.walk(node) if isinstance(one, ast.Name)]
+
+
+def _only_binds(node: ast.AST) -> bool:
+    """Whether a statement, and each one that is run with it, binds names and does nothing else."""
+    parts = [
+        one for one in ast.iter_child_nodes(node) if isinstance(one, (ast.stmt, ast.excepthandler, ast.match_case))
+    ]
+    if parts and not isinstance(node, DEFINITIONS):
+        return all(map(_only_binds, parts))
+    return isinstance(node, ast.Pass) or (isinstance(node, ast.stmt) and any(_names(node)))
+
+
+def _names(node: ast.stmt) -> Iterator[str]:
+    """What a statement of the file's top level binds; where it is none of the known kinds, what it stores."""
+    if isinstance(node, DEFINITIONS):
+        yield node.name
+    elif isinstance(node, IMPORTS):
+        yield from ((alias.asname or alias.name).split(".")[0] for alias in node.names)
+    else:
+        for one in ast.walk(node):
+            if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store):
+                yield one.id
+            elif isinstance(one, (*DEFINITIONS, *IMPORTS)):
+                yield from _names(one)
