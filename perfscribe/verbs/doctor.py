@@ -65,6 +65,8 @@ def _machine() -> list[tuple[str, str]]:
         ]
     torch = environment.library_version("torch") or "not installed"
     rows += [("Python", platform.python_version()), ("torch", torch)]
+    if why := environment.why_no_commit(environment.ROOT):
+        rows.append(("commit", f"unknown: {why}"))
     return [*rows, ("platform", f"{found['platform']}, {platform.release()}")]
 
 
