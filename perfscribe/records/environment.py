@@ -239,9 +239,14 @@ def provenance(root: Path) -> dict[str, Any]:
         "node": platform.node(),
         "python": f"{platform.python_implementation()} {platform.python_version()}",
         "gpu_clocks_mhz": _gpu_clocks_mhz(),
-        "variables": {name: os.environ[name] for name in sorted(os.environ) if VARIABLES.match(name)},
+        "variables": {name: _as_text(os.environ[name]) for name in sorted(os.environ) if VARIABLES.match(name)},
         "slurm_job_id": os.environ.get("SLURM_JOB_ID"),
     }
+
+
+def _as_text(variable: str) -> str:
+    """A variable without bytes that are no UTF-8, which no file of ours could hold."""
+    return variable.encode(errors="replace").decode()
 
 
 # Where the code lies, relative to the checkout. What else may differ from the commit, as settings and notes do, is no
