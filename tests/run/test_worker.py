@@ -2,6 +2,7 @@
 
 import random
 import signal
+import socket
 import sys
 import time
 from pathlib import Path
@@ -140,6 +141,29 @@ LOADING = """def run(cell):
     loader = DataLoader(torch.arange(4), num_workers=1, multiprocessing_context="fork")
     return done(cell, total=int(sum(loader)))
 """
+
+
+def test_interfaces_of_another_machine_do_not_count(
+    tmp_path: Path, side: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A cluster's shell start names its own, without which gloo and NCCL refuse every launch."""
+    lo = next(name for _, name in socket.if_nameindex() if name.startswith("lo"))
+    given = {
+        "GLOO_SOCKET_IFNAME": ("hsn0", None),
+        "NCCL_SOCKET_IFNAME": ("hsn,ib", None),
+        "NCCL_OOB_NET_IFNAME": ("^docker,hsn0", "^docker,hsn0"),  # all but these
+        "TP_SOCKET_IFNAME": (f"hsn0,{lo}", lo),
+        "PRTE_MCA_prte_if_include": ("hsn0", None),
+        "OMPI_MCA_btl_tcp_if_include": ("10.0.0.0/8", "10.0.0.0/8"),
+        "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE": ("1", None),
+    }
+    for name, (text, _) in given.items():
+        monkeypatch.setenv(name, text)
+    probe = job(tmp_path, side, "def run(cell):\n    return done(cell, **os.environ)\n")
+    probe.plan(numbered(1))
+    (row,) = probe.measure()
+    assert {name: row["values"].get(name) for name in given} == {name: kept for name, (_, kept) in given.items()}
+    assert "GLOO_SOCKET_IFNAME" not in row["provenance"]["variables"]
 
 
 def test_a_loader_has_its_workers_however_long_tmpdir_is(
