@@ -3,6 +3,7 @@
 import random
 import signal
 import socket
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -17,6 +18,7 @@ from shards import ShardJob
 
 from perfscribe.base import files
 from perfscribe.base.cells import Cell
+from perfscribe.distributed import failures
 from perfscribe.records import checksums, environment
 from perfscribe.run import child, processes, session
 from perfscribe.run.shard import CLOCK
@@ -46,6 +48,59 @@ def statuses(rows: list[dict[str, Any]]) -> list[str]:
 
 
 # --- how cells end ----------------------------------------------------------------------------------------------
+
+
+LOADERS = """Caught FileNotFoundError in DataLoader worker process 0.
+Original Traceback (most recent call last):
+  File "loop.py", line 1, in fetch
+FileNotFoundError: no such file: x.npy
+"""
+COMPILERS = "raised:\nCppCompileError: C++ compile error\n\nOutput:\na.cpp:2:10: fatal error: Python.h: No such file"
+TORCHRUNS = """[rank1]: Traceback (most recent call last):
+[rank1]:   File "job.py", line 1, in main
+[rank1]: KeyError: 'PMI_RANK'
+[rank1]:
+[rank1]: During handling of the above exception, another exception occurred:
+[rank1]:
+[rank1]: Traceback (most recent call last):
+[rank1]:   File "job.py", line 2, in main
+[rank1]: ValueError: nothing tells the rank
+Traceback (most recent call last):
+  File "run.py", line 3, in main
+torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
+============================================================
+Root Cause (first observed failure):
+============================================================"""
+SRUNS = (
+    "srun: job 5 queued\nsrun: error: Unable to create step: Invalid job\nsrun: error: task 0: Exited with exit code 1"
+)
+MPIEXECS = f"{'-' * 74}\nNo network interfaces were there for messages.\n{'-' * 74}"
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (ValueError("a bad value\nand more"), "ValueError: a bad value"),
+        (RuntimeError(LOADERS), "RuntimeError: FileNotFoundError: no such file: x.npy"),
+        (RuntimeError(COMPILERS), "RuntimeError: raised: a.cpp:2:10: fatal error: Python.h: No such file"),
+        (RuntimeError("Failed because of:\nNo module named x"), "RuntimeError: Failed because of: No module named x"),
+        (
+            subprocess.CalledProcessError(1, ["gcc", "a.c"], stderr=b"In file a.c:\na.c:1: error: no x"),
+            "CalledProcessError: gcc ended with exit status 1: a.c:1: error: no x",
+        ),
+        (
+            failures.error_of(failures.Ending(1, f"RuntimeError: {LOADERS.splitlines()[0]}", 0.0, details=LOADERS), 2),
+            "RankError: rank 1 of 2: FileNotFoundError: no such file: x.npy",
+        ),
+        (TORCHRUNS, "RankError: mpiexec left with exit code 1: ValueError: nothing tells the rank"),
+        (SRUNS, "RankError: mpiexec left with exit code 1: srun: error: Unable to create step: Invalid job"),
+        (MPIEXECS, "RankError: mpiexec left with exit code 1: No network interfaces were there for messages."),
+    ],
+)
+def test_a_reason_is_the_cause_however_it_was_wrapped(error: str | Exception, reason: str) -> None:
+    if isinstance(error, str):  # what a launcher had printed
+        error = failures.error_of_launcher("mpiexec left with exit code 1", error.splitlines())
+    assert child.failure(error)["reason"] == reason
 
 
 PARTIAL = """def run(cell):
