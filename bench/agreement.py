@@ -202,8 +202,9 @@ def peaks() -> list[dict[str, Any]]:
 
 def traced_rows() -> tuple[int, int] | None:
     """Rows of `nsys stats` of a traced program, and how many of them ours hold; None without nsys."""
-    found = nsys.find()
-    if found is None:
+    try:
+        found = nsys.find()
+    except nsys.NsysError:
         return None
     with tempfile.TemporaryDirectory() as folder:
         report = nsys.profile(found, [sys.executable, __file__, "--traced"], Path(folder) / "trace", 120)

@@ -93,7 +93,7 @@ if __name__ == "__main__":
     elif len(sys.argv) == 3 and sys.argv[1] == "install":
         try:
             install(Path(sys.argv[2]))
-        except OSError as error:  # another user's checkout, a full disk
+        except (OSError, ValueError) as error:  # another user's checkout, a full disk, .venv that is a link
             sys.exit(f"run: the environment cannot be made in {ROOT}: {error}")
     else:
         sys.exit(__doc__)

@@ -238,6 +238,7 @@ EXPLAINED = ("chapter", "compare", "fill", "launch", "test")  # themselves, by -
 
 def main(arguments: Sequence[str]) -> int:
     """Run a verb, or hand everything to Snakemake."""
+    session.name_account(os.environ, ROOT)
     verb = arguments[0] if arguments else "--help"
     if verb in ("-h", "--help") or (verb not in EXPLAINED and arguments[1:2] in (["-h"], ["--help"])):
         return show_help(())
@@ -256,6 +257,7 @@ def entry() -> int:
     for name in ("stdout", "stderr"):  # closed by the caller
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 (for the life of this process)
+        getattr(sys, name).reconfigure(errors="backslashreplace")  # what a terminal's encoding lacks, as ± and ×
     signal.signal(signal.SIGINT, STOPPED)
     try:
         status = main(sys.argv[1:])

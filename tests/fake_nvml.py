@@ -22,6 +22,8 @@ class Gpu:
     utilisation: list[int] = field(default_factory=lambda: [0])
     used_bytes: list[int] = field(default_factory=lambda: [0])
     may_open: bool = True
+    slices: list["Gpu"] | None = None  # of a GPU in MIG mode
+    place: tuple[int, int] = (0, 0)  # of a slice: its GPU instance and compute instance
 
     def __post_init__(self):
         self.clock_reads = itertools.cycle(self.clocks_mhz)
@@ -44,7 +46,12 @@ class FakeNvml:
             "nvmlSystemGetProcessName": self._refuse,
             "nvmlDeviceGetCount": lambda: len(self.gpus),
             "nvmlDeviceGetHandleByIndex": lambda index: self._opened(self.gpus[index]),
-            "nvmlDeviceGetHandleByUUID": lambda uuid: self._opened(*(gpu for gpu in self.gpus if gpu.uuid == uuid)),
+            "nvmlDeviceGetHandleByUUID": lambda uuid: self._opened(*(gpu for gpu in self._every() if gpu.uuid == uuid)),
+            "nvmlDeviceGetMigMode": lambda gpu: self._refuse() if gpu.place[0] else [int(gpu.slices is not None)] * 2,
+            "nvmlDeviceGetMaxMigDeviceCount": lambda gpu: 7,
+            "nvmlDeviceGetMigDeviceHandleByIndex": lambda gpu, slot: self._opened(*gpu.slices[slot : slot + 1]),
+            "nvmlDeviceGetGpuInstanceId": lambda gpu: gpu.place[0],
+            "nvmlDeviceGetComputeInstanceId": lambda gpu: gpu.place[1],
             "nvmlDeviceGetUUID": lambda gpu: gpu.uuid,
             "nvmlDeviceGetName": lambda gpu: gpu.name,
             "nvmlDeviceGetMemoryInfo": self._memory,
@@ -64,6 +71,9 @@ class FakeNvml:
 
     def _refuse(self, *_):
         raise NVMLError("Not Supported")
+
+    def _every(self):
+        return [one for gpu in self.gpus for one in (gpu, *(gpu.slices or ()))]
 
     def _opened(self, *found):
         if [gpu.may_open for gpu in found] != [True]:

@@ -7,11 +7,12 @@ gpu; a preset that such a mapping leaves out has the default. The schema describ
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from perfscribe.config import reading, schema
+from perfscribe.config import reading, schema, top
 from perfscribe.config.errors import ConfigError, dotted, fault, nearest
 from perfscribe.config.keys import PRESETS
 
@@ -24,11 +25,22 @@ NO_SITES = ("notes",)
 def load(path: Path, overrides: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """The raw config of a YAML file, with overrides laid on top key by key; not checked against the schema.
 
-    Text in overrides is read as unquoted YAML, since Snakemake's --config gives nested values as text.
-    ConfigError for a file that reading.read refuses and for overrides that are no plain values.
+    Text in overrides is read as unquoted YAML, since Snakemake's --config gives nested values as text. In paths ~ is
+    the home folder. ConfigError for a file that reading.read refuses and for overrides that are no plain values.
     """
     base = reading.read(path)
-    return merged(base, _reread(_plain(overrides))) if overrides else base
+    raw = merged(base, _reread(_plain(overrides))) if overrides else base
+    return dict(_with_home(raw, schema.schema()))
+
+
+def _with_home(value: Any, node: schema.Schema) -> Any:
+    """The value with its paths below ~ written out."""
+    if isinstance(value, dict):
+        inner = schema.properties(node)
+        others = node.get("additionalProperties") or {}
+        return {key: _with_home(held, inner.get(key, others)) for key, held in value.items()}
+    is_path = isinstance(value, str) and node.get("pattern") == top.PATH
+    return os.path.expanduser(value) if is_path else value
 
 
 def check(raw: Mapping[str, Any]) -> None:

@@ -64,12 +64,12 @@ TOP = dict(
         "keep",
     ),
     tools=section(
-        "Programs that measuring needs; relative paths begin at the checkout",
+        "Programs that measuring needs; relative paths begin at the checkout, ~ at home",
         nsys=path("path of Nsight Systems' nsys; null: on PATH, below CUDA_HOME, in NVIDIA's usual folders"),
         nsys_libraries=path("folder with shared libraries that nsys lacks on this machine; null: none"),
     ),
     workshop=section(
-        "What the FSDP workshop's experiments train on and begin with; relative paths begin at the checkout",
+        "What the FSDP workshop's experiments train on and begin with; relative paths begin at the checkout, ~ at home",
         squad=path("folder with train*.json and dev*.json of SQuAD v1.1; null: generated questions"),
         weights=path("folder with the model's weights | hub: fetch them; null: random ones"),
         tokenizer=path("folder with tokenizer.json; null: that of the weights, else one trained on the rows"),

@@ -29,7 +29,7 @@ def _digest(folder: Path) -> str:
     """
     found = sorted(folder.glob("*.safetensors"))
     if not found or not (folder / "config.json").is_file():
-        raise ValueError(f"workshop.weights: {folder.name}: expected a folder with config.json and model.safetensors")
+        raise ValueError(f"workshop.weights: {folder}: expected a folder with config.json and model.safetensors")
     whole = hashlib.sha256((folder / "config.json").read_bytes())
     for path in found:
         size = path.stat().st_size

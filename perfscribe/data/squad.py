@@ -1,6 +1,6 @@
 """Questions of SQuAD v1.1 in its original JSON layout, read from files, and the rule that draws rows from them.
 
-Layout: data > title, paragraphs > context, qas > id, question, answers > text, answer_start (in characters).
+Layout: data > paragraphs > context, qas > id, question, answers > text, answer_start (in characters).
 Source: Rajpurkar et al., EMNLP 2016.
 """
 
@@ -9,12 +9,15 @@ from __future__ import annotations
 import gzip
 import hashlib
 import json
+import re
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+LAYOUT = "expected SQuAD v1.1's original layout, as `./run fetch-data squad` gets it"
+SHOWN = 5  # names of files
 GZIP_MAGIC = b"\x1f\x8b"
 RULE = (
     "questions in the order of SHA-256(seed, NUL, id), the first ones; training first, then evaluation, which takes no "
@@ -27,7 +30,6 @@ class Question:
     """One question; `answers` are all its reference answers in the file's order, at least one, repeats kept."""
 
     id: str
-    title: str
     context: str
     question: str
     answers: tuple[str, ...]
@@ -65,7 +67,7 @@ class _Bad(Exception):
 
 
 def _get(value: Any, key: str, kind: type, place: str) -> Any:
-    """value[key] where that is of the kind, and not blank; _Bad naming the place otherwise."""
+    """value[key] where that is of the kind, not blank and Unicode; _Bad naming the place otherwise."""
     where = f"{place}.{key}".lstrip(".")
     if not isinstance(value, dict):
         raise _Bad(f"{place or 'top level'}: expected an object, found {type(value).__name__}")
@@ -76,6 +78,8 @@ def _get(value: Any, key: str, kind: type, place: str) -> Any:
         raise _Bad(f"{where}: expected {kind.__name__}, found {type(found).__name__}")
     if isinstance(found, str) and not found.strip():
         raise _Bad(f"{where}: empty")
+    if isinstance(found, str) and re.search("[\ud800-\udfff]", found):
+        raise _Bad(f"{where}: half of a surrogate pair, which is no text")
     return found
 
 
@@ -91,7 +95,6 @@ def _questions(document: Any) -> Iterator[tuple[Question, str]]:
     Of answers the texts are used, not the places, which need not be where the texts stand.
     """
     for article, at in _each(document, "data", ""):
-        title = _get(article, "title", str, at)
         for paragraph, within in _each(article, "paragraphs", at):
             context = _get(paragraph, "context", str, within)
             for qa, place in _each(paragraph, "qas", within):
@@ -102,7 +105,7 @@ def _questions(document: Any) -> Iterator[tuple[Question, str]]:
                     _get(answer, "answer_start", int, where)
                 if not texts:
                     raise _Bad(f"{place}.answers: empty; every question of SQuAD v1.1 has one (v2.0 is not read)")
-                yield Question(identity, title, context, question, tuple(texts)), place
+                yield Question(identity, context, question, tuple(texts)), place
 
 
 def parse(text: bytes, name: str, origin: Literal["file", "generated"]) -> Questions:
@@ -118,7 +121,9 @@ def parse(text: bytes, name: str, origin: Literal["file", "generated"]) -> Quest
     except _Bad as error:
         raise ValueError(f"{name}: no SQuAD v1.1: {error}") from None
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"{name}: no JSON: {error}") from None
+        lines = isinstance(error, json.JSONDecodeError) and error.msg == "Extra data"
+        hint = f" (JSON lines?); {LAYOUT}" if lines else ""
+        raise ValueError(f"{name}: no JSON: {error}{hint}") from None
     return Questions(name, origin, hashlib.sha256(text).hexdigest(), tuple(rows.values()))
 
 
@@ -137,12 +142,13 @@ def read(path: Path) -> Questions:
 
 def files_in(folder: Path) -> tuple[Path, Path]:
     """The one train*.json[.gz] and the one dev*.json[.gz] of a folder; ValueError naming what is there otherwise."""
-    found = []
+    found, there = [], sorted(path.name for path in folder.iterdir())
     for start in ("train", "dev"):
         paths = sorted(path for ending in ("json", "json.gz") for path in folder.glob(f"{start}*.{ending}"))
         if len(paths) != 1:
-            names = ", ".join(path.name for path in paths) or "none"
-            raise ValueError(f"{folder.name}: expected one file {start}*.json or {start}*.json.gz, found {names}")
+            names = ", ".join(path.name for path in paths) or f"none among {', '.join(there[:SHOWN]) or 'no files'}"
+            what = f"expected one file {start}*.json or {start}*.json.gz, found {names}"
+            raise ValueError(f"{folder}: {what}; {LAYOUT}")
         found.append(paths[0])
     return found[0], found[1]
 

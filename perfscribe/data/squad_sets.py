@@ -49,7 +49,7 @@ def _file_digests(path: Path) -> dict[str, str]:
     from perfscribe.data.squad import files_in
 
     if not path.exists():
-        raise ValueError(f"workshop.squad: {path.name}: no such file or folder")
+        raise ValueError(f"workshop.squad: {path}: no such file or folder")
     files = files_in(path) if path.is_dir() else (path,)
     return {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
 

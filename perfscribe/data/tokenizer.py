@@ -12,7 +12,7 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import tokenizers
@@ -71,36 +71,49 @@ def sha256_of(folder: Path) -> str:
 
 def _read(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8-sig")
     except OSError as error:
-        raise ValueError(f"tokenizer: {path.parent.name}/{path.name}: cannot be read: {error.strerror}") from None
+        raise ValueError(f"tokenizer: {path}: cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ValueError(f"tokenizer: {path}: no UTF-8 text") from None
+
+
+def _names(path: Path) -> dict[str, Any]:
+    """What tokenizer_config.json says; ValueError with one line where it holds no JSON object."""
+    try:
+        held = json.loads(_read(path)) if path.is_file() else {}
+    except (json.JSONDecodeError, RecursionError) as error:
+        raise ValueError(f"tokenizer: {path}: no JSON: {error}") from None
+    if not isinstance(held, dict):
+        raise ValueError(f"tokenizer: {path}: expected an object, found {type(held).__name__}")
+    return held
 
 
 def load(folder: Path) -> Tokenizer:
     """The tokenizer of a folder; ValueError with one line where it is missing or lacks an id to pad or to end with."""
     text = _read(folder / FILE)
-    inner = from_text(text)
+    inner = from_text(text, str(folder / FILE))
     ids: list[int] = []
-    names = folder / NAMES_FILE
-    held = json.loads(_read(names)) if names.is_file() else {}
+    held = _names(folder / NAMES_FILE)
     for kind, usual in (("pad_token", PAD), ("eos_token", END)):
         named = held.get(kind)  # a text, or an object with the text as `content`
-        name = (named.get("content") if isinstance(named, dict) else named) or usual
-        number = inner.token_to_id(name)
+        name = named.get("content") if isinstance(named, dict) else named
+        number = inner.token_to_id(str(name or usual))
         if number is None:
-            raise ValueError(f"tokenizer: {folder.name}: its {kind} {name!r} is not in its vocabulary")
+            whose = f"its {kind} {name!r}" if name else f"{NAMES_FILE} names no {kind}, and the usual {usual!r}"
+            raise ValueError(f"tokenizer: {folder}: {whose} is not in its vocabulary")
         ids.append(number)
     return Tokenizer(inner, ids[0], ids[1], text)
 
 
-def from_text(text: str) -> tokenizers.Tokenizer:
-    """The tokenizer that a JSON text describes; ValueError with one line where it describes none."""
+def from_text(text: str, name: str = FILE) -> tokenizers.Tokenizer:
+    """The tokenizer that the JSON text of a file describes; ValueError with one line where it describes none."""
     from tokenizers import Tokenizer as Inner
 
     try:
         return Inner.from_str(text)
     except Exception as error:  # the package raises plain Exception
-        raise ValueError(f"tokenizer: {FILE}: no tokenizer: {error}") from None
+        raise ValueError(f"tokenizer: {name}: no tokenizer: {error}") from None
 
 
 def texts_of(answers: Iterable[Sequence[int]], tokenizer_text: str, end_id: int) -> list[str]:

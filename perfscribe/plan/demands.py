@@ -43,6 +43,13 @@ def waiting(cell: Cell, experiment: str, chapters: Iterable[str]) -> Cell:
     return replace(cell, requires=(*cell.requires, *test))
 
 
+def meeting(cell: Cell) -> Cell:
+    """The cell; where it starts ranks on one machine, with the loopback interface that they meet on."""
+    on_one_node = cell.factors.get("nodes", 1) == 1 and not any(name.startswith("nodes:") for name in cell.requires)
+    starts_ranks = "world_size" in cell.factors and on_one_node
+    return replace(cell, requires=(*cell.requires, "loopback")) if starts_ranks else cell
+
+
 def needs_one_gpu(cells: Iterable[Mapping[str, Any]]) -> bool:
     """Whether all cells of a shard's plan that are measured run on one GPU each."""
     measured = [cell["requires"] for cell in cells if not cell["skip"]]

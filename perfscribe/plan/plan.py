@@ -115,7 +115,7 @@ def planned_cells(raw: Mapping[str, Any], experiment: str, preset: str) -> list[
 def _cells(config: Mapping[str, Any], experiment: str) -> list[Cell]:
     module = registry.module(experiment, "measure")
     try:
-        return list(module.cells(own_section(config, experiment)))
+        return [demands.meeting(cell) for cell in module.cells(own_section(config, experiment))]
     except KeyError as error:
         raise ValueError(f"{experiment}: cells() asks for {error}, which levels.py does not declare") from error
     except ValueError as error:
@@ -353,7 +353,7 @@ def _jobs_at_a_time(plan: Plan, config: Mapping[str, Any]) -> None:
         for unit in measuring
         if not config["experiments"][unit["experiment"]].get("alone") and demands.needs_one_gpu(unit["cells"])
     }
-    at_a_time = min(len(found), len(set(environment.gpus_by_uuid()[1]))) if len(found) > 1 else 1
+    at_a_time = min(len(found), len(environment.gpus_by_uuid()[1])) if len(found) > 1 else 1
     if at_a_time > 1:
         plan.at_a_time, plan.beside_others = at_a_time, frozenset(found)
 

@@ -1,4 +1,4 @@
-"""What a reader of a cell's figures should know of what happened beside it, made of what watch.Watch saw.
+"""What a reader of a cell's figures should know: what watch.Watch saw happen beside it, and variables that were set.
 
 Records keep what was seen and the flags of the day; the flags are made again where records are read, so that cells
 measured long ago are marked by today's rules.
@@ -19,7 +19,27 @@ READINGS_FOR_A_SHARE = 5  # of fewer, a share of the time would say more than wa
 
 # What flags of cells that others disturbed begin with. What throttles a device is part of the machine, and only marked.
 DISTURBED = ("foreign process ", "host busy ")
-OF_WATCH = ("throttled ", "SM clock ", *DISTURBED)  # what the flags made here begin with
+OF_WATCH = ("throttled ", "SM clock ", *DISTURBED)
+SET = "with "  # variables
+MADE_HERE = (*OF_WATCH, SET)  # what the flags made here begin with
+
+# Variables under which the same code takes other times, as NAME=value: settings, and switches unless they are off.
+# NCCL's, which some clusters need, and numbers of threads, which Snakemake sets, are not among them.
+_CHANGES_TIMES = re.compile(
+    r"""(NVIDIA_TF32_OVERRIDE | PYTORCH_((CUDA|HIP)_)?ALLOC_CONF | CUBLAS(LT)?_WORKSPACE\w+ | PYTHONMALLOC
+    | CUDA_(DEVICE_MAX_(COPY_)?CONNECTIONS|SCALE_LAUNCH_QUEUES|AUTO_BOOST|MPS_ACTIVE_THREAD_PERCENTAGE)
+    | CUDA_INJECTION(32|64)_PATH | ATEN_CPU_CAPABILITY | (DNNL|ONEDNN)_(MAX_CPU_ISA|DEFAULT_FPMATH_MODE)
+    | OMP_(DYNAMIC|MAX_ACTIVE_LEVELS|PLACES|PROC_BIND|SCHEDULE|THREAD_LIMIT|WAIT_POLICY)
+    | GOMP_(CPU_AFFINITY|SPINCOUNT) | KMP_(AFFINITY|BLOCKTIME|HW_SUBSET|LIBRARY)
+    | MKL_(CBWR|DEBUG_CPU_TYPE|DOMAIN_NUM_THREADS|DYNAMIC|ENABLE_INSTRUCTIONS|THREADING_LAYER)
+    | MALLOC_\w+ | GLIBC_TUNABLES | ACCELERATE_(DYNAMO|GRADIENT|MIXED|USE)_\w+) = .+
+    | (CUDA_LAUNCH_BLOCKING | CUDA_(FORCE|DISABLE)_PTX_JIT | CUDA_CACHE_DISABLE | PYTORCH_NO_(CUDA|HIP)_MEMORY_CACHING
+    | TORCH_(COMPILE_DISABLE|LOGS|SHOW_DISPATCH_TRACE|BLAS_PREFER_\w+|CUDNN_\w+|DISTRIBUTED_DEBUG|NCCL_BLOCKING_WAIT)
+    | TORCH(DYNAMO|INDUCTOR)_(?!\w*CACHE(_DIR)?=)\w+ | TRITON_(?!\w*(DIR|HOME|PATH)=)\w+ | (CUBLAS|CUDNN)_LOG\w+
+    | (MKL|DNNL|ONEDNN)_VERBOSE | PYTHON(DEVMODE|TRACEMALLOC)) = (?!(0|false|off|no)?$) .*
+    | LD_PRELOAD = .* (malloc|omp|[at]san) .*""",
+    re.VERBOSE | re.IGNORECASE | re.DOTALL,
+)
 
 
 def flags(summary: Mapping[str, Any], highest_clock_mhz: float | None = None, attempts: int = 1) -> list[str]:
@@ -35,13 +55,20 @@ def flags(summary: Mapping[str, Any], highest_clock_mhz: float | None = None, at
 
 
 def flags_of(row: Mapping[str, Any]) -> list[str]:
-    """A record's flags, those of its watch made anew."""
+    """A record's flags, those of its watch and its variables made anew."""
     if not row.get("watch"):
         return list(row["flags"])
     provenance = row["provenance"]
     highest = max((gpu.get("sm_max") or 0 for gpu in provenance.get("gpu_clocks_mhz") or ()), default=0)
-    others = [flag for flag in row["flags"] if not flag.startswith(OF_WATCH)]
-    return [*flags(row["watch"], highest or None, provenance.get("attempts") or 1), *others]
+    others = [flag for flag in row["flags"] if not flag.startswith(MADE_HERE)]
+    told = variables_told(provenance.get("variables") or {})
+    set_by_user = [SET + ", ".join(told)] if told else []
+    return [*flags(row["watch"], highest or None, provenance.get("attempts") or 1), *set_by_user, *others]
+
+
+def variables_told(variables: Mapping[str, str]) -> list[str]:
+    """Those under which the same code takes other times, as NAME=value."""
+    return [told for name, text in sorted(variables.items()) if _CHANGES_TIMES.fullmatch(told := f"{name}={text}")]
 
 
 def _throttling(summary: Mapping[str, Any]) -> str:

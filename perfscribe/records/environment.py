@@ -7,13 +7,18 @@ Every probe gives None (or an empty list) where the machine has no answer.
 from __future__ import annotations
 
 import ast
+import contextlib
+import errno
 import hashlib
 import importlib.metadata
 import importlib.util
+import itertools
 import os
 import platform
 import re
+import shlex
 import shutil
+import socket
 import subprocess
 import sys
 import sysconfig
@@ -27,13 +32,20 @@ import psutil
 
 from perfscribe.base import files
 from perfscribe.distributed import binding, hosts, launchers
+from perfscribe.distributed.transport import LOOPBACK
 from perfscribe.instruments.tools import find_tool
 
 MIB = 2**20
+SLICE = "MIG-"  # how the UUID of a part of a GPU begins
 ROOT = Path(__file__).resolve().parents[2]
 
 # Variables that change what is measured. PYTORCH_ and TORCHINDUCTOR_ settings count as TORCH_ ones do.
-VARIABLES = re.compile(r"(NCCL|CUDA|CUBLAS|CUDNN|NVIDIA_TF32|(PY)?TORCH[A-Z]*|TRITON|GLOO|OMP|MKL|KMP)_")
+VARIABLES = re.compile(
+    r"(NCCL|CUDA|CUBLAS(LT)?|CUDNN|NVIDIA_TF32|(PY)?TORCH[A-Z]*|TRITON|GLOO|G?OMP|MKL|KMP|ATEN|DNNL|ONEDNN|MALLOC"
+    r"|ACCELERATE)_|(LD_PRELOAD|GLIBC_TUNABLES|PYTHON(MALLOC|DEVMODE|TRACEMALLOC))$"
+)
+# Which repository git is asked about; its configuration, such as safe.directory, may come by variables.
+_OF_A_REPOSITORY = re.compile(r"GIT_(?!CONFIG|TEST_|TRACE)")
 
 
 # --- GPUs through NVML ------------------------------------------------------------------------------------------
@@ -73,20 +85,37 @@ def all_gpus() -> list[Any]:
 def visible_gpus() -> list[Any]:
     """NVML handles of the devices that CUDA_VISIBLE_DEVICES leaves, in its order.
 
-    As in CUDA, an entry that names no device hides itself and all that follow. Numbers count in PCI order; CUDA's
-    default order (fastest first) is the same wherever all GPUs of a machine are alike.
+    As in CUDA, an entry that names no device, or in another form than the first, hides itself and all that follow; one
+    that is named twice hides all. Of GPUs in MIG mode a process sees one slice: the first, and no whole GPU beside it
+    (NVIDIA's MIG user guide, "CUDA device enumeration"). Numbers count in PCI order; CUDA's default order (fastest
+    first) is the same wherever all GPUs of a machine are alike.
     """
     handles = all_gpus()
     named = os.environ.get("CUDA_VISIBLE_DEVICES")
     if named is None:
-        return handles
-    chosen: list[Any] = []
-    for entry in named.split(","):
-        handle = _gpu_named(handles, entry.strip())
-        if handle is None:
-            break
-        chosen.append(handle)
-    return chosen
+        chosen = [part for gpu in handles for part in _parts(gpu)[:1]]
+    else:
+        entries = [entry.strip() for entry in named.split(",")]
+        alike = itertools.takewhile(lambda entry: entry.isdecimal() == entries[0].isdecimal(), entries)
+        found = itertools.takewhile(bool, (_named(handles, entry) for entry in alike))
+        chosen = list(itertools.chain.from_iterable(found))
+        if len(set(map(_uuid, chosen))) < len(chosen):
+            return []
+    slices = [gpu for gpu in chosen if _uuid(gpu).startswith(SLICE)]
+    return slices[:1] or chosen
+
+
+def _uuid(gpu: Any) -> str:
+    return str(ask("nvmlDeviceGetUUID", gpu) or id(gpu))
+
+
+def _parts(gpu: Any) -> list[Any]:
+    """What CUDA can use of a GPU: itself, or its slices in MIG mode, of which there may be none."""
+    if not (ask("nvmlDeviceGetMigMode", gpu) or [0])[0]:
+        return [gpu]
+    slots = range(ask("nvmlDeviceGetMaxMigDeviceCount", gpu) or 0)
+    slices = (ask("nvmlDeviceGetMigDeviceHandleByIndex", gpu, slot) for slot in slots)
+    return [found for found in slices if found is not None]
 
 
 def gpus_by_uuid() -> tuple[list[Any], list[str]]:
@@ -96,15 +125,21 @@ def gpus_by_uuid() -> tuple[list[Any], list[str]]:
     return ([], []) if None in uuids else (handles, [str(uuid) for uuid in uuids])
 
 
-def _gpu_named(handles: list[Any], entry: str) -> Any | None:
+def _named(handles: list[Any], entry: str) -> list[Any]:
+    """The device that an entry of CUDA_VISIBLE_DEVICES names; of a GPU in MIG mode its first slice."""
+    old_form = re.fullmatch(r"MIG-(GPU-[^/]+)/(\d+)/(\d+)", entry)  # GPU, GPU instance, compute instance
     if entry.isdecimal():
-        return handles[int(entry)] if int(entry) < len(handles) else None
-    if entry.startswith("MIG-"):
-        return ask("nvmlDeviceGetHandleByUUID", entry)
-    if entry.startswith("GPU-"):
-        alike = [handle for handle in handles if str(ask("nvmlDeviceGetUUID", handle)).startswith(entry)]
-        return alike[0] if len(alike) == 1 else None
-    return None
+        gpus = handles[int(entry) :][:1]
+    elif old_form:
+        places = ("nvmlDeviceGetGpuInstanceId", "nvmlDeviceGetComputeInstanceId")
+        slices = (part for gpu in handles if _uuid(gpu) == old_form[1] for part in _parts(gpu))
+        return [one for one in slices if [str(ask(place, one)) for place in places] == [old_form[2], old_form[3]]]
+    elif entry.startswith(SLICE):
+        found = ask("nvmlDeviceGetHandleByUUID", entry)
+        return [] if found is None else [found]
+    else:
+        gpus = [gpu for gpu in handles if entry.startswith("GPU-") and _uuid(gpu).startswith(entry)]
+    return _parts(gpus[0])[:1] if len(gpus) == 1 else []
 
 
 def _cuda_driver_version() -> str | None:
@@ -204,9 +239,14 @@ def provenance(root: Path) -> dict[str, Any]:
         "node": platform.node(),
         "python": f"{platform.python_implementation()} {platform.python_version()}",
         "gpu_clocks_mhz": _gpu_clocks_mhz(),
-        "variables": {name: os.environ[name] for name in sorted(os.environ) if VARIABLES.match(name)},
+        "variables": {name: _as_text(os.environ[name]) for name in sorted(os.environ) if VARIABLES.match(name)},
         "slurm_job_id": os.environ.get("SLURM_JOB_ID"),
     }
+
+
+def _as_text(variable: str) -> str:
+    """A variable without bytes that are no UTF-8, which no file of ours could hold."""
+    return variable.encode(errors="replace").decode()
 
 
 # Where the code lies, relative to the checkout. What else may differ from the commit, as settings and notes do, is no
@@ -216,24 +256,50 @@ CODE = ("Snakefile", "perfscribe", "rules", "workflow")
 
 def _commit(root: Path) -> tuple[str | None, bool | None]:
     """Commit and whether the code differs from it; a copy without .git says so by PERFSCRIBE_COMMIT or .commit."""
-    if (root / ".git").exists():  # asked first: git would else answer for a repository further up
-        head = output("git", "-C", str(root), "rev-parse", "--verify", "HEAD")
-        if head:
-            # without optional locks, so that `status` never stands in the way of the user's own git
-            status = ("git", "--no-optional-locks", "-C", str(root), "status", "--porcelain", "--")
-            changes = output(*status, *CODE)
-            return head, None if changes is None else bool(changes)
+    if head := git(root, "rev-parse", "--verify", "HEAD"):
+        # without optional locks, so that `status` never stands in the way of the user's own git
+        changes = git(root, "--no-optional-locks", "status", "--porcelain", "--", *CODE)
+        return head, None if changes is None else bool(changes)
     told = os.environ.get("PERFSCRIBE_COMMIT", "").strip()
     if not told and (root / ".commit").is_file():
         told = (root / ".commit").read_text().strip()
     return told or None, None
 
 
-def output(*command: str, timeout_s: float = 20.0) -> str | None:
+def why_no_commit(root: Path) -> str:
+    """Why records will name no commit although git keeps this checkout, and the remedy, in one line; else empty."""
+    if not (root / ".git").exists() or _commit(root)[0]:
+        return ""
+    if shutil.which("git") is None:
+        return "git is not installed; PERFSCRIBE_COMMIT may name the commit"
+    command, env = _git(root, "rev-parse", "--verify", "HEAD")
+    said = subprocess.run(command, capture_output=True, text=True, errors="replace", env=env).stderr
+    if "safe.directory" in said:
+        allow = f"git config --global --add safe.directory {shlex.quote(str(root))}"
+        return f"git is silent in a checkout that another user owns: `{allow}`, or PERFSCRIBE_COMMIT names the commit"
+    return f"git: {(said.strip().splitlines() or ['no answer'])[0]}; PERFSCRIBE_COMMIT may name the commit"
+
+
+def _git(root: Path, *words: str) -> tuple[list[str], dict[str, str]]:
+    """The command and its environment, in which no variable names another repository."""
+    env = {name: text for name, text in os.environ.items() if not _OF_A_REPOSITORY.match(name)}
+    return ["git", "-C", str(root), *words], env
+
+
+def git(root: Path, *words: str) -> str | None:
+    """What git says of the repository whose top is root; None where that is none, or git fails."""
+    if not (root / ".git").exists():  # git would else answer for a repository further up
+        return None
+    command, env = _git(root, *words)
+    return output(*command, env=env)
+
+
+def output(*command: str, timeout_s: float = 20.0, env: Mapping[str, str] = os.environ) -> str | None:
     """Standard output of a command without surrounding blanks, in English; None when it is missing, fails or hangs."""
-    env = {**os.environ, "LC_ALL": "C"}
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=True, env=env)
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=timeout_s, check=True, env={**env, "LC_ALL": "C"}
+        )
     except (OSError, subprocess.SubprocessError, UnicodeDecodeError):
         return None
     return done.stdout.strip()
@@ -385,16 +451,48 @@ def nodes_needed(requires: Iterable[str]) -> int:
 
 
 def nodes_granted() -> int:
-    """Nodes of the Slurm or PBS job that this process is part of; 1 outside of one."""
-    return max(1, len(hosts.of_job(os.environ)))
+    """Nodes of the Slurm or PBS job that this process is part of, on which it can start something; 1 outside of one."""
+    names, strange = _nodes()
+    return 1 if strange else max(1, len(names))
+
+
+@cache
+def _nodes() -> tuple[list[str], str]:
+    """Names of the job's nodes, and why none of them but this one can be used: variables alone make no job."""
+    try:
+        names = hosts.of_job(os.environ)
+    except ValueError as error:
+        return [], f"SLURM_JOB_NODELIST: {error}"
+    for name in names if len(names) > 1 else ():
+        try:
+            hosts.address_towards(name)
+        except OSError:
+            return names, f"{name}, a node of this job by its variables, has no address here"
+    return names, ""
 
 
 def _several_nodes(count: int) -> tuple[Condition, ...]:
     """For "nodes:<count>"."""
-    have = nodes_granted()
+    have, strange = nodes_granted(), _nodes()[1]
     reason = f"{have} node{'' if have == 1 else 's'}"
     fix = f"run on a cluster, by `--profile slurm`, whose jobs may have {count} nodes (cluster.max_nodes)"
-    return (Condition(lambda: have >= count, reason, fix, status="skipped"),)
+    inside = "run where the nodes' names are known, or unset SLURM_JOB_ID and SLURM_JOB_NODELIST"
+    return (
+        Condition(lambda: not strange, strange, inside),
+        Condition(lambda: have >= count, reason, fix, status="skipped"),
+    )
+
+
+@cache
+def _loopback_error() -> int:
+    """Why the ranks of one machine cannot meet: EADDRNOTAVAIL without its address, ENETDOWN; 0 where they can."""
+    try:
+        with socket.create_server((LOOPBACK, 0)) as server, contextlib.suppress(OSError):
+            socket.create_connection(server.getsockname(), timeout=5.0).close()
+            return 0
+    except OSError as error:
+        return errno.EADDRNOTAVAIL if error.errno == errno.EADDRNOTAVAIL else 0
+    return errno.ENETDOWN
 
 
 def _several_gpus(count: int) -> tuple[Condition, ...]:
@@ -408,9 +506,14 @@ _CUDA = (
     Condition(lambda: _installed("pynvml"), "nvidia-ml-py is missing", "install nvidia-ml-py"),
     Condition(lambda: bool(all_gpus()), "no CUDA device", "run on a machine with an NVIDIA GPU and its driver"),
     Condition(
-        lambda: bool(visible_gpus()) or not all_gpus(),
+        lambda: any(map(_parts, all_gpus())) or not all_gpus(),
+        "the GPU is in MIG mode and has no slice",
+        "make a slice (nvidia-smi mig -cgi PROFILE -C)",
+    ),
+    Condition(
+        lambda: bool(visible_gpus()) or not any(map(_parts, all_gpus())),
         "CUDA_VISIBLE_DEVICES hides every GPU",
-        "unset CUDA_VISIBLE_DEVICES or name a GPU of this machine in it",
+        "unset CUDA_VISIBLE_DEVICES, or name a GPU of this machine in it, once",
     ),
     _package("torch", "install a CUDA build of torch"),
     Condition(
@@ -462,6 +565,19 @@ CAPABILITIES: dict[str, tuple[Condition, ...]] = {
         ),
     ),
     "hdf5": (_package("h5py"),),
+    # For what starts ranks on one machine.
+    "loopback": (
+        Condition(
+            lambda: _loopback_error() != errno.ENETDOWN,
+            "the loopback interface is down (ip link set lo up)",
+            "ip link set lo up, as root",
+        ),
+        Condition(
+            lambda: _loopback_error() != errno.EADDRNOTAVAIL,
+            f"the loopback interface has no address {LOOPBACK} (ip addr add {LOOPBACK}/8 dev lo)",
+            f"ip addr add {LOOPBACK}/8 dev lo, as root",
+        ),
+    ),
     # The FSDP workshop's Trainer, what wraps models for it, what makes its tokens, and what it looks for.
     "transformers": (
         *map(_not_hidden, ("transformers", "accelerate", "tokenizers", "datasets")),

@@ -12,6 +12,7 @@ from typing import Any
 from tabulate import tabulate
 
 from perfscribe.base import called_from, chapters, files
+from perfscribe.records.disturbances import SET
 from perfscribe.records.records import STATUSES, Record
 from perfscribe.report import handin, summary
 from perfscribe.report.page import whole_page
@@ -19,7 +20,7 @@ from perfscribe.report.rows import Site
 from perfscribe.report.templates import Template
 from perfscribe.show import tables
 from perfscribe.show.markdown_tables import in_words, of_texts
-from perfscribe.show.provenance import commit_name, communication_variables, environment_ids, node_name, scheduler_name
+from perfscribe.show.provenance import commit_name, environment_ids, node_name, scheduler_name, telling_variables
 
 
 @dataclass
@@ -64,12 +65,15 @@ def _not_ok(sources: Sources) -> str:
 
 
 def _flagged(sources: Sources) -> str:
-    rows = [
-        [f"`{name}`", _levels([record]), "; ".join(record.flags)]
-        for name, cells in sources.records.items()
-        for record in cells
-        if record.flags
-    ]
+    """Cells with remarks; an experiment's cells of which nothing but the same variables is said, in one row."""
+
+    def row_of(record: Record) -> str:
+        return "; ".join(record.flags) if record.flags[0].startswith(SET) else files.canonical(record.factors)
+
+    rows = []
+    for name, cells in sources.records.items():
+        for group in tables.grouped((record for record in cells if record.flags), row_of).values():
+            rows.append([f"`{name}`", _levels(group), "; ".join(group[0].flags)])
     return of_texts(rows, ["Experiment", "Cell", "What was unusual"]) if rows else "No cell is flagged."
 
 
@@ -92,7 +96,7 @@ def _environments(sources: Sources) -> str:
     for name in environment_ids(records):
         own = [record for record in records if name in record.environments]
         identity = files.read_object(sources.results / "environments" / f"{name}.json")  # empty where it is lost
-        told = communication_variables(own)
+        told = telling_variables(own)
         variables = [["variables", "; or ".join(one or "none" for one in told)]] if any(told) else []
         rows = _identity(identity)
         libraries = rows.pop("libraries", "lost")

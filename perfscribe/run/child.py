@@ -22,7 +22,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TextIO
 
-from perfscribe.base import partial
+from perfscribe.base import causes, partial
 from perfscribe.base.cells import Measurement, Unsupported
 from perfscribe.instruments.memory import is_oom, parse_oom
 from perfscribe.plan.plan_cells import cell_from_json, measure_module
@@ -123,7 +123,7 @@ def as_answer(measurement: Measurement) -> dict[str, Any]:
 def failure(error: BaseException) -> dict[str, Any]:
     """Status, one-line reason and details of an exception that ended a cell."""
     details = {"traceback": "".join(traceback.format_exception(error))[-4000:]}
-    kind, first_line = type(error).__name__, (str(error).strip().splitlines() or [""])[0][:300]
+    kind, first_line = type(error).__name__, causes.of_exception(error)[:300]
     if isinstance(error, Unsupported):
         return {"status": "unsupported", "reason": first_line or kind, "error": {}}
     if is_oom(error):

@@ -56,6 +56,8 @@ def main() -> None:
     except KeyboardInterrupt:  # before Snakemake waits for it
         sys.exit(128 + signal.SIGINT)
     except OSError as error:
+        if isinstance(error, FileNotFoundError) and re.fullmatch(r"[\w-]+", str(error.filename)):  # a program's name
+            sys.exit(f"run: the program `{error.filename}` is missing: install it, as Snakemake needs it")
         sys.exit(f"run: {error.filename or 'a file'}: {error.strerror or error}")
 
 

@@ -52,8 +52,7 @@ class Gpu:
 def visible() -> list[Gpu]:
     """The GPUs that CUDA_VISIBLE_DEVICES leaves, in its order; none where NVML does not tell the UUID of each."""
     handles, uuids = environment.gpus_by_uuid()
-    every = [Gpu(uuid, place, handle) for place, (handle, uuid) in enumerate(zip(handles, uuids, strict=True))]
-    return [gpu for gpu in every if uuids.index(gpu.uuid) == gpu.position]  # one that is named twice counts once
+    return [Gpu(uuid, place, handle) for place, (handle, uuid) in enumerate(zip(handles, uuids, strict=True))]
 
 
 def cores_by_gpu(gpus: Sequence[Gpu], granted: Sequence[int]) -> list[binding.Cores]:

@@ -282,6 +282,8 @@ class Session:
             self.before.clear()
             (self.root / STARTED).touch()
             self._start_clock()
+            if not self.read_only and (why := environment.why_no_commit(self.root)):
+                processes.say(f"run: commit unknown: {why}")
             self.watcher = progress.Watcher(self.root, self.plan)
             self.watcher.start()
             if self.plan.cluster is None:
@@ -343,10 +345,16 @@ def keep_bytecode(env: MutableMapping[str, str], root: Path) -> None:
         env.setdefault("PYTHONPYCACHEPREFIX", str(root / ".perfscribe" / "bytecode"))
 
 
-def name_account(env: MutableMapping[str, str]) -> None:
-    """Name the account where its number has no name, as in some containers: Snakemake and torch ask for one."""
+def name_account(env: MutableMapping[str, str], root: Path) -> None:
+    """Name the account and its home where its number has none, as in containers: Snakemake and torch ask for both."""
     if not account():
         env["USER"] = f"uid{os.getuid()}"
+    try:
+        Path.home()
+    except RuntimeError:
+        home = root / ".perfscribe" / "home"
+        home.mkdir(parents=True, exist_ok=True)
+        env["HOME"] = str(home)
 
 
 def _begin(root: Path, overrides: Mapping[str, Any], decides: bool, executor: str | None) -> Session:
@@ -356,7 +364,7 @@ def _begin(root: Path, overrides: Mapping[str, Any], decides: bool, executor: st
     configuration.check(raw)
     tools.use(raw.get("tools", {}), root)
     keep_bytecode(os.environ, root)  # jobs inherit both
-    name_account(os.environ)
+    name_account(os.environ, root)
     site = site_of(raw)
     read_only = is_committed(root, site)
     if decides and site != LOCAL_SITE and not read_only and not (root / "results" / site).exists():

@@ -21,7 +21,7 @@ from perfscribe.plan.fingerprint import Sources
 from perfscribe.plan.plan_cells import measure_module
 from perfscribe.records import environment, journal, records
 from perfscribe.records.disturbances import flags_of
-from perfscribe.run import leases
+from perfscribe.run import leases, variables
 from perfscribe.run.gate import Gate, journal_file
 from perfscribe.run.monitor import Watch
 from perfscribe.run.processes import STOP_SIGNALS, Child, say
@@ -44,6 +44,7 @@ class Worker:
         self.lease = lease or leases.for_shard(shard.plan, shard.site_folder / "plan", together, self._say_waiting)
         shard.shortfall = Gate(shard.root, shard.site_folder, self._try_out).shortfall
         tools.use(shard.options["tools"], shard.root)
+        variables.settle(os.environ, say)
         os.environ[SUBJECTS] = json.dumps(shard.options["subjects"])
         identity = environment.identity(shard.plan["libraries"])
         self.identity = environment.identity_id(identity)

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from perfscribe.base import files
+from perfscribe.records.disturbances import variables_told
 from perfscribe.records.records import Record
 
 # In the provenance of a published record from a cluster, in place of the node's name.
 NODE_NUMBER = "node_number"
 # How variables that say how processes talk to each other begin.
-COMMUNICATION = ("NCCL_", "TORCH_NCCL_", "TORCH_SYMM_MEM_", "TORCH_DISTRIBUTED_")
+COMMUNICATION = re.compile("(TORCH_)?NCCL_(?!VERSION$)|TORCH_(SYMM_MEM|DISTRIBUTED)_")
 
 
 def environment_ids(records: Iterable[Record]) -> list[str]:
@@ -48,17 +50,16 @@ def node_name(provenance: Mapping[str, Any]) -> str:
     return f"node {number}" if number else str(provenance.get("node"))
 
 
-def communication_variables(records: Iterable[Record]) -> list[str]:
-    """What variables of the process told NCCL and torch, as NAME=value, one text for each set that records have.
+def telling_variables(records: Iterable[Record]) -> list[str]:
+    """Variables of communication, and those that change times, as NAME=value: one text for each set that records have.
 
-    Paths, versions and what compiling reads are left out: they say nothing of how processes talk to each other.
+    Left out are paths, versions and what compiling reads.
     """
     found = set()
-    for record in records:
-        variables = record.provenance.get("variables", {})
-        of_these = [name for name in sorted(variables) if name.startswith(COMMUNICATION) and name != "NCCL_VERSION"]
-        if record.ok and variables:
-            found.add(", ".join(f"{name}={variables[name]}" for name in of_these))
+    for variables in (one.get("variables", {}) for record in records if record.ok for one in record.provenances):
+        told = [f"{name}={text}" for name, text in variables.items() if COMMUNICATION.match(name)]
+        if variables:
+            found.add(", ".join(sorted({*told, *variables_told(variables)})))
     return sorted(found)
 
 

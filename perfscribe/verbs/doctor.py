@@ -12,6 +12,7 @@ from tabulate import tabulate
 
 from perfscribe.base.cells import Cell
 from perfscribe.instruments import tools
+from perfscribe.instruments.profiling import nsys
 from perfscribe.plan import subjects
 from perfscribe.records import environment
 from perfscribe.subjects import remedy
@@ -67,6 +68,8 @@ def _machine() -> list[tuple[str, str]]:
         ]
     torch = environment.library_version("torch") or "not installed"
     rows += [("Python", platform.python_version()), ("torch", torch)]
+    if why := environment.why_no_commit(environment.ROOT):
+        rows.append(("commit", f"unknown: {why}"))
     return [*rows, ("platform", f"{found['platform']}, {platform.release()}")]
 
 
@@ -75,12 +78,21 @@ def _gib(amount_bytes: int) -> str:
 
 
 def _tools() -> list[tuple[str, str]]:
-    rows = []
-    for name in TOOLS:
-        path = tools.find_tool(name)
-        off_path = "" if path is None or shutil.which(name) else "  (not on PATH)"
-        rows.append((name, f"{path}{off_path}" if path else "not found"))
-    return rows
+    return [(name, _nsys() if name == "nsys" else _place(name)) for name in TOOLS]
+
+
+def _place(name: str) -> str:
+    path = tools.find_tool(name)
+    return f"{path}{'' if shutil.which(name) else '  (not on PATH)'}" if path else "not found"
+
+
+def _nsys() -> str:
+    """Where it is, or why it is of no use."""
+    try:
+        nsys.find()
+    except nsys.NsysError as error:
+        return str(error).removeprefix("nsys was ")
+    return _place("nsys")
 
 
 def _measured(units: Sequence[tuple[str, list[Cell]]]) -> str:

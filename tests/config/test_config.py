@@ -205,6 +205,20 @@ def test_what_yaml_versions_take_differently_is_text(text: str, tmp_path: Path) 
     assert load(CONFIG, {"seed": text})["seed"] == text
 
 
+def test_paths_may_begin_at_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    text = "tools: {nsys: ~/nsys}\nworkshop: {squad: ~/squad, tokenizer: a~}\nsubjects: {one: ~/one.py}\nseed: ~\n"
+    raw = load(written(tmp_path, text), {"subject": "~/mine.py", "cluster": {"environment": {"A": "~/text"}}})
+    assert raw == {
+        "tools": {"nsys": f"{tmp_path}/nsys"},
+        "workshop": {"squad": f"{tmp_path}/squad", "tokenizer": "a~"},
+        "subjects": {"one": f"{tmp_path}/one.py"},
+        "seed": None,
+        "subject": f"{tmp_path}/mine.py",
+        "cluster": {"environment": {"A": "~/text"}},
+    }
+
+
 def test_overrides_are_laid_on_top_key_by_key(tmp_path: Path) -> None:
     path = written(tmp_path, "site: local\nseed: 3\nexperiments: {attention: {batch: 2, seq_len: {gpu: [64]}}}\n")
     # As Snakemake hands them over: scalars of the command line typed, nested ones as text.

@@ -29,7 +29,7 @@ class Words:
 
 
 def row(question: str = "who ?", context: str = "c1 c2 c3 c4", *answers: str) -> squad.Question:
-    return squad.Question("q", "t", context, question, answers or ("a1 a2", "other"))
+    return squad.Question("q", context, question, answers or ("a1 a2", "other"))
 
 
 def test_prompt_and_answer_are_one_sequence_and_the_prompt_is_masked() -> None:

@@ -3,6 +3,7 @@
 import gzip
 import hashlib
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -20,14 +21,14 @@ SECOND = {"id": "q2", "question": "Where does the Rhine rise?", "answers": [{"te
 
 def document(*questions: object) -> dict:
     paragraphs = [{"context": CONTEXT, "qas": list(questions)}]
-    return {"version": "1.1", "data": [{"title": "Rivers", "paragraphs": paragraphs}]}
+    return {"version": "1.1", "data": [{"title": "", "paragraphs": paragraphs}]}  # nothing reads it
 
 
 def test_a_question_comes_with_context_and_all_answers(tmp_path: Path) -> None:
     (tmp_path / "own.json").write_text(json.dumps(document(FIRST, SECOND), ensure_ascii=False), encoding="utf-8")
     whole = squad.read(tmp_path / "own.json")
     assert (whole.name, whole.origin) == ("own.json", "file")
-    first = squad.Question("q1", "Rivers", CONTEXT, "Where does the Rhône rise?", ("Valais", "in Valais"))
+    first = squad.Question("q1", CONTEXT, "Where does the Rhône rise?", ("Valais", "in Valais"))
     assert whole.rows[0] == first
     second = whole.rows[1]
     assert second.answers == ("Grisons",)
@@ -41,6 +42,11 @@ BAD = [
     (document(FIRST, SECOND | {"question": None}), rf"{PLACE}\[1\]\.question: expected str, found NoneType"),
     (document(FIRST, FIRST), rf"{PLACE}\[1\]\.id: 'q1' is also that of another question"),
     (document(FIRST | {"answers": []}), rf"{PLACE}\[0\]\.answers: empty; every question of .* \(v2\.0 is not read\)"),
+    (document(FIRST | {"question": "\ud800?"}), rf"{PLACE}\[0\]\.question: half of a surrogate pair, which is no text"),
+    (
+        b'{"id": "q1"}\n{"id": "q2"}\n',
+        r"no JSON: Extra data: line 2 .* \(JSON lines\?\); expected SQuAD v1\.1's .* layout.*",
+    ),
     (b'{"data":\n [1,', "no JSON: Expecting value: line 2 column 5 .*"),
     (b'{"data": "\xff"}', "no JSON: 'utf-8' codec can't decode byte 0xff .*"),
     (gzip.compress(b"{}" * 1000, mtime=0)[:-12], "damaged gzip: .*"),
@@ -52,6 +58,28 @@ def test_a_bad_file_is_one_line_with_its_place(tmp_path: Path, content: object, 
     (tmp_path / "bad").write_bytes(content if isinstance(content, bytes) else json.dumps(content).encode())
     with pytest.raises(ValueError, match=rf"^bad: {complaint}$"):
         squad.read(tmp_path / "bad")
+
+
+@pytest.mark.parametrize(
+    ("names", "found"),
+    [
+        ([], "train*.json or train*.json.gz, found none among no files"),
+        (
+            ["dataset_info.json", "data-00000-of-00001.arrow"],
+            "found none among data-00000-of-00001.arrow, dataset_info",
+        ),
+        (["train.json", "validation.json"], "dev*.json or dev*.json.gz, found none among train.json, validation.json"),
+        (["train-a.json", "train-b.json", "dev.json"], "found train-a.json, train-b.json"),
+    ],
+)
+def test_a_folder_in_another_form_is_one_line_with_what_is_there(tmp_path: Path, names: list[str], found: str) -> None:
+    for name in names:
+        (tmp_path / name).touch()
+    with pytest.raises(
+        ValueError, match=rf"^{tmp_path}: expected one file .*{re.escape(found)}.*; expected SQuAD"
+    ) as it:
+        squad.files_in(tmp_path)
+    assert "fetch-data squad" in str(it.value)
 
 
 def test_rows_depend_on_seed_and_ids_alone() -> None:

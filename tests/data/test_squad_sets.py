@@ -65,6 +65,28 @@ def test_a_models_own_tokenizer_is_taken_where_its_weights_bring_one(tmp_path) -
     assert squad_sets.dataset_name({**CONFIG, "workshop": {**NOWHERE, "tokenizer": str(moved)}}) == name
 
 
+@pytest.mark.parametrize(
+    ("held", "complaint"),
+    [
+        ("[]", "tokenizer_config.json: expected an object, found list"),
+        ('{"pad_token": ', "tokenizer_config.json: no JSON: Expecting value: line 1 .*"),
+        (b"\xff", "tokenizer_config.json: no UTF-8 text"),
+        ("{}", "tokenizer_config.json names no pad_token, and the usual '<pad>' is not in its vocabulary"),
+        ('{"pad_token": "[PAD]"}', "its pad_token '\\[PAD\\]' is not in its vocabulary"),
+        (
+            "\ufeff" + '{"pad_token": "river"}',
+            "tokenizer_config.json names no eos_token, .*",
+        ),  # a byte order mark is none
+    ],
+)
+def test_a_tokenizer_in_another_form_is_one_line_with_its_file(tmp_path, held, complaint) -> None:
+    text = tokenizer.train(["river river river"], 300).text.replace("<pad>", "<p>").replace("</s>", "<s>")
+    (tmp_path / "tokenizer.json").write_text(text)
+    (tmp_path / "tokenizer_config.json").write_bytes(held if isinstance(held, bytes) else held.encode())
+    with pytest.raises(ValueError, match=rf"^tokenizer: {tmp_path}(/|: ){complaint}$"):
+        tokenizer.load(tmp_path)
+
+
 TEXTS = ["the river the river the rising river", "rivers rise, the river rises"]
 
 

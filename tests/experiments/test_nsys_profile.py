@@ -12,6 +12,7 @@ from measured_cells import as_record, with_tokens
 from workspace import ROOT
 
 from perfscribe import config
+from perfscribe.base.cells import Cell
 from perfscribe.experiments.nsys_profile import measure, reading, show
 from perfscribe.instruments.profiling import ranges
 from perfscribe.instruments.profiling.families import family
@@ -97,6 +98,18 @@ def test_times_of_phases(trace: Trace) -> None:
     lacking = dataclasses.replace(trace, kernels=[one for one in trace.kernels if one.name != ADAM])
     with pytest.raises(ValueError, match="no kernel in a range optimizer"):
         reading.device_times(lacking)
+
+
+def test_a_trace_that_lacks_a_phases_kernels_leaves_torchs_profiler(
+    trace: Trace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As an nsys gives that loses events; its ranges are good."""
+    lacking = dataclasses.replace(trace, kernels=[one for one in trace.kernels if one.name != ADAM])
+    monkeypatch.setattr(measure, "_by_nsys", lambda *_: (lacking, {}))
+    monkeypatch.setattr(measure, "_by_torch", lambda *_: (trace, {}))
+    traced = measure._trace(Cell({"device": "cuda"}), full_step=True)
+    assert (traced.kernels, traced.ranges) == (trace, lacking)
+    assert traced.remark == "made up 1.0 recorded no kernel in a range optimizer"
 
 
 def test_kernels_by_range(trace: Trace) -> None:

@@ -1,7 +1,9 @@
 """Identity, provenance, capabilities, processes and memory: with recorded NVML values and on the machine at hand."""
 
+import errno
 import importlib.metadata
 import json
+import os
 import re
 import subprocess
 import sys
@@ -11,6 +13,8 @@ import psutil
 import pytest
 from fake_nvml import FakeNvml, Gpu
 
+from perfscribe.config import load
+from perfscribe.plan.plan import planned_cells
 from perfscribe.records import environment
 
 
@@ -41,6 +45,36 @@ def test_devices_keep_the_order_named_and_skip_those_not_granted(h200, monkeypat
     h200.gpus[0].may_open = False  # as under Slurm's device cgroup: number 0 is the first that may be opened
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
     assert environment.visible_gpus() == [h200.gpus[1]]
+
+
+def test_of_a_sliced_gpu_one_slice_is_measured(h200, monkeypatch):
+    """Two GPUs in MIG mode, then a whole one: CUDA gives a process one slice, whatever names it."""
+
+    def sliced(gpu):
+        slices = [Gpu(f"MIG-{gpu}{n}", "NVIDIA H200 MIG 1g.18gb", 16 * 2**30, place=(7 + n, 0)) for n in (0, 1)]
+        return Gpu(f"GPU-{gpu}", slices=slices)
+
+    h200.gpus = [sliced("a"), sliced("b"), *h200.gpus]
+    for named, uuid in {
+        None: "MIG-a0",
+        "0": "MIG-a0",
+        "0,2": "MIG-a0",
+        "1,0": "MIG-b0",
+        "GPU-b": "MIG-b0",
+        "MIG-b1,MIG-a0": "MIG-b1",
+        "MIG-GPU-a/8/0": "MIG-a1",
+    }.items():
+        if named is not None:
+            monkeypatch.setenv("CUDA_VISIBLE_DEVICES", named)
+        found = environment.identity(())
+        assert environment.gpus_by_uuid()[1] == [uuid], named
+        assert (found["gpu_count"], found["gpu_memory_bytes"]) == (1, 16 * 2**30) and "1g" in found["gpu_model"]
+    for named, expected in {"2": 1, "2,3": 2, "2,9,3": 1, "2,GPU-1aaa-bbb": 1, "2,2": 0, "0,0": 0, "MIG-c": 0}.items():
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", named)
+        assert len(environment.visible_gpus()) == expected, named
+    h200.gpus = [Gpu("GPU-a", slices=[])]
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    assert environment.missing(["cuda"]) == "the GPU is in MIG mode and has no slice"
 
 
 def test_identity_id_ignores_order_and_sees_every_value(h200):
@@ -106,6 +140,27 @@ def test_provenance_of_a_checkout(tmp_path, monkeypatch):
     assert environment.provenance(tmp_path)["dirty"] is True
 
 
+def test_git_is_asked_about_this_checkout_alone(tmp_path, monkeypatch):
+    """Whatever variables a hook or an alias of git leaves; where it says nothing, that is told with the remedy."""
+    here, other = tmp_path / "here", tmp_path / "other"
+    for root in (here, other):
+        root.mkdir()
+        git(root, "init", "-q")
+        git(root, "commit", "-q", "--allow-empty", "-m", root.name)
+    head = git(here, "rev-parse", "HEAD")
+    named = {"GIT_DIR": other / ".git", "GIT_WORK_TREE": other, "GIT_INDEX_FILE": other / "i", "GIT_COMMON_DIR": other}
+    for name, path in named.items():
+        monkeypatch.setenv(name, str(path))
+    assert environment._commit(here) == (head, False) and not environment.why_no_commit(here)
+    monkeypatch.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")
+    assert environment._commit(here)[0] is None
+    why = environment.why_no_commit(here)
+    assert f"git config --global --add safe.directory {here}" in why and "PERFSCRIBE_COMMIT" in why
+    assert not environment.why_no_commit(tmp_path)  # a copy without .git
+    monkeypatch.setenv("PERFSCRIBE_COMMIT", head)
+    assert environment._commit(here) == (head, None) and not environment.why_no_commit(here)
+
+
 def test_provenance_variables_and_json(h200, tmp_path, monkeypatch):
     kept = {"NCCL_NVLS_ENABLE", "PYTORCH_CUDA_ALLOC_CONF", "OMP_NUM_THREADS", "TORCHINDUCTOR_CACHE_DIR"}
     for name, value in {**dict.fromkeys(kept, "x"), "MY_NCCL_TOKEN": "secret", "SLURM_JOB_ID": "4711"}.items():
@@ -139,6 +194,45 @@ def test_cuda_hidden_driver_too_old_or_gpu_without_bf16(h200, monkeypatch):
     assert "driver is older" in environment.missing(["cuda"])
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     assert environment.missing(["cuda"]) == "CUDA_VISIBLE_DEVICES hides every GPU"
+
+
+@pytest.mark.parametrize(
+    ("fails", "number", "reason"),
+    [
+        ("create_connection", errno.ENETUNREACH, "the loopback interface is down (ip link set lo up)"),
+        ("create_server", errno.EADDRNOTAVAIL, "has no address 127.0.0.1 (ip addr add 127.0.0.1/8 dev lo)"),
+        ("create_server", errno.EMFILE, ""),  # not the interface's fault
+    ],
+)
+def test_ranks_wait_for_no_loopback_that_is_down(monkeypatch, fails, number, reason):
+    """They would wait for each other until the cell's time limit."""
+
+    def refuse(*_, **__):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(environment.socket, fails, refuse)
+    monkeypatch.setattr(environment, "_loopback_error", environment._loopback_error.__wrapped__)
+    cells = planned_cells(load(environment.ROOT / "config.yaml"), "all_reduce", "cpu")
+    status, said = environment.shortfall(next(cell.requires for cell in cells if not cell.skip)) or ("", "")
+    assert said.endswith(reason) and status == ("unsupported" if reason else "")
+    nodes, trained = (planned_cells({}, name, "cpu") for name in ("communication_nodes", "single_gpu"))
+    assert not any("loopback" in cell.requires for cell in (*nodes, *trained))
+
+
+def test_nodes_by_variables_alone_are_none(monkeypatch):
+    """A container within a Slurm job has the job's variables, and neither Slurm nor the names of its nodes."""
+    monkeypatch.setattr(environment, "_nodes", environment._nodes.__wrapped__)
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.setenv("SLURM_JOB_ID", "4711")
+    for said, reason in {
+        "gpu[01-02].invalid": "gpu01.invalid, a node of this job by its variables, has no address here",
+        "gpu[1-": "SLURM_JOB_NODELIST: 'gpu[1-' is no list of hosts",
+    }.items():
+        monkeypatch.setenv("SLURM_JOB_NODELIST", said)
+        assert environment.nodes_granted() == 1
+        assert environment.shortfall(["nodes:2"]) == ("unsupported", reason)
+    monkeypatch.setenv("SLURM_JOB_NODELIST", "localhost,127.0.0.1")
+    assert environment.nodes_granted() == 2 and environment.shortfall(["nodes:2"]) is None
 
 
 def test_memory_limit(tmp_path, monkeypatch):

@@ -70,7 +70,9 @@ def unpacked() -> bool:
 @pytest.fixture
 def found(monkeypatch: pytest.MonkeyPatch) -> nsys.Nsys:
     """An nsys, which the code under test finds too. Programs find the project, and an nvtx that this nsys knows."""
-    there = nsys.find()
+    there = None
+    with contextlib.suppress(nsys.NsysError):
+        there = nsys.find()
     if there is None and unpacked():
         monkeypatch.setenv(NSYS_VARIABLE, str(TOOLS / "nsys" / "bin" / "nsys"))
         monkeypatch.setenv(NVTX_VARIABLE, str(TOOLS / "nvtx"))
@@ -195,14 +197,35 @@ def test_a_trace_that_cannot_be_is_an_error() -> None:
         nsys.check(Trace("nsys 2023.4.4", [], [ours], remarks=["CUPTI said no"]), uses_cuda=True)
 
 
-@pytest.mark.parametrize("script", ["exit 1", "echo something else", "exec /does/not/exist"])
-def test_an_nsys_that_does_not_run_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
+@pytest.mark.parametrize(
+    ("script", "why"),
+    [
+        ("exit 1", "nsys --version: exit status 1"),
+        ("echo something else", "it tells no version"),
+        ("exec /does/not/exist", "nsys --version: exit status 127: .*not found"),
+        ("echo libx.so: cannot open shared object file; exit 127", ".*127: libx.so: cannot open shared object file"),
+    ],
+)
+def test_an_nsys_that_does_not_run_is_named_with_the_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, why: str
+) -> None:
     fake = tmp_path / "nsys"
     monkeypatch.setenv("PERFSCRIBE_NSYS", str(fake))
-    assert nsys.find() is None
+    with pytest.raises(nsys.NsysError, match=f"tools.nsys: {fake} is no program"):
+        nsys.find()
     fake.write_text(f"#!/bin/sh\n{script}\n")
     fake.chmod(0o755)
-    assert nsys.find() is None
+    with pytest.raises(nsys.NsysError, match=f"^{fake} does not run: {why}$"):
+        nsys.find()
+
+
+def test_an_nsys_too_old_for_an_option_says_so_and_not_its_usage(tmp_path: Path) -> None:
+    fake = tmp_path / "nsys"
+    option = "echo \"unrecognised option '--cuda-graph-trace=node'\"; echo; echo usage: nsys profile '[<args>]'; exit 1"
+    fake.write_text(f'#!/bin/sh\n[ "$2" = --help ] || {{ {option}; }}\n')
+    fake.chmod(0o755)
+    with pytest.raises(nsys.NsysError, match=r"exit status 1: unrecognised option '--cuda-graph-trace=node'$"):
+        nsys.profile(nsys.Nsys(fake, "2021.3.2"), ["true"], tmp_path / "out", 60)
 
 
 SYNTHETIC = FOLDER / "synthetic.sqlite"  # every case that counts
@@ -243,10 +266,25 @@ def test_tables_may_be_absent(tmp_path: Path) -> None:
     drops = [f"DROP TABLE {table}" for table in CUDA_TABLES]
     host = read_sqlite(export(tmp_path / "host.sqlite", *drops))
     assert not host.kernels and host.no_kernels == "no CUDA" and len(host.ranges) == 21
+    copies = read_sqlite(export(tmp_path / "copies.sqlite", drops[0]))
+    with pytest.raises(nsys.NsysError, match="no kernel of a program that used CUDA"):
+        nsys.check(copies, uses_cuda=True)
     calls = read_sqlite(export(tmp_path / "calls.sqlite", *drops[:3]))
     assert calls.no_kernels == "nsys 2023.4.4 recorded CUDA calls but no kernel"
     bare = read_sqlite(export(tmp_path / "bare.sqlite", *drops, "DROP TABLE NVTX_EVENTS"))
     assert not bare.kernels and not bare.ranges
+
+
+def test_what_ends_before_it_starts_is_left_out(tmp_path: Path) -> None:
+    known = read_sqlite(SYNTHETIC)
+    turned = [
+        f"UPDATE {table} SET end = start - 1 WHERE rowid = (SELECT MIN(rowid) FROM {table} WHERE end IS NOT NULL)"
+        for table in ("CUPTI_ACTIVITY_KIND_KERNEL", "NVTX_EVENTS")
+    ]
+    found = read_sqlite(export(tmp_path / "turned.sqlite", *turned))
+    assert (len(found.kernels), len(found.ranges)) == (len(known.kernels) - 1, len(known.ranges) - 1)
+    assert "2 records that end before they start left out" in found.remarks
+    assert all(one.duration_ns >= 0 for one in (*found.kernels, *found.ranges))
 
 
 def test_correlations_count_within_a_process(tmp_path: Path) -> None:

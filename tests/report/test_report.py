@@ -62,6 +62,28 @@ def test_what_the_machine_lacked_is_measured_by_no_commit(sources: report.Source
     assert "; 2026-02-01 to 2026-03-02; 2 commits." in page["report.md"] and len(summary["commits"]) == 2
 
 
+def test_variables_that_change_times_are_remarks_and_part_of_the_environment(sources: report.Sources) -> None:
+    """One left in a shell from debugging slows every launch: its cells are marked, wherever they are shown."""
+    rows = [row for number in (0, 1) for row in records.rows_of(FIXTURE / "records" / "probe" / f"{number}.jsonl")]
+    slow = {"CUDA_LAUNCH_BLOCKING": "1", "NVIDIA_TF32_OVERRIDE": "0", "PYTORCH_ALLOC_CONF": "expandable_segments:True"}
+    harmless = {
+        "CUDA_HOME": "/usr/local/cuda",
+        "OMP_NUM_THREADS": "2",
+        "TRITON_CACHE_DIR": "/x",
+        "TORCH_COMPILE_DISABLE": "0",
+    }
+    for row in rows:
+        row |= {"watch": {"samples": 1}, "flags": ["with yesterday's rules"]}
+        row["provenance"]["variables"] = harmless | (slow if row["status"] == "ok" else {})
+    sources.records["probe"] = records.merge_rounds(rows)
+    told = "CUDA_LAUNCH_BLOCKING=1, NVIDIA_TF32_OVERRIDE=0, PYTORCH_ALLOC_CONF=expandable_segments:True"
+    flags = [record.flags for record in sources.records["probe"]]
+    assert flags == [[f"with {told}"] if record.ok else [] for record in sources.records["probe"]]
+    appendix = report.write(sources)[0]["appendix.md"]
+    assert appendix.count(f"with {told}") == 1, "one remark for all cells alike"
+    assert f"| variables | {told} |" in environments(sources)
+
+
 def test_notes_stand_under_their_problem_as_they_are(sources: report.Sources) -> None:
     problem = "Problem (pytorch_attention)"
     kept = (

@@ -2,6 +2,8 @@
 
 import random
 import signal
+import socket
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -16,6 +18,7 @@ from shards import ShardJob
 
 from perfscribe.base import files
 from perfscribe.base.cells import Cell
+from perfscribe.distributed import failures
 from perfscribe.records import checksums, environment
 from perfscribe.run import child, processes, session
 from perfscribe.run.shard import CLOCK
@@ -45,6 +48,59 @@ def statuses(rows: list[dict[str, Any]]) -> list[str]:
 
 
 # --- how cells end ----------------------------------------------------------------------------------------------
+
+
+LOADERS = """Caught FileNotFoundError in DataLoader worker process 0.
+Original Traceback (most recent call last):
+  File "loop.py", line 1, in fetch
+FileNotFoundError: no such file: x.npy
+"""
+COMPILERS = "raised:\nCppCompileError: C++ compile error\n\nOutput:\na.cpp:2:10: fatal error: Python.h: No such file"
+TORCHRUNS = """[rank1]: Traceback (most recent call last):
+[rank1]:   File "job.py", line 1, in main
+[rank1]: KeyError: 'PMI_RANK'
+[rank1]:
+[rank1]: During handling of the above exception, another exception occurred:
+[rank1]:
+[rank1]: Traceback (most recent call last):
+[rank1]:   File "job.py", line 2, in main
+[rank1]: ValueError: nothing tells the rank
+Traceback (most recent call last):
+  File "run.py", line 3, in main
+torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
+============================================================
+Root Cause (first observed failure):
+============================================================"""
+SRUNS = (
+    "srun: job 5 queued\nsrun: error: Unable to create step: Invalid job\nsrun: error: task 0: Exited with exit code 1"
+)
+MPIEXECS = f"{'-' * 74}\nNo network interfaces were there for messages.\n{'-' * 74}"
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (ValueError("a bad value\nand more"), "ValueError: a bad value"),
+        (RuntimeError(LOADERS), "RuntimeError: FileNotFoundError: no such file: x.npy"),
+        (RuntimeError(COMPILERS), "RuntimeError: raised: a.cpp:2:10: fatal error: Python.h: No such file"),
+        (RuntimeError("Failed because of:\nNo module named x"), "RuntimeError: Failed because of: No module named x"),
+        (
+            subprocess.CalledProcessError(1, ["gcc", "a.c"], stderr=b"In file a.c:\na.c:1: error: no x"),
+            "CalledProcessError: gcc ended with exit status 1: a.c:1: error: no x",
+        ),
+        (
+            failures.error_of(failures.Ending(1, f"RuntimeError: {LOADERS.splitlines()[0]}", 0.0, details=LOADERS), 2),
+            "RankError: rank 1 of 2: FileNotFoundError: no such file: x.npy",
+        ),
+        (TORCHRUNS, "RankError: mpiexec left with exit code 1: ValueError: nothing tells the rank"),
+        (SRUNS, "RankError: mpiexec left with exit code 1: srun: error: Unable to create step: Invalid job"),
+        (MPIEXECS, "RankError: mpiexec left with exit code 1: No network interfaces were there for messages."),
+    ],
+)
+def test_a_reason_is_the_cause_however_it_was_wrapped(error: str | Exception, reason: str) -> None:
+    if isinstance(error, str):  # what a launcher had printed
+        error = failures.error_of_launcher("mpiexec left with exit code 1", error.splitlines())
+    assert child.failure(error)["reason"] == reason
 
 
 PARTIAL = """def run(cell):
@@ -140,6 +196,29 @@ LOADING = """def run(cell):
     loader = DataLoader(torch.arange(4), num_workers=1, multiprocessing_context="fork")
     return done(cell, total=int(sum(loader)))
 """
+
+
+def test_interfaces_of_another_machine_do_not_count(
+    tmp_path: Path, side: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A cluster's shell start names its own, without which gloo and NCCL refuse every launch."""
+    lo = next(name for _, name in socket.if_nameindex() if name.startswith("lo"))
+    given = {
+        "GLOO_SOCKET_IFNAME": ("hsn0", None),
+        "NCCL_SOCKET_IFNAME": ("hsn,ib", None),
+        "NCCL_OOB_NET_IFNAME": ("^docker,hsn0", "^docker,hsn0"),  # all but these
+        "TP_SOCKET_IFNAME": (f"hsn0,{lo}", lo),
+        "PRTE_MCA_prte_if_include": ("hsn0", None),
+        "OMPI_MCA_btl_tcp_if_include": ("10.0.0.0/8", "10.0.0.0/8"),
+        "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE": ("1", None),
+    }
+    for name, (text, _) in given.items():
+        monkeypatch.setenv(name, text)
+    probe = job(tmp_path, side, "def run(cell):\n    return done(cell, **os.environ)\n")
+    probe.plan(numbered(1))
+    (row,) = probe.measure()
+    assert {name: row["values"].get(name) for name in given} == {name: kept for name, (_, kept) in given.items()}
+    assert "GLOO_SOCKET_IFNAME" not in row["provenance"]["variables"]
 
 
 def test_a_loader_has_its_workers_however_long_tmpdir_is(

@@ -38,6 +38,17 @@ def test_machine_without_gpu(cpu_machine):
     ]
 
 
+def test_an_nsys_that_does_not_run_is_told_with_the_reason(cpu_machine, tmp_path, monkeypatch):
+    fake = tmp_path / "nsys"
+    fake.write_text("#!/bin/sh\necho libx.so: cannot open shared object file\nexit 127\n")
+    fake.chmod(0o755)
+    monkeypatch.setenv("PERFSCRIBE_NSYS", str(fake))
+    (line,) = [line for line in rows(doctor.report(UNITS), "Tools") if line.startswith("nsys")]
+    assert line.endswith(
+        f"{fake} does not run: nsys --version: exit status 127: libx.so: cannot open shared object file"
+    )
+
+
 def test_one_line_for_what_several_experiments_lack(cpu_machine):
     """It asks for as much as the most demanding of them."""
     on_nodes = [(name, [Cell({"n": n}, requires=(f"nodes:{n}",)) for n in (2, 16)]) for name in ("one", "two")]

@@ -204,6 +204,46 @@ def test_a_reader_that_has_seen_enough_ends_it_quietly_and_a_full_disk_in_one_li
     assert (closed.returncode, closed.stderr) == (0, "")
 
 
+def test_variables_of_python_do_not_keep_it_from_starting(space: Workspace, tmp_path: Path) -> None:
+    """PYTHONSAFEPATH hides the package, PYTHONINSPECT waits at a prompt."""
+    variables = {"PYTHONSAFEPATH": "1", "PYTHONINSPECT": "1", "PYTHONPATH": ""}
+    done = run(space, "--system", "help", cwd=tmp_path, **variables)
+    assert (done.returncode, done.stdout, done.stderr) == (0, cli.HELP, "")
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
+def test_what_a_terminal_cannot_show_ends_no_verb(encoding: str) -> None:
+    """A site's table has × and ±; in a locale without them they are escaped, as Python does on standard error."""
+    command = [sys.executable, "-m", "perfscribe.cli", "chapter", "chapters/cs336/nsys_profile.md", "--site", "cpu2"]
+    done = subprocess.run(command, cwd=ROOT, env={**os.environ, "PYTHONIOENCODING": encoding}, capture_output=True)
+    shown = "±".encode(encoding, "backslashreplace")
+    assert done.returncode == 0 and shown in done.stdout, done.stderr
+
+
+def test_a_program_that_snakemake_lacks_is_one_line(tmp_path: Path) -> None:
+    """Minimal images have no `which`."""
+    (tmp_path / "bash").symlink_to(str(shutil.which("bash")))
+    command = [sys.executable, "-m", "perfscribe.run.engine", "--version"]
+    done = subprocess.run(command, cwd=ROOT, env={**os.environ, "PATH": str(tmp_path)}, capture_output=True, text=True)
+    assert done.stderr == "run: the program `which` is missing: install it, as Snakemake needs it\n"
+
+
+def test_a_number_without_account_and_home_gets_both(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in containers: Path.home() and Snakemake ask for them."""
+
+    def unknown(_: int) -> None:
+        raise KeyError
+
+    monkeypatch.setattr("pwd.getpwuid", unknown)
+    for name in ("HOME", "XDG_CACHE_HOME", "USER", "LOGNAME", "LNAME", "USERNAME"):
+        monkeypatch.setenv(name, "")
+        monkeypatch.delenv(name)
+    monkeypatch.setattr(cli, "Command", lambda words, root: types.SimpleNamespace(wait=lambda: 1))
+    assert cli.main(["report"]) == 1
+    assert os.environ["USER"] == f"uid{os.getuid()}" and Path.home() == project / ".perfscribe" / "home"
+    assert (Path.home() / ".cache").is_dir()
+
+
 def test_run_is_called_by_a_link(space: Workspace, tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(space.root / "run")
     done = run(space, "--system", "help", cwd=Path("/"), script=tmp_path / "link")

@@ -104,14 +104,17 @@ class Traced:
 
 
 def _trace(cell: Cell, full_step: bool) -> Traced:
-    """Trace the passes by nsys; where that gives no kernels, by torch's profiler too, and nsys's ranges are kept."""
+    """Trace the passes by nsys; where that lacks kernels, by torch's profiler too, and nsys's ranges are kept."""
+    from perfscribe.experiments.nsys_profile import reading
     from perfscribe.instruments.profiling import nsys
 
     first, why = None, ""
     try:
         first, host_ms = _by_nsys(cell, full_step)
         nsys.check(first, uses_cuda=cell["device"] == "cuda")
-    except nsys.NsysError as error:
+        if first.kernels:
+            reading.device_times(first)
+    except (nsys.NsysError, reading.NoKernel) as error:
         why = str(error)
     if first is not None and first.kernels and not why:
         return Traced(first, first, host_ms, "; ".join(first.remarks))
@@ -129,8 +132,6 @@ def _by_nsys(cell: Cell, full_step: bool) -> tuple[Trace, dict[str, list[float]]
     from perfscribe.instruments.profiling import nsys
 
     found = nsys.find()
-    if found is None:
-        raise nsys.NsysError("nsys was not found")
     data_folder = Path(cell.data_folder).resolve()
     name = "-".join(str(cell[name]) for name in ("device", "size", "seq_len", "dtype"))
     request = {"factors": dict(cell.factors), "data_folder": str(data_folder), "full_step": full_step}

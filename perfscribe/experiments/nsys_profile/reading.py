@@ -31,6 +31,10 @@ KEPT_SHARE = 0.97
 REST = "further kernels"
 
 
+class NoKernel(ValueError):
+    """A trace lacks the kernels of a phase."""
+
+
 def _instances(trace: Trace, name: str, inside: Sequence[Range] = ()) -> list[Range]:
     """The program's ranges of this name outside all warm-up and, where `inside` is given, in one of these ranges."""
     own = [found for found in trace.ranges if not found.domain]  # libraries have domains of their own
@@ -54,14 +58,14 @@ def host_ranges(trace: Trace) -> dict[str, list[float]]:
 def device_times(trace: Trace) -> dict[str, list[float]]:
     """Milliseconds of each phase in which the device was busy, one sample a pass; of forward also span and waiting.
 
-    ValueError where a phase launched no kernel.
+    NoKernel where a phase launched none.
     """
     launches, samples = Launches(trace), defaultdict(list)
     for phase, name in PHASES.items():
         for found in _instances(trace, name):
             kernels = launches.within(found)
             if not kernels:
-                raise ValueError(f"no kernel in a range {name}")
+                raise NoKernel(f"{trace.tool} recorded no kernel in a range {name}")
             time = device_time(kernels)
             samples[f"{phase}_busy_ms"].append(time.busy_ns / NS_PER_MS)
             if phase == "forward":

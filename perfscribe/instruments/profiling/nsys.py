@@ -13,11 +13,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from perfscribe.base import causes
 from perfscribe.base.atomic import replacing
 from perfscribe.instruments.profiling import guard
 from perfscribe.instruments.profiling.nsys_export import read_sqlite
-from perfscribe.instruments.profiling.trace import Trace
-from perfscribe.instruments.tools import NSYS_LIBRARIES_VARIABLE, find_tool
+from perfscribe.instruments.profiling.trace import KERNEL, Trace
+from perfscribe.instruments.tools import NSYS_LIBRARIES_VARIABLE, NSYS_VARIABLE, find_tool
 
 __all__ = ["Nsys", "NsysError", "check", "export_sqlite", "find", "profile", "read_sqlite"]
 
@@ -46,21 +47,27 @@ class Nsys:
     version: str
 
 
-def find() -> Nsys | None:
-    """The nsys of this machine (tools.find_tool says where it is looked for), None where there is none that runs."""
+def find() -> Nsys:
+    """The nsys of this machine, looked for as tools.find_tool says. NsysError: there is none, or none that runs."""
     path = find_tool("nsys")
-    version = _version(path) if path else None
-    return Nsys(path, version) if path and version else None
+    if path is None:
+        configured = os.environ.get(NSYS_VARIABLE)
+        raise NsysError(f"tools.nsys: {configured} is no program" if configured else "nsys was not found")
+    version, why = _version(path)
+    if not version:
+        raise NsysError(f"{path} does not run: {why}")
+    return Nsys(path, version)
 
 
 @cache
-def _version(path: Path) -> str | None:
+def _version(path: Path) -> tuple[str, str]:
+    """Its version, or why it tells none."""
     try:
         text = _run([str(path), "--version"], VERSION_TIMEOUT_S)
-    except NsysError:
-        return None
+    except NsysError as error:
+        return "", str(error)
     found = re.search(r"version (\d+\.\d+(?:\.\d+)?)", text)
-    return found[1] if found else None
+    return (found[1], "") if found else ("", "it tells no version")
 
 
 @cache
@@ -131,7 +138,7 @@ def check(trace: Trace, uses_cuda: bool) -> None:
     """NsysError where a trace cannot be what the program did: none of its ranges, or CUDA was used without a kernel."""
     if not any(not one.domain for one in trace.ranges):
         raise NsysError(f"the trace of {trace.tool} {NO_RANGES}")
-    if uses_cuda and not trace.kernels:
+    if uses_cuda and not any(one.kind == KERNEL for one in trace.kernels):  # copies alone are no pass
         more = "".join(f"; {remark}" for remark in trace.remarks)
         raise NsysError(f"{trace.tool} recorded no kernel of a program that used CUDA: too old for the driver{more}")
 
@@ -160,6 +167,6 @@ def _run(command: list[str], timeout_s: float) -> str:
     if code == guard.TIMED_OUT:
         raise NsysError(f"{verb}: longer than {timeout_s:g} s")
     if code:
-        lines = [line.strip() for line in said.splitlines() if line.strip() and not NSYS_SAYS.match(line)]
-        raise NsysError(f"{verb}: exit status {code}" + (f": {lines[-1][:300]}" if lines else ""))
+        cause = causes.of_output(line for line in said.splitlines() if not NSYS_SAYS.match(line))
+        raise NsysError(f"{verb}: exit status {code}" + (f": {cause[:300]}" if cause else ""))
     return said

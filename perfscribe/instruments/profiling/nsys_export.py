@@ -71,6 +71,7 @@ class _Export:
         self.connection, self.tool, self.tables = connection, tool(connection), table_names(connection)
         connection.row_factory = sqlite3.Row
         self.strings = {row["id"]: row["value"] for row in self._rows("StringIds")}
+        self.backward = 0  # records that were left out, as they end before they start
 
     def trace(self) -> Trace:
         launches = self._launches()
@@ -84,10 +85,18 @@ class _Export:
         if table in self.tables:
             yield from self.connection.execute(f'SELECT * FROM "{table}" ORDER BY rowid')
 
+    def _events(self, table: str) -> Iterator[sqlite3.Row]:
+        """The rows of a table that end when they start, or later."""
+        for row in self._rows(table):
+            if None in (row["start"], row["end"]) or row["start"] > row["end"]:
+                self.backward += 1
+            else:
+                yield row
+
     def _launches(self) -> dict[tuple[int, int], tuple[int, int, int]]:
         """Start, end and thread of the CUDA calls that started something, by process and correlation."""
         found: dict[tuple[int, int], tuple[int, int, int]] = {}
-        for row in self._rows("CUPTI_ACTIVITY_KIND_RUNTIME"):
+        for row in self._events("CUPTI_ACTIVITY_KIND_RUNTIME"):
             thread, correlation = row["globalTid"], row["correlationId"]
             if thread is not None and correlation is not None:
                 call = (row["start"], row["end"], thread & THREAD_MASK)
@@ -101,13 +110,13 @@ class _Export:
             yield Kernel(name, row["start"], row["end"], *launch, row["streamId"], row["deviceId"], kind)
 
     def _named_work(self) -> Iterator[tuple[sqlite3.Row, str, str]]:
-        for row in self._rows("CUPTI_ACTIVITY_KIND_KERNEL"):
+        for row in self._events("CUPTI_ACTIVITY_KIND_KERNEL"):
             yield row, self.strings[row["demangledName"]], KERNEL
         labels = {row["id"]: row["label"] for row in self._rows("ENUM_CUDA_MEMCPY_OPER")}
-        for row in self._rows("CUPTI_ACTIVITY_KIND_MEMCPY"):
+        for row in self._events("CUPTI_ACTIVITY_KIND_MEMCPY"):
             label = labels.get(row["copyKind"], f"kind {row['copyKind']}")
             yield row, f"[CUDA memcpy {label}]", COPY
-        for row in self._rows("CUPTI_ACTIVITY_KIND_MEMSET"):
+        for row in self._events("CUPTI_ACTIVITY_KIND_MEMSET"):
             yield row, "[CUDA memset]", MEMSET
 
     def _text(self, row: sqlite3.Row) -> str:
@@ -124,6 +133,9 @@ class _Export:
         for row in ranges:
             if row["endGlobalTid"] is None:
                 end, thread = last if row["end"] is None else row["end"], row["globalTid"]
+                if end < row["start"]:
+                    self.backward += 1
+                    continue
                 domain = domains.get((thread & PROCESS_MASK, row["domainId"]), "")
                 yield Range(self._text(row), row["start"], end, thread & THREAD_MASK, STYLES[row["eventType"]], domain)
 
@@ -132,6 +144,7 @@ class _Export:
         graphs = sum(1 for _ in self._rows("CUPTI_ACTIVITY_KIND_GRAPH_TRACE"))
         counts = {
             "kernels without a recorded launch": sum(one.launch_thread == UNKNOWN_THREAD for one in kernels),
+            "records that end before they start left out": self.backward,
             "CUDA graphs traced as a whole, without their kernels": graphs,
             "ranges ended by another thread left out": crossing,
         }

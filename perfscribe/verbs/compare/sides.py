@@ -220,7 +220,4 @@ def _seed(plans: Sequence[Path], experiment: str, rows: Sequence[Row]) -> int | 
 
 def _resolved(root: Path, revision: str) -> str | None:
     """The commit that git knows by this name, if it knows one."""
-    if not (root / ".git").exists():  # git would answer for a repository further up
-        return None
-    asked = ("rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}")
-    return environment.output("git", "-C", str(root), *asked)
+    return environment.git(root, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}")

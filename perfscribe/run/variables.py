@@ -1,0 +1,49 @@
+"""Variables that measuring does without: interfaces that this machine lacks, and a switch that overrules cells."""
+
+from __future__ import annotations
+
+import re
+import socket
+from collections.abc import Callable, Collection, MutableMapping
+
+import psutil
+
+# Images of NVIDIA have fp32 products of ranks run in TF32 by it, whatever a cell asks for.
+UNDONE = "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE"
+# gloo and Open MPI take whole names (Open MPI networks as well: 10.0.0.0/8), NCCL beginnings of names.
+_WHOLE = re.compile(r"(GLOO|TP)_SOCKET_IFNAME|(OMPI|PRTE|PMIX)_MCA_(\w+_)?if_include")
+_BEGINNINGS = re.compile(r"NCCL_(SOCKET|OOB_NET)_IFNAME")
+
+
+def settle(env: MutableMapping[str, str], say: Callable[[str], None]) -> None:
+    """Take them out, saying what: a cluster's interfaces, named on another machine, would fail every launch of ranks.
+
+    Of several interfaces those that are here stay. Without any, gloo and NCCL look for one themselves.
+    """
+    env.pop(UNDONE, None)
+    here = _interfaces()
+    for name in sorted(env):
+        text = env[name]
+        is_whole = _WHOLE.fullmatch(name) or text.startswith("=")
+        if not is_whole and (not _BEGINNINGS.fullmatch(name) or text.startswith("^")):  # ^: all but these
+            continue
+        named = [entry.strip() for entry in text.removeprefix("=").split(",")]
+        known = [one for one in named if _is_here(one, here, bool(is_whole))]
+        if len(known) < len(named):
+            say(f"{name}={text}: no such interface on this machine, so it does not count")
+            env[name] = ("=" if text.startswith("=") else "") + ",".join(known)
+        if not known:
+            del env[name]
+
+
+def _interfaces() -> set[str]:
+    """Names of those that have an address."""
+    families = (socket.AF_INET, socket.AF_INET6)
+    return {name for name, of in psutil.net_if_addrs().items() if any(one.family in families for one in of)}
+
+
+def _is_here(entry: str, here: Collection[str], is_whole: bool) -> bool:
+    name = entry.partition(":")[0]  # NCCL: with a port
+    if is_whole:
+        return name in here or "/" in entry
+    return bool(name) and any(one.startswith(name) for one in here)
