@@ -365,6 +365,8 @@ def _begin(root: Path, overrides: Mapping[str, Any], decides: bool, executor: st
         # A committed site's plan does not depend on the machine, and its index is older than what shows it today.
         known = make_plan(root, raw) if read_only else plan.read_index(root / "results" / site / "plan")
         return Session(root, known, None, read_only, tracker=_tracker(raw))
+    if executor is not None:
+        cluster.check_paths(root, sys.executable)
     lock = take_lock(root, wait_s=LOCK_WAIT_S)
     made = make_plan(root, raw, executor)
     session = Session(root, made, lock, read_only)

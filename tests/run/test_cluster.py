@@ -114,6 +114,17 @@ def test_short_forms_of_hosts() -> None:
     assert hosts.of_job({"SLURM_JOB_NODELIST": ""}) == []
 
 
+@pytest.mark.parametrize("name", ["a b", "p(1)", "p[1]", "it's", "50%", "a$b", "a`b", 'a"b', "a;b", "a\\b", "a\nb"])
+def test_a_path_that_a_jobs_shell_would_misread_is_refused(name: str) -> None:
+    with pytest.raises(ValueError, match="give the folder another name") as refused:
+        cluster.check_paths(Path("/home/me"), Path("/home") / name)
+    assert len(str(refused.value).splitlines()) == 1
+
+
+def test_other_paths_are_taken() -> None:
+    cluster.check_paths("/home/größe/é-1_2.3+4=5,6@7~8#9!^/\N{OK HAND SIGN}")
+
+
 def test_jobs_of_this_run_are_told_where_they_wait_in_vain_and_cancelled(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
