@@ -94,7 +94,7 @@ def nodes_of_partition(partition: str | None) -> int:
 
     For a job over nodes that are drained or down Slurm would wait, and the report with it.
     """
-    said = environment.output("sinfo", "--noheader", "--format=%P %F") or ""
+    said = environment.output("sinfo", "--noheader", "--all", "--format=%P %F") or ""
     counts: dict[str, int] = {}
     # nodes allocated/idle/other/total
     for name, busy, idle in re.findall(r"^(\S+) (\d+)/(\d+)/\d+/\d+$", said, re.MULTILINE):
