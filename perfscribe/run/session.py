@@ -11,6 +11,7 @@ import math
 import os
 import shlex
 import shutil
+import signal
 import socket
 import sys
 import time
@@ -276,6 +277,8 @@ class Session:
         """
         if self.lock is None:
             sys.exit(f"run: {_another_run(self.root)}")
+        from perfscribe.run import stopping  # psutil's 50 ms, which a process that starts no job does not need
+
         with told():
             self.started = True
             self.before.clear()
@@ -283,7 +286,9 @@ class Session:
             self._start_clock()
             self.watcher = progress.Watcher(self.root, self.plan)
             self.watcher.start()
-            if self.plan.cluster is None:
+            on_cluster = self.plan.cluster is not None
+            stopping.interrupt_at(signal.SIGTERM, *([signal.SIGINT] if on_cluster else []))
+            if not on_cluster:
                 os.environ[processes.RUN] = str(os.getpid())  # jobs inherit it
 
     def _start_clock(self) -> None:
