@@ -7,7 +7,7 @@ NAME, PATH = r"^[A-Za-z0-9][A-Za-z0-9_.@+-]*$", r"^\S(.*\S)?$"
 LINE, LINE_OR_NONE = r"^[^\x00-\x1f\x7f]*\S[^\x00-\x1f\x7f]*$", r"^[^\x00-\x1f\x7f]*$"
 SITE = "^[a-z0-9][a-z0-9_-]{0,39}$"
 IN_WORDS = {
-    NAME: "a name (text of letters, digits and _.@+-)",
+    NAME: "one name (text of letters, digits and _.@+-; lists are not taken)",
     SITE: "a name (text of lower-case letters, digits, - and _)",
     PATH: "a path",
     CHAPTER: "a chapter's name, or a folder of this checkout",

@@ -37,6 +37,8 @@ MEASURING_JOB = (
     *("slurm_account", "slurm_partition", "runtime", "constraint", "qos", "mem_mb", "nodes"),
     *("slurm_extra", "tasks", "gpu", "gres", "cpus_per_task"),
 )
+# Characters of paths that a shell or Slurm takes for its own: an executor quotes some paths, and not others.
+NOT_IN_PATHS = re.compile(r"""[\s"'`$&;|<>()\[\]*?%\\]""")
 
 
 class Need(NamedTuple):
@@ -59,6 +61,14 @@ def executor_asked_for(arguments: Sequence[str]) -> str | None:
     except (Exception, SystemExit):  # not Snakemake's own command line: its Python interface was used
         return None
     return found.executor if found.executor in JOB_VARIABLES else None
+
+
+def check_paths(*paths: object) -> None:
+    """ValueError with one line where a path cannot be handed to a cluster's jobs, each of which would fail for it."""
+    for path in map(str, paths):
+        if sign := NOT_IN_PATHS.search(path):
+            why = f"jobs of a cluster cannot be given a path with {sign[0]!r}; give the folder another name"
+            raise ValueError(f"{path!r}: {why}")
 
 
 def settings_for(config: Mapping[str, Any], executor: str | None) -> dict[str, Any] | None:
@@ -84,7 +94,7 @@ def nodes_of_partition(partition: str | None) -> int:
 
     For a job over nodes that are drained or down Slurm would wait, and the report with it.
     """
-    said = environment.output("sinfo", "--noheader", "--format=%P %F") or ""
+    said = environment.output("sinfo", "--noheader", "--all", "--format=%P %F") or ""
     counts: dict[str, int] = {}
     # nodes allocated/idle/other/total
     for name, busy, idle in re.findall(r"^(\S+) (\d+)/(\d+)/\d+/\d+$", said, re.MULTILINE):

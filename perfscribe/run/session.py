@@ -11,6 +11,7 @@ import math
 import os
 import shlex
 import shutil
+import signal
 import socket
 import sys
 import time
@@ -28,7 +29,7 @@ from perfscribe.plan import cluster, fingerprint, plan
 from perfscribe.plan.cache import Memory
 from perfscribe.records import checksums, environment
 from perfscribe.records.scrub import account
-from perfscribe.run import processes, progress, slurm_jobs
+from perfscribe.run import processes, progress
 from perfscribe.run.shard import CLOCK
 from perfscribe.tracking import trackers
 
@@ -207,7 +208,6 @@ class Session:
     read_only: bool
     tracker: str = trackers.NONE
     watcher: progress.Watcher | None = None
-    jobs: slurm_jobs.Keeper | None = None
     started: bool = False
     began: float = 0.0
     budget_ends: float = math.inf
@@ -277,6 +277,8 @@ class Session:
         """
         if self.lock is None:
             sys.exit(f"run: {_another_run(self.root)}")
+        from perfscribe.run import stopping  # psutil's 50 ms, which a process that starts no job does not need
+
         with told():
             self.started = True
             self.before.clear()
@@ -286,12 +288,10 @@ class Session:
                 processes.say(f"run: commit unknown: {why}")
             self.watcher = progress.Watcher(self.root, self.plan)
             self.watcher.start()
-            if self.plan.cluster is None:
+            on_cluster = self.plan.cluster is not None
+            stopping.interrupt_at(signal.SIGTERM, *([signal.SIGINT] if on_cluster else []))
+            if not on_cluster:
                 os.environ[processes.RUN] = str(os.getpid())  # jobs inherit it
-            elif self.plan.cluster.settings["executor"] == "slurm":
-                self.jobs = slurm_jobs.Keeper(self.root)
-                self.jobs.start()
-                atexit.register(self.jobs.cancel)  # a second Ctrl-C passes over onerror
 
     def _start_clock(self) -> None:
         """Tell all measuring jobs of this run when it began and when its time budget ends."""
@@ -304,10 +304,6 @@ class Session:
 
     def end(self, report: str, page: str, failed: bool = False) -> None:
         """Stop telling progress; the last line names the report, the one before it its HTML twin."""
-        if self.jobs is not None:
-            self.jobs.stop()
-            if failed and (left := self.jobs.cancel()):
-                processes.say(f"cancelled: jobs {', '.join(left)}")
         if self.watcher is not None:
             self.watcher.stop(time.time() > self.budget_ends)
         if (self.root / report).is_file():
@@ -373,6 +369,12 @@ def _begin(root: Path, overrides: Mapping[str, Any], decides: bool, executor: st
         # A committed site's plan does not depend on the machine, and its index is older than what shows it today.
         known = make_plan(root, raw) if read_only else plan.read_index(root / "results" / site / "plan")
         return Session(root, known, None, read_only, tracker=_tracker(raw))
+    if executor is not None:
+        cluster.check_paths(root, sys.executable)
+    if executor == cluster.SLURM:
+        from perfscribe.run import slurm_jobs  # asks for Slurm's programs
+
+        slurm_jobs.prepare(os.environ)
     lock = take_lock(root, wait_s=LOCK_WAIT_S)
     made = make_plan(root, raw, executor)
     session = Session(root, made, lock, read_only)

@@ -1,78 +1,188 @@
-"""Looks after a run's jobs of Slurm where Snakemake's executor does not.
+"""A run's jobs of Slurm, from their submission to their end: the executor plugin's, with its own look at the queue.
 
-Where a cluster's PreemptMode is CANCEL, a preempted job ends as PREEMPTED, and the executor waits for Slurm to take it
-up again, which Slurm does not do unasked. A Ctrl-C while the executor asks for states cancels no job. And Slurm queues
-for ever what a partition never serves.
+The plugin waits for ever for a job that Slurm has forgotten (MinJobAge) or that its query does not show, and a run that
+is stopped waits for its next look, up to three minutes. Where a cluster's PreemptMode is CANCEL it waits for Slurm to
+take up preempted jobs, which Slurm does not do unasked. And Slurm queues for ever what a partition never serves.
 """
 
 from __future__ import annotations
 
-import threading
-from pathlib import Path
+import asyncio
+import atexit
+import contextlib
+import os
+import re
+import time
+from collections.abc import AsyncIterator, Iterable, Mapping, MutableMapping
+from typing import Any
+
+import snakemake_executor_plugin_slurm as plugin
+from snakemake_interface_executor_plugins.registry import ExecutorPluginRegistry
 
 from perfscribe.records import environment
 from perfscribe.run.processes import say
 
-LOOK_EVERY_S = 20.0
+# Defaults that users set for their own commands, by which those called here would show or cancel other jobs than this
+# run's, and two by which sbatch would wait for its job or submit an array.
+DEFAULTS = re.compile(r"(SQUEUE|SINFO|SACCT|SCANCEL|SCONTROL)_|SBATCH_(WAIT|ARRAY_INX)$")
+LOOK_EVERY_S = 20.0  # at most; sooner after a submission or an end
+STOP_CHECK_S = 0.2
 ANSWER_S = 60.0
-ALIVE, PENDING, PREEMPTED = "PENDING,RUNNING,SUSPENDED", "PENDING", "PREEMPTED"
+SILENT_LOOKS = 10  # before it is told that squeue does not answer
+# Files that a node has written may be seen late on the login node, and an answer of squeue may be an old one.
+FORGOTTEN_S = 60.0
+COMPLETED, PENDING, FORGOTTEN = "COMPLETED", "PENDING", "FORGOTTEN"
+FAILED = ("BOOT_FAIL", "CANCELLED", "DEADLINE", "FAILED", "LAUNCH_FAILED", "OUT_OF_MEMORY", "REVOKED", "TIMEOUT")
+INTERRUPTED = ("NODE_FAIL", "PREEMPTED")  # for good, unless it is queued again
 # Why a job waits its turn; any other reason is told once.
 ORDINARY = ("None", "Priority", "Resources", "Dependency", "BeginTime", "Cleaning")
 
-
-def jobs_in(states: str, root: Path) -> dict[str, str] | None:
-    """This user's jobs that were submitted from here and are in these states, each with why it waits; None if Slurm is
-    mute.
-    """
-    asked = ("squeue", "--noheader", "--me", f"--states={states}", "--format=%i|%r|%Z")
-    said = environment.output(*asked, timeout_s=ANSWER_S)
-    if said is None:
-        return None
-    rows = [line.split("|", 2) for line in said.splitlines() if line.count("|") > 1]
-    return {number: reason for number, reason, folder in rows if folder == str(root)}
+Known = Mapping[str, tuple[str, str]]
 
 
-class Keeper:
-    """A thread that queues preempted jobs again, and says why others wait, until it is stopped."""
+def prepare(variables: MutableMapping[str, str]) -> None:
+    """Let Snakemake submit to Slurm by the executor below, and take the user's defaults out of these variables."""
+    ExecutorPluginRegistry().get_plugin("slurm").executor = Executor
+    for name in filter(DEFAULTS.match, list(variables)):
+        del variables[name]
+    if "SBATCH_CLUSTERS" in variables:  # by the name that the other commands heed, too
+        variables["SLURM_CLUSTERS"] = variables.pop("SBATCH_CLUSTERS")
 
-    def __init__(self, root: Path) -> None:
-        self.root = root.resolve()
-        self.others: dict[str, str] | None = None  # of earlier runs
-        self.told: set[str] = set()
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
 
-    def start(self) -> None:
-        """Begin to look, before this run submits a job."""
-        self.others = jobs_in(f"{ALIVE},{PREEMPTED}", self.root)
-        self._thread.start()
+def files_as_they_are(paths: Iterable[str]) -> list[tuple[int, int] | None]:
+    """Inode and modification time of each file, None for a missing one: what changes when a job writes it."""
+    states: list[tuple[int, int] | None] = []
+    for path in paths:
+        try:
+            state = os.stat(path)
+            states.append((state.st_ino, state.st_mtime_ns))
+        except OSError:
+            states.append(None)
+    return states
 
-    def stop(self) -> None:
-        """Look no more."""
-        self._stop.set()
-        self._thread.join(ANSWER_S)
 
-    def cancel(self) -> list[str]:
-        """Cancel this run's jobs, and give the numbers of those that Slurm has taken the order for."""
-        left = list(self._own(ALIVE))
-        return left if left and environment.output("scancel", *left, timeout_s=ANSWER_S) is not None else []
+class Executor(plugin.Executor):  # type: ignore[misc]
+    """Submits as the plugin does. A job that Slurm no longer knows is over, and what it was to make decides."""
 
-    def look(self) -> None:
-        """Queue again what was preempted; say what waits for more than its turn."""
-        for number in self._own(PREEMPTED):
-            environment.output("scontrol", "requeue", number, timeout_s=ANSWER_S)
+    def __init__(self, workflow: Any, logger: Any) -> None:
+        # Before the plugin's, which starts the thread that looks.
+        self._before: dict[Any, list[tuple[int, int] | None]] = {}  # a job's files when it was submitted
+        self._missed_since: dict[str, float] = {}
+        self._told: set[str] = set()
+        self._silent_looks = 0
+        self._pause_s = 0.0
+        self._stopping = self._ended = False
+        super().__init__(workflow, logger)
+        atexit.register(self._cancel_unless_ended)  # a second Ctrl-C interrupts the first one's cancelling
+
+    def run_job_pre(self, job: Any) -> None:
+        """Keep how the job's files are before it is submitted."""
+        self._before[job] = files_as_they_are(job.output)
+        super().run_job_pre(job)
+
+    def run_job(self, job: Any) -> None:
+        """Submit the job, unless the run is being stopped."""
+        if not self._stopping:
+            super().run_job(job)
+            self._pause_s = self._shortest_pause_s
+
+    # --- looking
+
+    @property
+    def _shortest_pause_s(self) -> float:
+        return min(LOOK_EVERY_S, float(self.workflow.executor_settings.init_seconds_before_status_checks))
+
+    async def sleep(self) -> None:
+        """Wait for the next look, or for the end of the run."""
+        began = time.monotonic()
+        while self.wait and time.monotonic() - began < self._pause_s:
+            await asyncio.sleep(STOP_CHECK_S)
+
+    async def check_active_jobs(self, active_jobs: list[Any]) -> AsyncIterator[Any]:
+        """Report the jobs that are over, and yield the others."""
+        known = await asyncio.to_thread(self._ask) if active_jobs else {}
+        left = [info for info in active_jobs if known is None or not self._is_over(info, known)]
+        self._tell_why_jobs_wait(known or {})
+        if left and len(left) == len(active_jobs):
+            self._pause_s = min(LOOK_EVERY_S, 1.5 * self._pause_s)
+        else:
+            self._pause_s = self._shortest_pause_s
+        for info in left:
+            yield info
+
+    def _ask(self) -> Known | None:
+        """State of each job of this run that Slurm knows, and why it waits; None where squeue does not answer."""
+        asked = ("squeue", "--noheader", "--all", "--me", "--array", "--states=all")
+        said = environment.output(*asked, f"--name={self.run_uuid}", "--format=%i|%T|%r", timeout_s=ANSWER_S)
+        self._silent_looks = self._silent_looks + 1 if said is None else 0
+        if self._silent_looks == SILENT_LOOKS:
+            say("squeue does not answer; the run goes on when it does")
+        if said is None:
+            return None
+        rows = [line.split("|", 2) for line in said.splitlines() if line.count("|") > 1]
+        return {number: (state, reason) for number, state, reason in rows}
+
+    def _is_over(self, info: Any, known: Known) -> bool:
+        """Whether the job is, which is then reported."""
+        state, _ = known.get(info.external_jobid, (FORGOTTEN, ""))
+        if state != FORGOTTEN:
+            self._missed_since.pop(info.external_jobid, None)
+        if state == COMPLETED or (state == FORGOTTEN and self._has_made_all(info.job)):
+            self.report_job_success(info)
+            if not self.workflow.executor_settings.keep_successful_logs:
+                with contextlib.suppress(OSError):
+                    info.aux["slurm_logfile"].unlink()
+            return True
+        forgotten = state == FORGOTTEN and self._is_missed_for_long(info.external_jobid)
+        if forgotten or state in FAILED or (state in INTERRUPTED and not self._queue_again(info.external_jobid)):
+            what = "is no longer known and left no result" if forgotten else f"ended as {state}"
+            message = f"Slurm's job {info.external_jobid} {what}. "
+            self.report_job_error(info, msg=message, aux_logs=[str(info.aux["slurm_logfile"])])
+            return True
+        return False
+
+    def _has_made_all(self, job: Any) -> bool:
+        made = files_as_they_are(job.output)
+        return all(now and now != before for now, before in zip(made, self._before[job], strict=True))
+
+    def _is_missed_for_long(self, number: str) -> bool:
+        return time.monotonic() - self._missed_since.setdefault(number, time.monotonic()) > FORGOTTEN_S
+
+    def _queue_again(self, number: str) -> bool:
+        return environment.output("scontrol", "requeue", number, timeout_s=ANSWER_S) is not None
+
+    def _tell_why_jobs_wait(self, known: Known) -> None:
+        """Print once what a job waits for, if not for its turn."""
         by_reason: dict[str, list[str]] = {}
-        for number, reason in self._own(PENDING).items():
-            if reason not in ORDINARY and number not in self.told:
+        for number, (state, reason) in known.items():
+            if state == PENDING and reason not in ORDINARY and number not in self._told:
                 by_reason.setdefault(reason, []).append(number)
         for reason, numbers in by_reason.items():
-            self.told.update(numbers)
+            self._told.update(numbers)
             say(f"jobs {', '.join(numbers)} wait: {reason}")
 
-    def _own(self, states: str) -> dict[str, str]:
-        found = jobs_in(states, self.root) if self.others is not None else None
-        return {number: reason for number, reason in (found or {}).items() if number not in (self.others or {})}
+    # --- the end
 
-    def _run(self) -> None:
-        while not self._stop.wait(LOOK_EVERY_S):
-            self.look()
+    def shutdown(self) -> None:
+        """End the run, whose jobs are all over."""
+        super().shutdown()
+        self._ended = True
+
+    def cancel(self) -> None:
+        """Stop the run and cancel its jobs, those included that are being submitted or asked for."""
+        self._stopping = True
+        super().shutdown()
+        self.cancel_jobs()
+        self._ended = True
+
+    def cancel_jobs(self, active_jobs: Iterable[Any] = ()) -> None:
+        """Cancel all jobs of this run, whichever are known to Snakemake."""
+        words = ("scancel", f"--name={self.run_uuid}")
+        if environment.output(*words, timeout_s=ANSWER_S) is None:
+            say(f"this run's jobs are not cancelled, as Slurm does not answer; later: {' '.join(words)}")
+        else:
+            say("this run's jobs are cancelled; finished cells are kept")
+
+    def _cancel_unless_ended(self) -> None:
+        if not self._ended:
+            self.cancel_jobs()

@@ -47,10 +47,8 @@ class Command:
         self._asked.append(number)
         if len(self._asked) > 1:
             self._end_now()
-        below = self._below()
-        for process in below:
-            with contextlib.suppress(psutil.Error):
-                process.terminate()
+        below = _processes_below(self._process.pid)
+        _terminate(below)
         signal.setitimer(signal.ITIMER_REAL, SNAKEMAKE_AFTER_S if below else 0.01)
 
     def _go_on(self, *_: object) -> None:
@@ -63,7 +61,7 @@ class Command:
             self._process.send_signal(signal.SIGINT)
 
     def _end_all(self) -> None:
-        for process in self._below():
+        for process in _processes_below(self._process.pid):
             with contextlib.suppress(psutil.Error):
                 process.kill()
         self._process.kill()
@@ -74,11 +72,32 @@ class Command:
         _say("stopped at once; finished cells are kept")
         os._exit(128 + self._asked[0])
 
-    def _below(self) -> list[psutil.Process]:
-        """What Snakemake has started."""
+
+def interrupt_at(*numbers: signal.Signals) -> None:
+    """Let these signals end Snakemake, which this process is, as Ctrl-C does; after a SIGTERM it waits for its jobs.
+
+    What it has started ends, too: measuring on this machine, questions to a cluster.
+    """
+    for number in numbers:
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, _interrupt)
+
+
+def _interrupt(*_: object) -> NoReturn:
+    _terminate(_processes_below(os.getpid()))
+    raise KeyboardInterrupt
+
+
+def _processes_below(pid: int) -> list[psutil.Process]:
+    with contextlib.suppress(psutil.Error):
+        return psutil.Process(pid).children(recursive=True)
+    return []
+
+
+def _terminate(processes: Sequence[psutil.Process]) -> None:
+    for process in processes:
         with contextlib.suppress(psutil.Error):
-            return psutil.Process(self._process.pid).children(recursive=True)
-        return []
+            process.terminate()
 
 
 def _say(text: str) -> None:

@@ -98,6 +98,10 @@ REFUSED: dict[str, tuple[Any, tuple[str, ...]]] = {
         section("io_formats", samples={"cpu": 16}, training_samples=None, read_samples=8),
         (f"{IO}.batch", "32", f"at most 16, the value of {IO}.samples", "(preset cpu)"),
     ),
+    "Slurm's list of partitions": (
+        {"cluster": {"partition": "short,gpu"}},
+        ("cluster.partition", '"short,gpu"', "one name", "lists are not taken"),
+    ),
     "digits": ({"seed": 10**5000}, ("config", "digits", "plain values")),
     "date": ({"seed": datetime.date(2026, 11, 20)}, ("seed", "2026-11-20", "a whole number")),
     "key is a number": ({"experiments": {1: {}}}, ("experiments.1", "unknown key")),

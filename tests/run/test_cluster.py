@@ -1,8 +1,12 @@
 """Jobs on a cluster: how cells are dealt out, what each job asks for, what is recorded; without a scheduler."""
 
+import asyncio
+import atexit
 import os
 import subprocess
+from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,7 +17,7 @@ from perfscribe.base.cells import Cell
 from perfscribe.distributed import hosts
 from perfscribe.plan import cluster, plan
 from perfscribe.plan.cluster import Cluster, Need
-from perfscribe.run.slurm_jobs import Keeper
+from perfscribe.run import slurm_jobs
 
 RAW = config.load(ROOT / "config.yaml")
 
@@ -114,33 +118,144 @@ def test_short_forms_of_hosts() -> None:
     assert hosts.of_job({"SLURM_JOB_NODELIST": ""}) == []
 
 
-def test_jobs_of_this_run_are_told_where_they_wait_in_vain_and_cancelled(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("name", ["a b", "p(1)", "p[1]", "it's", "50%", "a$b", "a`b", 'a"b', "a;b", "a\\b", "a\nb"])
+def test_a_path_that_a_jobs_shell_would_misread_is_refused(name: str) -> None:
+    with pytest.raises(ValueError, match="give the folder another name") as refused:
+        cluster.check_paths(Path("/home/me"), Path("/home") / name)
+    assert len(str(refused.value).splitlines()) == 1
+
+
+def test_other_paths_are_taken() -> None:
+    cluster.check_paths("/home/größe/é-1_2.3+4=5,6@7~8#9!^/\N{OK HAND SIGN}")
+
+
+# --- the executor of Slurm's jobs, whose commands are stubs ------------------------------------------------------
+
+
+@dataclass(eq=False)
+class Job:
+    output: list[str]
+
+
+@dataclass
+class Info:
+    """As Snakemake keeps a submitted job."""
+
+    job: Job
+    external_jobid: str
+    aux: dict[str, Path]
+
+
+@pytest.fixture
+def commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder on PATH with the commands of Slurm: squeue prints the file `queue`, the others note their words."""
+    folder = tmp_path / "commands"
+    folder.mkdir()
+    note = f'echo "$(basename $0) $@" >>{folder}/noted'
+    for name, text in {"squeue": f"cat {folder}/queue", "scancel": note, "scontrol": note}.items():
+        (folder / name).write_text(f"#!/bin/sh\n{text}\n")
+        (folder / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
+    return folder
+
+
+@pytest.fixture
+def executor(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Without Snakemake: what it is told is in .reports, what the plugin is called for in .calls."""
+    calls: list[str] = []
+    monkeypatch.setattr(slurm_jobs.plugin.Executor, "__init__", lambda *_: None)
+    for name in ("run_job_pre", "run_job", "shutdown"):
+        monkeypatch.setattr(slurm_jobs.plugin.Executor, name, lambda *_, name=name: calls.append(name))
+    own = slurm_jobs.Executor(None, None)
+    settings = SimpleNamespace(init_seconds_before_status_checks=1, keep_successful_logs=False)
+    own.workflow, own.run_uuid, own.calls = SimpleNamespace(executor_settings=settings), "uuid", calls
+    own.report_job_success = lambda info: own.reports.append((info.external_jobid, "success"))
+    own.report_job_error = lambda info, msg, aux_logs: own.reports.append((info.external_jobid, msg))
+    yield own
+    atexit.unregister(own._cancel_unless_ended)
+
+
+def submit(executor: Any, folder: Path, number: str) -> Info:
+    info = Info(Job([str(folder / f"{number}.jsonl")]), number, {"slurm_logfile": folder / f"{number}.log"})
+    executor.run_job_pre(info.job)
+    executor.run_job(info.job)
+    return info
+
+
+def look(executor: Any, *infos: Info) -> tuple[list[str], list[tuple[str, str]]]:
+    """Numbers of the jobs that are still waited for, and what was reported of others."""
+
+    async def left() -> list[str]:
+        return [info.external_jobid async for info in executor.check_active_jobs(list(infos))]
+
+    executor.reports = []
+    return asyncio.run(left()), executor.reports
+
+
+def test_a_job_that_slurm_has_forgotten_is_over_and_its_files_decide(
+    executor: Any, commands: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    queue, told = tmp_path / "queue", tmp_path / "told"
-    for name, text in {"squeue": f"cat {queue}", "scancel": f'echo "$@" >> {told}'}.items():
-        (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
-        (tmp_path / name).chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    earlier = f"1|None|{tmp_path}\n2|None|/elsewhere\n"
-    queue.write_text(earlier)
-    jobs = Keeper(tmp_path)
-    jobs.start()
-    limit = f"PartitionTimeLimit|{tmp_path}"
-    queue.write_text(f"{earlier}3|Priority|{tmp_path}\n4|None|/elsewhere\n5|{limit}\n6|{limit}\n")
-    jobs.look()
-    jobs.look()
-    assert capsys.readouterr().err == "jobs 5, 6 wait: PartitionTimeLimit\n", "once, and not who waits for a turn"
-    jobs.stop()
-    assert jobs.cancel() == ["3", "5", "6"] and told.read_text() == "3 5 6\n"
-    (tmp_path / "scancel").write_text("#!/bin/sh\nexit 1\n")
-    assert jobs.cancel() == [], "refused, so not told as cancelled"
-    queue.write_text(earlier)
-    assert jobs.cancel() == []
-    queue.unlink()
-    mute = Keeper(tmp_path)
-    mute.start()
-    mute.stop()
-    queue.write_text(earlier)
-    assert mute.cancel() == [], "which jobs are of earlier runs is not known"
-    assert told.read_text() == "3 5 6\n"
+    (tmp_path / "2.jsonl").write_text("of the run before")
+    made, stale, lacking, running = (submit(executor, tmp_path, number) for number in "1234")
+    (commands / "queue").write_text("4|RUNNING|None\n")
+    assert look(executor, made, stale, lacking, running) == (["1", "2", "3", "4"], []), "files may be seen late"
+    (tmp_path / "1.jsonl").write_text("of this one")
+    (commands / "queue").unlink()
+    assert look(executor, made, running) == (["1", "4"], []), "squeue failed"
+    (commands / "queue").write_text("4|RUNNING|None\n")
+    assert look(executor, made, running) == (["4"], [("1", "success")])
+    monkeypatch.setattr(slurm_jobs, "FORGOTTEN_S", 0.0)
+    left, reports = look(executor, stale, lacking, running)
+    assert left == ["4"] and [number for number, _ in reports] == ["2", "3"]
+    assert all("no longer known" in text for _, text in reports)
+
+
+def test_a_job_that_ended_is_reported_or_queued_again(executor: Any, commands: Path, tmp_path: Path) -> None:
+    infos = [submit(executor, tmp_path, number) for number in "12345"]
+    (commands / "queue").write_text("1|COMPLETED|\n2|TIMEOUT|\n3|PREEMPTED|\n4|NODE_FAIL|\n5|NEW_STATE|\n")
+    infos[0].aux["slurm_logfile"].touch()
+    assert look(executor, *infos) == (["3", "4", "5"], [("1", "success"), ("2", "Slurm's job 2 ended as TIMEOUT. ")])
+    assert not infos[0].aux["slurm_logfile"].exists()
+    assert (commands / "noted").read_text() == "scontrol requeue 3\nscontrol requeue 4\n"
+    (commands / "scontrol").write_text("#!/bin/sh\nexit 1\n")
+    assert look(executor, *infos[2:]) == (
+        ["5"],
+        [("3", "Slurm's job 3 ended as PREEMPTED. "), ("4", "Slurm's job 4 ended as NODE_FAIL. ")],
+    )
+
+
+def test_what_waits_in_vain_is_told_once(
+    executor: Any, commands: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    infos = [submit(executor, tmp_path, number) for number in "123"]
+    limit = "PENDING|PartitionTimeLimit"
+    (commands / "queue").write_text(f"1|PENDING|Priority\n2|{limit}\n3|{limit}\n")
+    look(executor, *infos)
+    assert look(executor, *infos) == (["1", "2", "3"], [])
+    assert capsys.readouterr().err == "jobs 2, 3 wait: PartitionTimeLimit\n", "and not who waits for a turn"
+    (commands / "queue").unlink()
+    for _ in range(2 * slurm_jobs.SILENT_LOOKS):
+        look(executor, *infos)
+    assert capsys.readouterr().err == "squeue does not answer; the run goes on when it does\n"
+
+
+def test_a_run_that_is_stopped_cancels_its_jobs_and_submits_no_more(
+    executor: Any, commands: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    executor.cancel()
+    submit(executor, tmp_path, "1")
+    assert "run_job" not in executor.calls
+    executor._cancel_unless_ended()
+    assert (commands / "noted").read_text() == "scancel --name=uuid\n", "once"
+    assert capsys.readouterr().err == "this run's jobs are cancelled; finished cells are kept\n"
+    (commands / "scancel").write_text("#!/bin/sh\nexit 1\n")
+    executor.cancel()
+    assert capsys.readouterr().err.endswith("scancel --name=uuid\n")
+
+
+def test_the_users_defaults_of_slurms_commands_reach_none_of_ours() -> None:
+    kept = {"SLURM_CONF": "/etc/slurm.conf", "SBATCH_QOS": "high", "SBATCH_WAIT_ALL_NODES": "1", "SQUEUE": "mine"}
+    hiding = ("SQUEUE_USERS", "SQUEUE_FORMAT2", "SINFO_PARTITION", "SACCT_LOCAL", "SCANCEL_STATE", "SCONTROL_LOCAL")
+    variables = {**kept, **dict.fromkeys((*hiding, "SBATCH_WAIT", "SBATCH_ARRAY_INX"), "x"), "SBATCH_CLUSTERS": "far"}
+    slurm_jobs.prepare(variables)
+    assert variables == {**kept, "SLURM_CLUSTERS": "far"}

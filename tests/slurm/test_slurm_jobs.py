@@ -26,8 +26,18 @@ from perfscribe.records import scrub
 CONF = """PreemptType=preempt/partition_prio
 PreemptMode=CANCEL
 JobRequeue=0
-PartitionName=urgent Nodes=ALL PriorityTier=10 State=UP"""
-AT_A_TIME = 8  # runs
+PartitionName=urgent Nodes=ALL PriorityTier=10 State=UP
+PartitionName=closed Nodes=ALL State=DOWN"""
+# Of which each would hide the jobs from a query, or from scancel; or let sbatch wait, or submit four jobs.
+DEFAULTS = {
+    "SQUEUE_PARTITION": "urgent",
+    "SQUEUE_USERS": "nobody",
+    "SQUEUE_ACCOUNT": "other",
+    "SQUEUE_FORMAT2": "JobID",
+}
+DEFAULTS |= {"SCANCEL_PARTITION": "urgent", "SINFO_PARTITION": "urgent", "SBATCH_WAIT": "1", "SBATCH_ARRAY_INX": "0-3"}
+STOP_S = 20.0
+AT_A_TIME = 10  # runs
 
 
 @dataclass
@@ -44,7 +54,7 @@ class Ran:
     def __post_init__(self) -> None:
         known = self.space.slurm.jobs()
         self.jobs = jobs_of(self.log)
-        self.states = {job: known[job][0] for job in {*self.jobs, self.job} - {""}}
+        self.states = {job: known.get(job, ("FORGOTTEN",))[0] for job in {*self.jobs, self.job} - {""}}
         self.ended, self.lost = faulty.notes(self.side_file, "end"), lost(self.side_file).total()
 
     @property
@@ -129,16 +139,43 @@ def kill_9(folder: Path, slurm: LocalSlurm) -> Ran:
 
 
 def interrupt(folder: Path, slurm: LocalSlurm) -> Ran:
-    """Ctrl-C, and the same command again."""
+    """Ctrl-C, then SIGTERM, and the same command again."""
     space = one_job(folder, slurm)
     side_file = space.add_staged(cells=4)
-    run = space.begin()
-    job, _ = space.after(side_file, 1)
-    os.kill(run.pid, signal.SIGINT)
-    assert run.wait(RUN_S) != 0
-    ended(slurm, job)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        run = space.begin(**DEFAULTS)
+        job, _ = space.after(side_file, 1)
+        os.kill(run.pid, number)
+        assert run.wait(STOP_S) != 0
+        ended(slurm, job)
+        assert slurm.jobs()[job][0] == "CANCELLED" and len(jobs_of(run.log())) == 1
     faulty.let_end(side_file, 4)
     return Ran(space, space.finish(), job, side_file)
+
+
+def never_starts(folder: Path, slurm: LocalSlurm) -> Ran:
+    """In a partition that is down, until SIGTERM."""
+    space = OnSlurm(folder, slurm, partition="closed")
+    side_file = space.add_sleeping(cells=1, seconds=0)
+    run = space.begin()
+    wait_for(lambda: "wait: PartitionDown" in run.log(), 180, "the reason")
+    os.kill(run.pid, signal.SIGTERM)
+    assert run.wait(STOP_S) != 0
+    return Ran(space, run.log(), "", side_file)
+
+
+def forgotten(folder: Path, slurm: LocalSlurm) -> Ran:
+    """While the driver sleeps, as with a login node that is suspended, its job ends and is forgotten."""
+    space = one_job(folder, slurm)
+    side_file = space.add_staged(cells=2)
+    run = space.begin(**DEFAULTS)
+    job, _ = space.after(side_file, 1)
+    os.kill(run.pid, signal.SIGSTOP)
+    faulty.let_end(side_file, 2)
+    wait_for(lambda: not slurm.jobs(), 240, f"{job} to be forgotten")
+    os.kill(run.pid, signal.SIGCONT)
+    assert run.wait(60) == 0, tail(run.log())
+    return Ran(space, run.log(), job, side_file)
 
 
 def spread(folder: Path, slurm: LocalSlurm) -> Ran:
@@ -177,8 +214,8 @@ def preempted(folder: Path, slurm: LocalSlurm) -> Ran:
     return disturbed(folder, slurm, disturb)
 
 
-SHARED = (lost_thrice, time_limit, kill_9, interrupt, spread, refused)
-OWN = (node_down, preempted)
+SHARED = (lost_thrice, time_limit, kill_9, interrupt, never_starts, spread, refused)
+OWN = (node_down, preempted, forgotten)
 
 
 @pytest.fixture(scope="module")
@@ -193,7 +230,7 @@ def ran(slurm: LocalSlurm, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     folder = tmp_path_factory.mktemp("runs")
 
     def alone(scenario: Callable[[Path, LocalSlurm], Ran]) -> Ran:
-        with cluster(more_conf=CONF) as own:
+        with cluster(more_conf=f"{CONF}\nMinJobAge=2" if scenario is forgotten else CONF) as own:
             return scenario(folder / scenario.__name__, own)
 
     with ThreadPoolExecutor(AT_A_TIME) as pool:
@@ -224,10 +261,20 @@ def test_kill_9_of_the_driver_and_the_same_command_again(ran: Callable[..., Ran]
     assert run.each_cell_once and not run.lost  # the first job's cells count
 
 
-def test_ctrl_c_cancels_the_jobs(ran: Callable[..., Ran]) -> None:
+def test_ctrl_c_and_sigterm_cancel_the_jobs(ran: Callable[..., Ran]) -> None:
     run = ran(interrupt)
-    assert run.states[run.job] == "CANCELLED" and len(run.jobs) == 1
-    assert run.each_cell_once and run.lost <= 1
+    assert run.each_cell_once and run.lost <= 2
+
+
+def test_sigterm_where_no_job_can_start(ran: Callable[..., Ran]) -> None:
+    run = ran(never_starts)
+    assert list(run.states.values()) == ["CANCELLED"]
+
+
+def test_a_job_that_slurm_has_forgotten_is_over(ran: Callable[..., Ran]) -> None:
+    run = ran(forgotten)
+    assert run.states == {run.job: "FORGOTTEN"} and run.jobs == [run.job]
+    assert [row["status"] for row in run.space.rows("slow")] == ["ok"] * 2
 
 
 def test_cells_spread_over_jobs_and_nodes_that_are_pinned(ran: Callable[..., Ran]) -> None:

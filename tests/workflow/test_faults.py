@@ -1,5 +1,6 @@
 """Whole reports over cells and experiments that fail, runs that are told to stop, and two runs at once."""
 
+import os
 import re
 import signal
 from pathlib import Path
@@ -140,11 +141,16 @@ def test_a_run_told_to_stop_ends_soon_and_the_next_one_finishes(tmp_path: Path) 
             assert "Traceback" not in run.log()
             if numbers[0] == signal.SIGTERM:
                 assert "(of the run before; this one did not finish, see above)" in run.log()
+    with running(workspace, "--cores", "1", "report") as run:  # Snakemake itself, which by itself waits for its jobs
+        wait_for(lambda: faulty.notes(side).total() == 5, BEGIN_S)
+        os.kill(run.pid, signal.SIGTERM)
+        wait_for(lambda: not run.members(), STOP_S)
+        assert run.wait() == 1, run.log()
     assert faulty.notes(side, "end") == {"probe 0": 1}, "the cell in flight was ended"
     faulty.let_end(side, 3)
     workspace.succeed("report")
-    assert [row["status"] for row in workspace.rows("probe")] == ["ok"] * 3, "a fourth start is given"
-    assert faulty.notes(side) == {"probe 0": 1, "probe 1": 4, "probe 2": 1}
+    assert [row["status"] for row in workspace.rows("probe")] == ["ok"] * 3, "a fifth start is given"
+    assert faulty.notes(side) == {"probe 0": 1, "probe 1": 5, "probe 2": 1}
 
 
 def test_the_second_of_two_runs_says_whose_the_first_is(tmp_path: Path) -> None:
