@@ -1,13 +1,20 @@
-"""`./run fill`: which table of the hand-in is meant, what a cell gets, what stays, what the verb says and refuses."""
+"""`./run fill`: which table is meant and what disproves it, what a cell gets, what stays, what the verb says."""
 
+import io
+import json
 import re
+import sys
+from collections.abc import Sequence
+from functools import cache
+from itertools import product
 from pathlib import Path
 
 import pytest
 from workspace import ROOT
 
-from perfscribe.base import files
-from perfscribe.report.page import Cell, Table
+from perfscribe.base import chapters, files
+from perfscribe.report.page import Cell, Table, problems
+from perfscribe.report.rows import Site, of_name
 from perfscribe.verbs.fill import document, verb
 from perfscribe.verbs.fill.matching import Known, NoMatch, choose
 
@@ -29,9 +36,14 @@ def known(title: str = "Times, ms", heading: str = "Baseline") -> Known:
     return Known(heading, Table(title, "Median.", ["Setup", "Total GPUs", "Time (ms)"], rows))
 
 
-def filled(text: str, *tables: Known, overwrite: bool = False) -> tuple[str, list[str]]:
+def lines(text: str) -> list[str]:
+    """Without padding, which stays as wide as it was."""
+    return [re.sub(" +", " ", line) for line in text.splitlines()]
+
+
+def filled(text: str, *tables: Known, overwrite: bool = False, site: Site | None = None) -> tuple[str, list[str]]:
     found = document.parse(text)
-    told, _ = verb.fill(found, tables or [known()], overwrite)
+    told, _ = verb.fill(found, tables or [known()], overwrite, site)
     return "".join(found.lines), told
 
 
@@ -41,16 +53,36 @@ def filled(text: str, *tables: Known, overwrite: bool = False) -> tuple[str, lis
         ("| One GPU |  |  |", "| One GPU | 1 | 12.3 |"),
         ("| Two GPUs | 2 | - |", "| Two GPUs | 2 | 5.5† |"),  # as filled before it was measured
         ("| Two GPUs | 2 |  |", "| Two GPUs | 2 | 5.5† |"),
-        ("| Four GPUs | 4 |  |", "| Four GPUs | 4 | - |"),
+        ("| **Four** `GPUs` | 4 |  |", "| **Four** `GPUs` | 4 | - |"),
         ("| Four GPUs | 4", "| Four GPUs | 4 | - |"),
         ("| One GPU | 1 | by hand: 15 |", "| One GPU | 1 | by hand: 15 |"),
     ],
 )
 def test_what_a_cell_gets(row: str, expected: str) -> None:
-    text, _ = filled(HEAD + row + "\n")
-    assert [re.sub(" +", " ", line) for line in text.splitlines()] == [*HEAD.splitlines(), expected]
+    text, told = filled(HEAD + row + "\n")
+    assert lines(text) == [*HEAD.splitlines(), expected] and "set-up: Median." in told[0]
     again, _ = filled(text)
     assert again == text
+
+
+@pytest.mark.parametrize(
+    ("cell", "overwritten"),
+    [
+        *[(text, True) for text in ("15", "≈ 15 ms", "0.11 (±0.02)", "OOM", "1.2x", "**15**")],
+        *[(text, True) for text in ("TODO", "TBD", "?", "…", "N/A", "–", "&nbsp;", "<br>", "``", "___")],
+        *[(text, False) for text in ("see [15](a.png)", "15 <!-- mine -->", "![15](b.png)", "OOM on my T4, 15 GB")],
+        *[(text, False) for text in ("<!-- todo -->", "my own note", r"$\approx 0.3$", "[15](log)", "100% (baseline)")],
+    ],
+)
+def test_text_stays_and_is_counted(cell: str, overwritten: bool) -> None:
+    asked = f"{HEAD}| One GPU | 1 | {cell} |\n"
+    text, told = filled(asked)
+    assert text == asked and "0 cells filled, 1 hold text and were left" in told[0]
+    text, told = filled(asked, overwrite=True)
+    assert lines(text)[2:] == [f"| One GPU | 1 | {'12.3' if overwritten else cell} |"]
+    assert ("1 hold text" in told[0]) != overwritten
+    # A cell without a figure takes none away.
+    assert filled(f"{HEAD}| Four GPUs | 4 | 15 |\n", overwrite=True)[0].endswith("| 15 |\n")
 
 
 def test_a_mark_of_the_whole_table_is_on_each_of_its_figures() -> None:
@@ -59,42 +91,289 @@ def test_a_mark_of_the_whole_table_is_on_each_of_its_figures() -> None:
     assert "marked: settings other than the homework's" in told[0]
 
 
-def test_a_row_that_is_none_is_told_and_stays() -> None:
-    for labels in ("Eight GPUs | 8", "Two GPUs | 8"):
-        row = f"| {labels} |  |\n"
-        text, told = filled(HEAD + "| One GPU | 1 | |\n" + row)
-        assert text.endswith(row) and f"{labels.replace(' |', ' /')}: no such row in the hand-in" in told[0]
-    asked = "| Total GPUs | Setup | Time (ms) |\n|---|---|---|\n| 1 | One GPU | |\n| 2 | Two other GPUs | |\n"
-    assert filled(asked)[0].endswith("| 1 | One GPU | 12.3 |\n| 2 | Two other GPUs | |\n")
-
-
-def test_a_word_behind_the_first_label_decides_too() -> None:
-    header = ["implementation", "dtype", "bucket_mb", "ms"]
-    rows = [[label("flat"), label("fp32"), label("-"), Cell("9")]]
-    rows += [[label("bucketed"), label("fp32"), label(bucket), Cell(ms)] for bucket, ms in (("1", "7"), ("10", "8"))]
-    head = "| implementation | dtype | bucket_mb | ms |\n|---|---|---|---|\n"
-    none = "| flat | bf16 | | |\n| bucketed | bf16 | 1 | |\n"
-    asked = f"{head}| flat | fp32 | | |\n| bucketed | fp32 | 10 | |\n{none}"
-    text, told = filled(asked, Known("DDP", Table("Steps", "", header, rows)))
-    assert text == f"{head}| flat | fp32 | - | 9 |\n| bucketed | fp32 | 10 | 8 |\n{none}"
-    assert "flat / bf16: no such row" in told[0] and "bucketed / bf16 / 1: no such row" in told[0]
-
-
 def test_the_heading_above_decides_between_like_tables() -> None:
-    tables = [known(heading="Baseline without FSDP"), known(heading="Custom Model (Single Node)")]
-    for heading, place in (("Custom Model (Single Node)", 1), ("Baseline without FSDP:", 0)):
+    tables = [known(heading="Baseline without FSDP"), known("Other times", heading="Custom Model (Single Node)")]
+    for heading, place in (("🚀 2. Custom Model (Single Node)", 1), ("Baseline without FSDP:", 0)):
         found = document.parse(f"# {heading}\n\n## Results\n\n{HEAD}| One GPU | 1 | |\n")
         assert choose(found.tables[0], tables).known is tables[place]
     with pytest.raises(NoMatch, match="it may be Baseline without FSDP: Times, ms or Custom"):
         choose(document.parse(HEAD + "| One GPU | 1 | |\n").tables[0], tables)
 
 
+def attention() -> list[Known]:
+    rows = [[label(n), label(d), Cell(n + d), Cell(d)] for n in ("16", "1024") for d in ("16", "32")]
+    header = ["seq_len", "d_model", "forward_ms", "mem_gb"]
+    setup = "Median, ms; memory before backward in GB; FP32, batch 8, one GPU."
+    one = Known("Problem (plain_attention)", Table("(a) Attention.", setup, header, rows), machines="NVIDIA H200")
+    rows = [[label(size), Cell("1"), Cell("2"), Cell("1.5x")] for size in ("small", "xl")]
+    header = ["Model Size", "FP32", "BF16", "BF16 Speedup"]
+    other = Table("(c) Forward and backward by dtype, ms.", "Context 512.", header, rows)
+    rows = [
+        [label("DDP"), label("yes"), label("a log has it"), Cell("3")],
+        [label("DDP"), label("no"), label("x"), Cell("4")],
+    ]
+    offload = Table("Strategies.", "", ["Strategy", "Off-load", "Extraction", "Samples/s"], rows)
+    return [one, Known("Problem (by_dtype)", other), Known("Strategies of sharding", offload)]
+
+
+def page(*rows: str, header: str = "seq_len | d_model | forward_ms | mem_gb", above: str = "") -> str:
+    body = "".join(f"| {row} |\n" for row in rows or ("16 | 16 | | ",))
+    return f"{above}\n\n| {header} |\n|{'---|' * (header.count('|') + 1)}\n{body}"
+
+
+OWN = "seq_len | d_model | {} | forward_ms"
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        # A column that the hand-in lacks tells rows apart, or says another thing.
+        (
+            page("16 | 16 | False |", "16 | 16 | True |", header=OWN.format("compile")),
+            "compile (False, True) tells rows",
+        ),
+        (page("16 | 16 | |", "1024 | 16 | x |", header=OWN.format("")), "(x) tells rows apart"),
+        (page("16 | 16 | bf16 |", header=OWN.format("dtype")), "says BF16, the hand-in FP32 (precision)"),
+        # A text above does.
+        (page(above="## by_dtype"), "no table of the hand-in under 'Problem (by_dtype)' has these headings"),
+        (page(above="# 2\n\nAttention compiled with torch.compile:"), "line 3 says compiled, the hand-in nothing"),
+        (page(above="All in bfloat16.\n\nThen.\n\nHere:"), "line 1 says BF16"),
+        (page(above="<details><summary>Triton</summary>"), "line 1 says flash"),
+        (page(above="## plain_attention on 4 GPUs"), "says 4, the hand-in 1 (number of GPUs)"),
+        (page(above="# Attention, batch size 4"), "says 4, the hand-in 8 (batch)"),
+        (page(above="# Attention on an A100"), "says a100, the hand-in h200 (device)"),
+        (page() + "\nTable 2: compiled.\n", "says compiled"),
+        (page("small | |", header="Model Size | FP32 | BF16", above="# by_dtype: forward only"), "says forward"),
+        (page("small | |", header="Model Size | FP32 | BF16", above="# by_dtype (seconds)"), "says s, the hand-in ms"),
+        (page("small | |", header="Model Size | FP32 | BF16", above="# by_dtype: memory, GB"), "says GB"),
+        (page("small | |", header="Model Size | FP32 | BF16", above="# by_dtype, context 128"), "says 128"),
+        (page("small | |", header="Model Size | FP32 | BF16", above="# Accuracy"), "name by_dtype in a heading above"),
+        # Labels are the hand-in's.
+        (
+            page("DDP | yes, optimizer state |", header="Strategy | Off-load | Samples/s"),
+            "has none of its rows: DDP / yes",
+        ),
+        *[
+            (page(f"{text} | 16 | |"), "has none of its rows")
+            for text in ("1*6", "-16", "1_6", "1.024", "16†", "1 024")
+        ],
+        (page(" | 16 | |"), "has none of its rows"),
+        # Two columns or tables are the same.
+        (
+            page("16 | 16 | | ", header="seq_len | d_model | forward_ms | forward_ms"),
+            "forward_ms, forward_ms: the same column",
+        ),
+        (
+            page("16 | 16 | 16 |", header="seq_len | d_model | d_model | forward_ms"),
+            "several of its columns are d_model",
+        ),
+        (
+            page(above="# Ours") + page("1024 | 16 | |", above="# Theirs"),
+            "as in line 8, and no heading tells them apart",
+        ),
+    ],
+)
+def test_what_does_not_fit_is_left_and_told(text: str, why: str) -> None:
+    after, told = filled(text, *attention())
+    assert after == text and all("left as it is" in line for line in told) and why in told[0]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        page(above="# Problem (plain_attention)"),
+        page(above="# Attention: forward time (ms), memory (GB), FP32, batch size 8, one H200"),
+        page("1,024 | **16** | |"),
+        page("16 | 16 | fp32 |", "1024 | 16 | fp32 |", header=OWN.format("dtype")),
+        page("0 | 16 | 16 |", "1 | 1024 | 16 |", header=" | seq_len | d_model | forward_ms"),
+        page("16 | 16 | slow |", "1024 | 16 | |", header=OWN.format("Notes")),
+        page("16 | 16 | | 1.2", "1024 | 16 | | 3.4", header="seq_len | d_model | forward_ms | paper (ms)"),
+        page("small | |", header="Model Size | FP32 | BF16", above="# by_dtype (ms)"),
+        page("DDP | yes | First `eval_loss` | ", header="Strategy | Off-load | Extraction | Samples/s"),
+        page(above="# plain_attention") + page("1024 | 16 | |", above="## Longer"),
+    ],
+)
+def test_what_fits_is_filled(text: str) -> None:
+    after, told = filled(text, *attention())
+    assert after != text and not [line for line in told if "left as it is" in line]
+
+
+def test_rows_that_are_none_or_the_same_are_told_and_stay() -> None:
+    text, told = filled(page("16 | 16 | | ", "16 | 16 | | ", "16 | 64 | | ", "1024 | 32 | | "), *attention())
+    assert lines(text)[4:] == ["| 16 | 16 | | |", "| 16 | 16 | | |", "| 16 | 64 | | |", "| 1024 | 32 | 102432 | 32 |"]
+    assert "no such row in the hand-in: line 7 (16 / 64)" in told[0]
+    assert "another row of the page is the same row: line 5 (16 / 16), line 6 (16 / 16)" in told[0]
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Site:
+    """A site of one table: 1, 2, ... ms and GiB; in FP32 length 1024 does not fit in memory."""
+    kinds = {"seq_len": "factor", "head_dim": "factor", "dtype": "factor", "batch": "setting"}
+    kinds |= dict.fromkeys(("forward_ms", "backward_ms", "peak_gib", "held_gb"), "figure")
+    titles = {"head_dim": "d_model", "held_gb": "Held (GiB)"}  # whatever a column's name says
+    described = [
+        {"name": name, "title": titles.get(name, name), "kind": kind, "spread": "", "exact": False}
+        for name, kind in kinds.items()
+    ]
+    (tmp_path / "probe.times.json").write_text(json.dumps({"title": "Times", "columns": described, "notes": []}))
+    rows: list[list[object]] = []
+    for cell in product((256, 1024), (16, 32), ("fp32", "bf16")):
+        at, is_oom = len(rows) + 1.0, cell[0] == 1024 and cell[2] == "fp32"
+        figures = ["oom"] * 5 if is_oom else [at, 10 * at, at, at, "ok"]
+        rows.append([*cell, 8, *figures, "none", "none", "none"])
+    header = [*kinds, "status", "reason", "flags", "environment"]
+    (tmp_path / "probe.times.csv").write_text("".join(",".join(map(str, row)) + "\n" for row in [header, *rows]))
+    return Site("probe", tmp_path, "cuda")
+
+
+BOUND = "probe.times, dtype=bf16"
+
+
+@pytest.mark.parametrize(
+    ("comment", "header", "rows"),
+    [
+        (f"{BOUND}; Fwd (s)=forward_ms", "seq_len | d_model | Fwd (s)", ["256 | 16 | 0.00200", "1,024 | 32 | 0.00800"]),
+        (f"{BOUND}; Fwd (µs)=forward_ms; GB=peak_gib", "seq_len | d_model | Fwd (µs) | GB", ["256 | 16 | 2000 | 2.15"]),
+        (f"{BOUND}; Peak=peak_gib; MB=peak_gib", "seq_len | d_model | Peak | MB", ["256 | 16 | 2.00 | 2147"]),
+        (f"{BOUND}; Held=held_gb; GB=held_gb", "seq_len | d_model | Held | GB", ["256 | 16 | 2.00 | 2.15"]),
+        (
+            "probe.times; n=seq_len; d=head_dim; type=dtype; t=forward_ms",
+            "n | d | type | t",
+            ["1024 | 16 | FP32 | OOM"],
+        ),
+        (f"{BOUND}; n \\ d=seq_len; d{{head_dim}}=forward_ms", "n \\ d | d16 | d32", ["256 | 2.00 | 4.00"]),
+        (
+            "probe.times, head_dim=16; n=seq_len; half=forward_ms[dtype=bf16]; {dtype} back=backward_ms",
+            "n | half | fp32 back | bf16 back",
+            ["256 | 2.00 | 10.0 | 20.0", "1024 | 6.00 | OOM | 60.0"],
+        ),
+        (
+            f"{BOUND}, seq_len=256; Width=head_dim[slim=16, wide=32]; Pass=[Fwd=forward, Bwd=backward]; ms={{Pass}}_ms",
+            "Width | Pass | ms",
+            ["slim | Fwd | 2.00", "wide | Bwd | 40.0"],
+        ),
+    ],
+)
+def test_a_comment_binds_a_table_to_the_site_s_own(comment: str, header: str, rows: Sequence[str], site: Site) -> None:
+    figures = {
+        at
+        for at, name in enumerate(header.split(" | "))
+        if not re.search("seq_len|d_model|^n|^d$|type|Width|Pass", name)
+    }
+    blank = [" | ".join("" if at in figures else cell for at, cell in enumerate(row.split(" | "))) for row in rows]
+    text, told = filled(page(*blank, header=header, above=f"<!-- perfscribe: {comment} -->"), site=site)
+    assert lines(text)[4:] == [f"| {row} |" for row in rows], told
+    assert "set-up: " in told[0] and "batch 8" in told[0]
+
+
+def test_a_unit_may_be_in_the_text_above(site: Site) -> None:
+    above = f"## Times in seconds\n\n<!-- perfscribe: {BOUND}; {{head_dim}}=forward_ms -->"
+    text, told = filled(page("256 | |", header="seq_len | 16 | 32", above=above), site=site)
+    assert lines(text)[-1] == "| 256 | 0.00200 | 0.00400 |" and "forward_ms in s" in told[0]
+
+
+@pytest.mark.parametrize(
+    ("comment", "why"),
+    [
+        ("probe.time", r"site probe has no table 'probe.time'; did you mean 'probe.times'\?"),
+        ("../../probe.times", "site probe has no table"),
+        ("probe.times, dtype=fp64; F=forward_ms", "probe.times has no dtype fp64, only fp32, bf16"),
+        ("probe.times, kind=fp64; F=forward_ms", "has no column 'kind'|has no kind"),
+        ("probe.times; F=forwards_ms", "has no column 'forwards_ms'; did you mean 'forward_ms'"),
+        ("probe.times; G=forward_ms", "the comment's 'G' is no heading of the table"),
+        ("probe.times; F", "'F' is not heading=column"),
+        ("probe.times; F=?", "say in the comment what 'F' is, or F=- to leave it"),
+        (f"{BOUND}, head_dim=16; d_model=; F=peak_{{d_model}}", "has no column 'peak_16'"),
+        ("probe.times; F=forward_ms", "several rows fit; say in the comment which dtype: fp32, bf16"),
+        (f"{BOUND}; F=forward_ms; Mem (MB)=backward_ms", r"Mem \(MB\) is in MB, backward_ms in ms"),
+        ("by_dtyp; F=FP32", "the hand-in has no problem 'by_dtyp'; did you mean 'by_dtype'"),
+        ("plain_attention; F=forward_ms; Mem (MB)=mem_gb", r"Mem \(MB\) is in another unit than mem gb \(GB\)"),
+    ],
+)
+def test_a_comment_that_leads_nowhere_is_one_line(comment: str, why: str, site: Site) -> None:
+    asked = page("256 | 16 | |", header="seq_len | d_model | F | Mem (MB)", above=f"<!-- perfscribe: {comment} -->")
+    tables = [Known(one.heading, one.table, one.problem) for one in attention()]
+    text, told = filled(asked, *tables, site=site)
+    assert text == asked and len(told) == 1 and re.search(why, told[0]), told
+
+
+def test_a_comment_without_a_table_is_told(site: Site) -> None:
+    _, told = filled(f"<!-- perfscribe: {BOUND} -->\n\nText.\n\n{HEAD}| One GPU | 1 | |\n", site=site)
+    assert told[0] == "line 1: no table is right below this comment" and "1 cells filled" in told[1]
+
+
+def test_the_comment_that_is_printed_fills_the_table(site: Site) -> None:
+    asked = page("0 | 256 | 16 | | ", "1 | 256 | 32 | | ", header=" | Seq Len | d_model | Fwd Time (s) | Verdict")
+    text, told = filled(asked, *attention(), site=site)
+    assert text == asked and "headings that differ: Verdict" in told[0]
+    [comment] = re.findall("<!-- perfscribe: .* -->", told[0])
+    assert comment == (
+        "<!-- perfscribe: probe.times, dtype=fp32|bf16; d_model=head_dim; Fwd Time (s)=forward_ms; Verdict=? -->"
+    )
+    assert "say in the comment what 'Verdict' is" in filled(f"{comment}\n{asked.strip()}\n", site=site)[1][0]
+    comment = comment.replace("?", "-")
+    assert "has no dtype fp32|bf16" in filled(f"{comment}\n{asked.strip()}\n", site=site)[1][0]
+    text, _ = filled(f"{comment.replace('fp32|', '')}\n{asked.strip()}\n", site=site)
+    assert lines(text)[3:] == ["| 0 | 256 | 16 | 0.00200 | |", "| 1 | 256 | 32 | 0.00400 | |"]
+    _, told = filled(page(above="# Machines", header="Name | Owner"), *attention(), site=site)
+    assert "perfscribe:" not in told[0]
+
+
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
 def test_nothing_else_of_the_file_changes(end: str) -> None:
-    lines = ["# T", "", "> | Setup | Total GPUs | Time (ms) |", "> |---|---|---|", "> | One GPU | 1 |  |", "x"]
-    before = end.join(lines)
+    text_lines = ["# T", "", "> | Setup | Total GPUs | Time (ms) |", "> |---|---|---|", "> | One GPU | 1 |  |", "x"]
+    before = end.join(text_lines)
     text, _ = filled(before)
     assert text == before.replace("| One GPU | 1 |  |", "| One GPU | 1 | 12.3 |")
+
+
+def test_a_name_that_the_terminal_lacks_ends_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(verb, "known", lambda root, name: [known()])
+    monkeypatch.setattr(verb, "of_name", lambda root, name: Site(name, tmp_path, "cuda"))
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), encoding="ascii"))
+    notes = tmp_path / "notes.md"
+    notes.write_text(
+        "| Setup | Total GPUs | Time (ms) | 备注 |\n|---|---|---|---|\n| One GPU | 1 | | |\n", encoding="utf-8"
+    )
+    assert verb.main(tmp_path, [str(notes)], dict) == 0
+    assert "| 12.3 |" in notes.read_text(encoding="utf-8")
+    sys.stdout.flush()
+    assert b"left as they are: \\u5907\\u6ce8" in sys.stdout.buffer.getvalue()
+
+
+@pytest.mark.parametrize("name", ["h200x4", "cpu2"])
+def test_a_blanked_report_is_filled_again(name: str) -> None:
+    of_site = of_name(ROOT, name)
+    made = [problem for chapter in chapters.names() for problem in problems(chapters.read(chapter), of_site)]
+    tables = [Known(problem.heading, table, problem.key) for problem in made for table in problem.tables]
+    report = document.parse("\n\n".join(problem.markdown((), False, "") for problem in made) + "\n")
+    wanted = list(report.lines)
+    for table in report.tables:
+        match = choose(table, tables)
+        mark = "".join(re.findall("[†‡]", match.known.table.title))
+        for number, cells in match.cells.items():
+            row = table.rows[number]
+            texts = {
+                at: verb.written(cell.text, mark if cell.filled else "") for at, cell in cells.items() if cell.able
+            }
+            wanted[row.line] = document.filled_line(report.lines[row.line], row, texts)
+            report.lines[row.line] = document.filled_line(report.lines[row.line], row, dict.fromkeys(texts, ""))
+    blank = document.parse("".join(report.lines))
+    told, total = verb.fill(blank, tables)
+    assert total and lines("".join(blank.lines)) == lines("".join(wanted))
+    assert not [line for line in told if "left as it is" in line or "no such row" in line]
+
+
+def test_a_site_without_a_gpu_says_so() -> None:
+    of_site, tables = of_name(ROOT, "cpu2"), tables_of("cpu2")
+    header = "Setup | Total GPUs | Samples/s | Runtime (s)"
+    text, told = filled(page("Single Node, 2 GPUs | 2 | |", header=header), *tables, site=of_site)
+    assert lines(text)[-1] == "| Single Node, 2 GPUs | 2 | - | - |" and "set-up: site cpu2 has no GPU" in told[0]
+
+
+@cache
+def tables_of(name: str) -> list[Known]:
+    return verb.known(ROOT, name)
 
 
 # How many tables of each source are the hand-in's.
@@ -103,30 +382,13 @@ OF_SEED = {"000": 2, "002": 4, "003": 8, "004": 1}
 
 @pytest.mark.skipif(not SEEDS.is_dir(), reason="the sources are not here")
 @pytest.mark.parametrize("number", OF_SEED)
-@pytest.mark.parametrize("site", sorted(path.parent.name for path in ROOT.glob("results/*x4/published.json")))
-def test_blanked_tables_of_the_sources_are_filled(site: str, number: str) -> None:
+@pytest.mark.parametrize("site_name", sorted(path.parent.name for path in ROOT.glob("results/*x4/published.json")))
+def test_tables_of_the_sources_are_known(site_name: str, number: str) -> None:
     [path] = SEEDS.glob(f"{number}_*.txt")
-    tables = verb.known(ROOT, site)
-    found = document.parse(path.read_text(encoding="utf-8"))
-    fits = []
-    for table in found.tables:
-        try:
-            fits.append((table, choose(table, tables)))
-        except NoMatch:
-            continue
-    assert len(fits) == OF_SEED[number]
-    assert len({fit.known.name for _, fit in fits}) == len(fits)
-    for table, fit in fits:
-        for row in table.rows:
-            blank = {
-                place: ""
-                for place, column in enumerate(fit.columns)
-                if column is not None and fit.row(row.texts)[column].able
-            }
-            found.lines[row.line] = document.filled_line(found.lines[row.line], row, blank)
-    found = document.parse("".join(found.lines))
-    told, total = verb.fill(found, tables)
-    assert total > 0 and not [line for line in told if "no such row" in line or "several rows" in line]
+    told, _ = verb.fill(document.parse(path.read_text(encoding="utf-8")), tables_of(site_name))
+    names = [match[1] for line in told if (match := re.match(r"line \d+: (.*): \d+ cells filled", line))]
+    assert len(names) == len({*names}) == OF_SEED[number]
+    assert not [line for line in told if "no such row" in line or "several rows" in line]
 
 
 @pytest.mark.parametrize(
@@ -148,3 +410,11 @@ def test_what_cannot_be_done_is_one_line(
     (tmp_path / "latin.md").write_bytes(b"\xe9|")
     with pytest.raises((ValueError, SystemExit), match=rf"^{line}$"):
         verb.main(tmp_path, words, dict)
+
+
+def test_shapes_of_the_documentation_are_filled() -> None:
+    text = (ROOT / "docs" / "fill.md").read_text(encoding="utf-8")
+    for shape in re.findall(r"```markdown\n(.*?)```", text, re.DOTALL):
+        blank = re.sub(r"(?<= )(\d+\.\d+|9012|TODO)(?= \|)", "", shape)
+        after, told = filled(blank, *tables_of("h200x4"), site=of_name(ROOT, "h200x4"))
+        assert not re.search(r"\| +\|", after) and len(told) == 1 and "left" not in told[0], told

@@ -126,7 +126,7 @@ def opened(path: Path) -> None:
 def page(path: Path) -> None:
     text = called_from.text(path)
     handin.by_heading(text, ["Problem (attention)"], {})
-    verb.fill(document.parse(text), [known()])
+    verb.fill(document.parse(text), [known()], site=TABLES)
     html._html(text, path.parent)
 
 
@@ -160,7 +160,13 @@ def trace() -> bytes:
 
 SUBJECT = b"import os\nfrom .a import x\n\ndef get_ddp_bucketed(m):\n    return x\n\nopen('ran', 'w')\nos.abort()\n"
 LOG = b"# Rank 0 Group 0 Pid 12 on vm device 0\n# Rank 1 Group 0 Pid 13 on vm device 1\n# Avg bus bandwidth : 1.5 OK\n"
-PAGE = f"# A\n{HEAD}| One GPU | 1 | |\n\n![a](figures/a.svg) [b](../b.md)\n".encode()
+BOUND = """<!-- perfscribe: cs336.pytorch_attention, dtype=fp32; d{head_dim} (s)=forward_ms; n=seq_len[1k=1024] -->
+| n | d16 (s) | d32 (s) |
+|---|---|---|
+| 1k | | |
+"""
+TABLES = Site("h200x4", ROOT / "results" / "h200x4" / "tables", "cuda")
+PAGE = f"# A\n{HEAD}| One GPU | 1 | |\n\n{BOUND}\n![a](figures/a.svg) [b](../b.md)\n".encode()
 NEEDS = b'{"settings": {"executor": "slurm"}, "needs": {"probe": [[1, 1]]}}'
 
 

@@ -9,7 +9,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import pairwise
+from typing import NamedTuple
 
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
@@ -18,55 +20,92 @@ _LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")
 _BAR = re.compile(r"(?<!\\)\|")
 _BARRED = re.compile(r"\|.*\|")  # of a paragraph that is meant as rows
 _PREFIX = re.compile(r"^[ \t]*(?:>[ \t]?)*[ \t]*")  # of a row in a list or a quotation
+_COMMENT = re.compile(r"<!--\s*perfscribe:(.*?)-->", re.DOTALL)
+_CAPTION = re.compile(r"table\b|tab\.|:", re.IGNORECASE)  # of a paragraph right below a table
+_BLOCKS = ("heading_open", "paragraph_open", "fence", "code_block", "html_block", "hr")  # end what a comment is for
+_PLAIN = ("text", "code_inline", "softbreak", "strong_open", "strong_close", "em_open", "em_close")
+_MARKDOWN = MarkdownIt("commonmark").enable("table")
+MOST_TEXTS = 3  # above a table
+LOOSE = "looks like a table and is none: blank lines in it, another indentation, or a line of dashes that does not fit"
+UNUSED = "no table is right below this comment"
 
 
 @dataclass(frozen=True)
 class Row:
     """A row below the header. line: from 0; spans: where each cell lies in the line, bars left out; closed: whether a
-    bar ends it; texts: what each cell reads, one for each heading, empty where the cell is empty or lacks."""
+    bar ends it; texts: what each cell reads, one for each heading, empty where the cell is empty or lacks; linked:
+    columns whose cell holds a link, a picture, a comment or another tag."""
 
     line: int
     spans: tuple[tuple[int, int], ...]
     closed: bool
     texts: tuple[str, ...]
+    linked: frozenset[int] = frozenset()
+
+
+class Text(NamedTuple):
+    """A heading, a paragraph or a comment. line: from 0."""
+
+    line: int
+    text: str
 
 
 @dataclass(frozen=True)
 class Table:
-    """A table. line: of its header, from 0; above: headings it stands under, nearest first; unread: lines that
-    cannot be told apart into cells."""
+    """A table. line: of its header, from 0; above: what says something of it, nearest first: a caption below, the last
+    texts since the heading (or the table before), the first below the heading, all headings that it is under; unread:
+    lines that cannot be told apart into cells; comment: what the comment right above says to perfscribe."""
 
     line: int
-    above: tuple[str, ...]
+    above: tuple[Text, ...]
     headers: tuple[str, ...]
     rows: tuple[Row, ...]
     unread: tuple[int, ...] = ()
+    comment: str = ""
 
 
 @dataclass
 class Document:
-    """lines: with their ends, so that joined they are the file; tables in order; loose: first lines of paragraphs that
-    look like rows and are in no table."""
+    """lines: with their ends, so that joined they are the file; tables in order; loose: what seems to be for a table
+    and is not, with the reason."""
 
     lines: list[str]
     tables: list[Table] = field(default_factory=list)
-    loose: list[int] = field(default_factory=list)
+    loose: list[Text] = field(default_factory=list)
 
 
 def parse(text: str) -> Document:
     """The file's tables."""
-    tokens = MarkdownIt("commonmark").enable("table").parse(text)
-    found = Document(_LINE.findall(text))
-    above: list[tuple[int, str]] = []
-    found.loose = _loose(tokens)
+    tokens = _MARKDOWN.parse(text)
+    document = Document(_LINE.findall(text), loose=[Text(line, LOOSE) for line in _loose(tokens)])
+    headings: list[tuple[int, Text]] = []
+    texts: list[Text] = []
+    comments: list[Text] = []  # the one that no block follows yet
+    is_after_table = False
     for place, token in enumerate(tokens):
+        line = token.map[0] if token.map else 0
+        if token.type in _BLOCKS:
+            document.loose += [Text(comment.line, UNUSED) for comment in comments]
+            comments = []
         if token.type == "heading_open":
-            level = int(token.tag[1])
-            above = [(level, plain(tokens[place + 1])), *(one for one in above if one[0] < level)]
-        if token.type == "table_open":
+            level, texts = int(token.tag[1]), []
+            headings = [(level, Text(line, plain(tokens[place + 1]))), *(pair for pair in headings if pair[0] < level)]
+        elif token.type == "table_open":
             end = next(later for later in range(place, len(tokens)) if tokens[later].type == "table_close")
-            found.tables.append(_table(tokens[place:end], found.lines, [title for _, title in above]))
-    return found
+            caption = "" if _is_table(tokens, end + 4) else _paragraph(tokens, end + 1)
+            above = [Text(line, caption)] if _CAPTION.match(caption) else []
+            above += texts[:MOST_TEXTS] + (texts[MOST_TEXTS:][-1:] if headings else [])
+            above += [heading for _, heading in headings]
+            comment = "".join(comment.text for comment in comments)
+            document.tables.append(_table(tokens[place:end], document.lines, tuple(above), comment))
+            comments, is_after_table = [], True
+        elif token.type == "html_block" and (match := _COMMENT.search(token.content)):
+            comments = [Text(line, " ".join(match[1].split()))]
+        elif paragraph := _paragraph(tokens, place):
+            texts = [Text(line, paragraph), *([] if is_after_table else texts)]
+            is_after_table = False
+    document.loose += [Text(comment.line, UNUSED) for comment in comments]
+    return document
 
 
 def plain(token: Token) -> str:
@@ -75,10 +114,33 @@ def plain(token: Token) -> str:
     return " ".join(joined.split())
 
 
+@cache
+def plain_of(text: str) -> str:
+    """What a cell that holds this Markdown reads."""
+    return plain(_MARKDOWN.parseInline(text)[0])
+
+
 def _read_of(child: Token) -> str:
     if child.type in ("text", "code_inline", "image"):
         return child.content
     return "" if child.type.endswith(("_open", "_close")) else " "  # emphasis touches words, a line break does not
+
+
+def _paragraph(tokens: Sequence[Token], place: int) -> str:
+    """What a paragraph, or a block of tags, reads; empty for pictures and all other blocks."""
+    kind = tokens[place].type if place < len(tokens) else ""
+    if kind == "html_block":
+        return " ".join(re.sub(r"<!--.*?-->|<[^>]*>", " ", tokens[place].content, flags=re.DOTALL).split())
+    children = (tokens[place + 1].children or []) if kind == "paragraph_open" else []
+    return "" if all(child.type in ("image", "softbreak") for child in children) else plain(tokens[place + 1])
+
+
+def _is_table(tokens: Sequence[Token], place: int) -> bool:
+    return place < len(tokens) and tokens[place].type == "table_open"
+
+
+def _is_linked(token: Token) -> bool:
+    return any(child.type not in _PLAIN for child in token.children or [])
 
 
 def _loose(tokens: Sequence[Token]) -> list[int]:
@@ -92,7 +154,7 @@ def _loose(tokens: Sequence[Token]) -> list[int]:
     return found
 
 
-def _table(block: Sequence[Token], lines: Sequence[str], above: list[str]) -> Table:
+def _table(block: Sequence[Token], lines: Sequence[str], above: tuple[Text, ...], comment: str) -> Table:
     """block: the tokens from table_open up to its end."""
     headings = [place for place, token in enumerate(block) if token.type == "th_open"]
     headers = tuple(plain(block[place + 1]) for place in headings)
@@ -110,7 +172,7 @@ def _table(block: Sequence[Token], lines: Sequence[str], above: list[str]) -> Ta
         else:
             rows.append(row)
     first = block[0].map[0] if block[0].map else 0
-    return Table(first, tuple(above), headers, tuple(rows), tuple(unread))
+    return Table(first, above, headers, tuple(rows), tuple(unread), comment)
 
 
 def _row(number: int, line: str, cells: Sequence[Token]) -> Row | None:
@@ -127,7 +189,8 @@ def _row(number: int, line: str, cells: Sequence[Token]) -> Row | None:
     if any(mine != token.content for mine, token in zip(read, cells, strict=False)):
         return None
     # a picture, a tag or an entity alone reads as nothing, but the cell is not empty
-    return Row(number, spans, closed, tuple(plain(token) or token.content.strip() for token in cells))
+    texts = tuple(plain(token) or token.content.strip() for token in cells)
+    return Row(number, spans, closed, texts, frozenset(at for at, token in enumerate(cells) if _is_linked(token)))
 
 
 def filled_line(line: str, row: Row, cells: Mapping[int, str]) -> str:

@@ -1,11 +1,13 @@
-"""Which table of the hand-in a document's table is, and which of its rows a row is."""
+"""Which table of the hand-in a document's table is, which of its rows a row is, and what disproves it."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
-from difflib import SequenceMatcher
+from collections import Counter
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache, cached_property
+from typing import Any
 
 from perfscribe.report.page import Cell, Table
 from perfscribe.report.quantities import NOTHING
@@ -13,96 +15,290 @@ from perfscribe.verbs.fill import document
 
 # Of a document's headings, so many of which have to be the hand-in's: a page may have columns of its own.
 LEAST_SHARE = 0.6
+# Headings of columns with sentences, which tell no rows apart.
+PROSE = re.compile(r"\b(notes?|comments?|remarks?|observations?|extraction|explanation|why)\b")
+# Nothing else is in headings that are levels, such as FP32, 128 and 1MB.
+LEVEL = re.compile(r"\d+|\b(fp|bf|tf)(?=\d)|(?<=\d)[kmg]i?b\b|[\W_]")
+# What stands for a figure or a word that is to come: signs, blank tags, one of these words.
+PLACEHOLDER = re.compile(
+    r"(?:&nbsp;|<br ?/?>|[^\w<&]|_)+|(?:todo|tbd|tba|n/?a|fixme|pending|x{2,})[.!?:]*", re.IGNORECASE
+)
+LONGEST_CAPTION, LONGEST_NAME = 30, 12  # words of a text that is all about a table, or names its problem
+COUNTS = {"one": "1", "single": "1", "two": "2", "four": "4", "eight": "8"}
+SIZES = "nano|micro|mini|small|medium|large"
+# What texts say of figures. A text above a table that says another than the hand-in's table disproves a match.
+KINDS = {
+    "precision": r"\b(?:(?P<FP32>fp32|float32)|(?P<TF32>tf32)|(?P<BF16>bf16|bfloat16)|(?P<FP16>fp16|float16)"
+    r"|(?P<FP8>fp8)|(?P<autocast>mixed precision|autocast|amp))\b",
+    "pass": r"\b(?:(?P<forward>forward|fwd)|(?P<backward>backward|bwd)|(?P<inference>inference)"
+    r"|(?P<step>(?:full|train|training|optimi[sz]er) (?:train\w* )?step|end to end|e2e))\b",
+    "implementation": r"\b(?:(?P<compiled>compil\w*|jit)|(?P<flash>flash\w*|triton|sdpa|cudnn))\b",
+    "model": rf"\b({SIZES})(?=[ )]*(?:model|size|config))|(?:model|size)[ :=(]+({SIZES})\b|, ({SIZES})(?=[,.])"
+    r"|\b(xl)\b|\b(\d+(?:\.\d+)?b)\b",
+    "unit": r"(?<![\w/'’])(?<!\d )(?:(?P<s>s|secs?|seconds?)|(?P<ms>ms|millis\w*)|(?P<us>[uµμ]s|micros\w*)|(?P<ns>ns)"
+    r"|(?P<GB>gb)|(?P<GiB>gib)|(?P<MB>mb)|(?P<MiB>mib)|(?P<KB>kb)|(?P<KiB>kib)|(?P<percent>%|percent))(?!\w|/s)"
+    r"|(?P<rate>\w+/s(?:ec)?\b|throughput)",
+    "context length": r"\b(?:context|ctx|seq(?:uence)?)(?: len(?:gth)?)?[ :=]*(\d+)|(\d+) tokens",
+    "batch": r"\bbatch(?: size)?[ :=]*(\d+)",
+    "number of GPUs": rf"\b(\d+|{'|'.join(COUNTS)}) ?[x×]? ?(?:gpu|rank|process)|\b(?:gpu|rank|processe)s? (\d+)",
+    "device": r"(?P<CPU>\bon (?:the |a )?cpu\b)|\b([abhv]\d00|a10g?|l40?s?|t4|rtx \d{4}|mi\d{3}\w?)\b",
+}
 
 
 class NoMatch(ValueError):
-    """A document's table is none of the hand-in's; the text says why."""
+    """A document's table is none that is known, or may not be filled; the text says why."""
+
+
+class NoRows(NoMatch):
+    """Its headings are those of a known table, whose rows are others."""
 
 
 @dataclass(frozen=True)
 class Known:
-    """A table of the hand-in with the heading of its problem."""
+    """A table of the hand-in with the heading and the key of its problem. machines: what measured it."""
 
     heading: str
     table: Table
+    key: str = ""
+    machines: str = ""
 
     @property
     def name(self) -> str:
-        """How it is told."""
+        """How messages name it."""
         return f"{self.heading}: {self.table.title.rstrip('.')}"
 
+    @property
+    def problem(self) -> str:
+        """The name in `Problem (name)`, else the heading."""
+        return re.sub(r"^Problem \((.*)\)$", r"\1", self.heading)
 
-@dataclass(frozen=True)
-class Fit:
-    """A table of the hand-in, and for each column of the document the one that it is."""
+    @cached_property
+    def headers(self) -> list[str]:
+        """Its headings, to compare."""
+        return [same(document.plain_of(header)) for header in self.table.header]
 
-    known: Known
-    columns: Sequence[int | None]
+    @cached_property
+    def labels(self) -> list[int]:
+        """Columns whose texts tell rows apart."""
+        columns = [[row[at] for row in self.table.rows] for at in range(len(self.headers))]
+        has_words = [
+            not any(cell.able for cell in cells) and {cell.text for cell in cells} != {NOTHING} for cells in columns
+        ]
+        return [at for at, header in enumerate(self.headers) if has_words[at] and not PROSE.search(header)]
 
-    def row(self, texts: Sequence[str]) -> Sequence[Cell]:
-        """The row with the same labels; ValueError where none or several have them."""
-        found = list(self.known.table.rows)
-        first = True
-        for at, text in self.labels(texts):
-            same = [row for row in found if _same(row[at].text) == _same(text)]
-            # Behind the first a sentence may be another, as on where a log has a figure; a word or number may not.
-            exact = first or " " not in text or text[0].isdigit()
-            found, first = same if same or exact else found, False
-        if first or len(found) != 1:
-            raise ValueError("several rows of the hand-in fit it" if found else "no such row in the hand-in")
-        return found[0]
+    def texts_of(self, column: int) -> Sequence[str]:
+        """What says something of a column's figures: their cells, without numbers, its heading, and the table's."""
+        cell = next((re.sub(r"[\d.,±]+", "", row[column].text) for row in self.table.rows if row[column].able), "")
+        return f"{cell} {self.table.header[column]}", f"{self.heading} {self.table.title} {self.table.setup}"
 
-    def labels(self, texts: Sequence[str]) -> list[tuple[int, str]]:
-        """What tells the row apart, each with the hand-in's column that it is in."""
-        columns = zip(self.columns, texts, strict=True)
-        return sorted((at, text) for at, text in columns if at is not None and text and self._is_label(at))
+    def is_named(self, text: str) -> int:
+        """How many letters of a text name its problem."""
+        if self.problem == self.heading:
+            return len(text) * (_bare(text) == _bare(self.heading))
+        return len(self.problem) * bool(re.search(rf"(?<!\w){re.escape(same(self.problem))}(?!\w)", same(text)))
 
-    def _is_label(self, column: int) -> bool:
-        cells = [row[column] for row in self.known.table.rows]
-        return not any(cell.able for cell in cells) and any(cell.text != NOTHING for cell in cells)
+    def has_title(self, table: document.Table) -> bool:
+        """Whether its title begins a text above."""
+        title = same(document.plain_of(self.table.title).rstrip(".†‡"))
+        return bool(title) and any(same(text.text).startswith(title) for text in table.above)
 
 
-def choose(table: document.Table, known: Sequence[Known]) -> Fit:
-    """The one that fits best; NoMatch where none does, or several alike."""
-    found = [(fit, _likeness(table, fit)) for one in known if (fit := _fit(table, one)) is not None]
-    if not found:
-        raise NoMatch("no table of the hand-in has these headings and rows")
-    best = max(likeness for _, likeness in found)
-    fits = [fit for fit, likeness in found if likeness == best]
-    if len(fits) > 1:
-        raise NoMatch(f"it may be {' or '.join(fit.known.name for fit in fits)}; the heading above it does not say")
+@dataclass
+class Match:
+    """A table that a document's table is, and what its rows are.
+
+    columns: what the document's columns are there; labels: those of them that tell rows apart; left: columns of the
+    page's own. find: a row's identity and its cells by column, for the texts of its labels, or ValueError. proof: the
+    comment, title or heading above that names it. By a row's number: identities, cells, and why it is refused.
+    """
+
+    name: str
+    setup: str
+    columns: dict[int, Any]
+    labels: Collection[int]
+    find: Callable[[Mapping[int, str]], tuple[Hashable, Mapping[int, Cell]]]
+    left: set[int] = field(default_factory=set)
+    known: Known | None = None
+    proof: str = "comment"
+    remarks: list[str] = field(default_factory=list)
+    identities: dict[int, Hashable] = field(default_factory=dict)
+    cells: dict[int, Mapping[int, Cell]] = field(default_factory=dict)
+    refused: dict[int, str] = field(default_factory=dict)
+
+    def read(self, table: document.Table) -> Match:
+        """Find the rows. A blank label is what the row above has, or an unknown one: only the last ones may be."""
+        for number, row in enumerate(table.rows):
+            texts = {at: row.texts[at] for at in sorted(self.labels) if row.texts[at]}
+            try:
+                if not texts or any(not row.texts[at] and at < max(texts) for at in self.labels):
+                    raise ValueError("its label is blank")
+                self.identities[number], self.cells[number] = self.find(texts)
+            except ValueError as error:
+                self.refused[number] = str(error)
+        return self
+
+    def check(self, table: document.Table) -> None:
+        """Refuse columns and rows that lead to the same, and what a text disproves; NoMatch where nothing is left."""
+        for column, count in Counter(self.columns.values()).items():
+            there = [at for at, other in self.columns.items() if other == column] if count > 1 else []
+            if {*there} & {*self.labels}:
+                raise NoMatch(f"several of its columns are {table.headers[there[0]]}")
+            self._drop(table, there, "the same column")
+        for at, header in enumerate(table.headers):
+            texts = [table.rows[number].texts[at] for number in self.cells]
+            is_figure = words_of("unit", header) and at > min(self.columns.keys() - {*self.labels}, default=at)
+            if at not in self.columns and at not in self.left and not is_figure and _tell_apart(header, texts):
+                raise NoMatch(f"its column {header} ({_listed(texts)}) tells rows apart, and is not in {self.name}")
+        self.refuse_same()
+        if self.known and self.proof in ("heading", ""):
+            self._compare_texts(table, self.known)
+        if self.remarks and not {*self.columns} - {*self.labels}:
+            raise NoMatch(f"{self.name}: {'; '.join(self.remarks)}")
+
+    def label(self, table: document.Table, number: int) -> str:
+        """The labels of a row."""
+        return " / ".join(filter(None, (table.rows[number].texts[at] for at in sorted(self.labels))))
+
+    def refuse_same(self, others: Collection[Hashable] = ()) -> None:
+        """Refuse rows that are the same row, here or in other tables of the page."""
+        counts = Counter([*self.identities.values(), *others])
+        for number in [number for number, identity in self.identities.items() if counts[identity] > 1]:
+            self.refused[number] = "another row of the page is the same row"
+            del self.identities[number], self.cells[number]
+
+    def _compare_texts(self, table: document.Table, known: Known) -> None:
+        """Leave figures of which a text above, or a column of the page's own, says another thing than the hand-in."""
+        figures = [at for at in self.columns if at not in self.labels]
+        for at in figures:
+            if not self.proof and not LEVEL.sub("", table.headers[at].casefold()):
+                raise NoMatch(f"{table.headers[at]} does not say of what: name {known.problem} in a heading above")
+        others = [at for at in range(len(table.headers)) if at not in self.columns and at not in self.left]
+        held = [f"{table.headers[at]} {row.texts[at]}" for row in table.rows for at in others if row.texts[at]]
+        texts = [*(document.Text(table.line, text) for text in held), *table.above]
+        labels = [" ".join(f"{table.headers[at]} {row.texts[at]}" for at in self.labels) for row in table.rows]
+        for kind in KINDS:
+            says = ((words_of(kind, caption(text.text).replace(known.problem, "")), text.line + 1) for text in texts)
+            words, line = next((pair for pair in says if pair[0]), (frozenset[str](), 0))
+            fixed = words_of(kind, f"{known.texts_of(0)[1]} {known.machines}")
+            shown = {at: words_of(kind, known.texts_of(column)[0]) for at, column in self.columns.items()}
+            if (
+                words == fixed
+                or words <= frozenset().union(*shown.values())
+                or all(words_of(kind, of) for of in labels)
+            ):
+                continue
+            theirs = f"line {line} says {_listed(words)}, the hand-in {_listed(fixed) or 'nothing'} ({kind})"
+            self._drop(table, [at for at in figures if at in shown and not shown[at]], theirs)
+
+    def _drop(self, table: document.Table, columns: Collection[int], why: str) -> None:
+        self.left |= {*columns}
+        self.columns = {at: column for at, column in self.columns.items() if at not in columns}
+        self.remarks += [f"left: {', '.join(table.headers[at] for at in columns)}: {why}"] if columns else []
+
+
+def choose(table: document.Table, known: Sequence[Known], renamed: Mapping[str, str] | None = None) -> Match:
+    """The one that fits best; NoMatch where none does, or several alike.
+
+    renamed: where a comment chose the known ones, the hand-in's headings for those of the document, `-` for its own.
+    """
+    proof, among = "comment", list(known)
+    if renamed is None:
+        titled = [candidate for candidate in known if candidate.has_title(table)]
+        short = [text.text for text in table.above if len(text.text.split()) <= LONGEST_NAME]
+        heading = next(filter(None, (_named(text, known) for text in short)), "")
+        proof = "title" if titled else "heading" if heading else ""
+        among = titled or [candidate for candidate in known if heading in ("", candidate.heading)]
+    fits = [match for candidate in among if (match := _fit(table, candidate, renamed or {}))]
+    if not fits:
+        under = f" under {among[0].heading!r}" if proof == "heading" else ""
+        raise NoMatch(f"no table of the hand-in{under} has these headings")
+    best = max((bool(match.cells), len(match.columns), len(match.cells)) for match in fits)
+    fits = [match for match in fits if (bool(match.cells), len(match.columns), len(match.cells)) == best]
+    if len({str(match.known and match.known.table) for match in fits}) > 1:
+        raise NoMatch(f"it may be {' or '.join(match.name for match in fits)}; no heading above says which")
+    if not fits[0].cells:
+        labels = ", ".join(fits[0].label(table, number) for number in range(len(table.rows))[:3]) or "there are none"
+        raise NoRows(f"{fits[0].name} has none of its rows: {labels}")
+    fits[0].proof = proof
     return fits[0]
 
 
-def _fit(table: document.Table, known: Known) -> Fit | None:
-    ours = [_same(header) for header in known.table.header]
-    columns = [ours.index(_same(header)) if _same(header) in ours else None for header in table.headers]
-    there = [column for column in columns if column is not None]
-    fit = Fit(known, columns)
-    named = sum(bool(header) for header in table.headers)
-    if len(there) < 2 or len(there) < LEAST_SHARE * named or not any(map(fit._is_label, there)):
+def _fit(table: document.Table, known: Known, renamed: Mapping[str, str]) -> Match | None:
+    """The match by headings; None where too few are the same."""
+    names = [same(renamed.get(header, re.sub(r"^[a-z]\) +", "", header))) for header in table.headers]
+    columns = {at: known.headers.index(name) for at, name in enumerate(names) if known.headers.count(name) == 1}
+    labels = [at for at, column in columns.items() if column in known.labels]
+    if len(columns) < 2 or len(columns) < LEAST_SHARE * sum(name not in ("", "-") for name in names) or not labels:
         return None
-    return fit if any(_has_row(fit, row) for row in table.rows) else None
+
+    def find(texts: Mapping[int, str]) -> tuple[Hashable, Mapping[int, Cell]]:
+        fitting = [
+            (number, row)
+            for number, row in enumerate(known.table.rows)
+            if all(same(text) in _forms(row[columns[at]].text) for at, text in texts.items())
+        ]
+        if len(fitting) != 1:
+            raise ValueError("several rows of the hand-in fit it" if fitting else "no such row in the hand-in")
+        return fitting[0][0], {at: fitting[0][1][column] for at, column in columns.items()}
+
+    for at, column in columns.items() if renamed else ():
+        theirs = next(filter(None, (words_of("unit", text) for text in known.texts_of(column))), frozenset())
+        if not words_of("unit", table.headers[at]) <= theirs:
+            raise NoMatch(f"{table.headers[at]} is in another unit than {known.headers[column]} ({_listed(theirs)})")
+    left = {at for at, name in enumerate(names) if renamed and name == "-"}
+    return Match(known.name, known.table.setup, {**columns}, labels, find, left, known).read(table)
 
 
-def _has_row(fit: Fit, row: document.Row) -> bool:
-    try:
-        fit.row(row.texts)
-    except ValueError:
-        return False
-    return True
+def _tell_apart(header: str, texts: Sequence[str]) -> bool:
+    """Whether texts of a column of the page's own may be levels; not sentences, nor numbers of rows."""
+    texts = ["" if PLACEHOLDER.fullmatch(text) else text for text in texts]
+    first = int(texts[0]) if texts and texts[0].isdecimal() else 0
+    numbered = not header.strip("# ") and [*texts] == [str(first + at) for at in range(len(texts))]
+    return len({*texts}) > 1 and not numbered and not PROSE.search(same(header))
 
 
-def _likeness(table: document.Table, fit: Fit) -> tuple[float, ...]:
-    """How many headings and rows fit, then how like the problem's heading one above the table is."""
-    columns = sum(column is not None for column in fit.columns)
-    rows = sum(_has_row(fit, row) for row in table.rows)
-    heads = [SequenceMatcher(None, _same(one), _same(fit.known.heading)).ratio() for one in table.above]
-    return columns, rows, max(heads, default=0.0)
+@cache
+def words_of(kind: str, text: str) -> frozenset[str]:
+    """What a text says of a kind: `ms` of units, `BF16` of precisions."""
+    flat = re.sub(r"[_\s-]+", " ", text.casefold())
+    words = (match.lastgroup or match[match.lastindex or 0] for match in re.finditer(KINDS[kind], flat))
+    return frozenset(COUNTS.get(word, word) for word in words)
 
 
-def _same(text: str) -> str:
-    """A heading or a label without additions: a problem's letter, emphasis, case, commas of thousands, whose it is."""
-    plain = re.sub(r"^[a-z]\) +|[*`†‡]| \((ours|yours)\)$", "", text.casefold())
-    plain = re.sub(r"(?<=\d),(?=\d{3}\b)", "", plain)
-    return re.sub(r"[\s_-]+", " ", plain.replace("–", "-").replace("—", "-")).strip()
+@cache
+def same(text: str) -> str:
+    """A heading or a label to compare: without case, thousands' commas, and what joins words (_, - or a blank)."""
+    plain = re.sub(r"(?<![\d.,])\d{1,3}(?:,\d{3})+(?![\d,])", lambda match: match[0].replace(",", ""), text.casefold())
+    joined = re.sub(r"(?<=[^\W\d_])[\s_–—-]+(?=[^\W\d_])", " ", plain)
+    return " ".join(re.sub("[–—]", "-", joined).split())
+
+
+@cache
+def _forms(label: str) -> frozenset[str]:
+    """A label of the hand-in, also without its mark and whose it is."""
+    plain = document.plain_of(label)
+    return frozenset({same(plain), same(re.sub(r"[†‡]+$| \((ours|yours)\)$", "", plain))})
+
+
+def _bare(text: str) -> str:
+    """A heading without number, letter and signs around it."""
+    return same(re.sub(r"^[\W\d_]*(?:[a-z]\)[\W_]*)?|[\W_]+$", "", text, flags=re.IGNORECASE))
+
+
+def _named(text: str, known: Sequence[Known]) -> str:
+    best = max(known, key=lambda candidate: candidate.is_named(text), default=None)
+    return best.heading if best and best.is_named(text) else ""
+
+
+@cache
+def caption(text: str) -> str:
+    """What a text above says of a table: all of a short one, of a longer one what names the table, and its end."""
+    sentences = re.split(r"(?<=[.:;!?])\s+", text)
+    short = len(text.split()) <= LONGEST_CAPTION
+    of_table = [sentence for sentence in sentences if re.search(r"\b(below|following|tables?)\b", sentence)]
+    return text if short else " ".join([*of_table, sentences[-1]])
+
+
+def _listed(texts: Collection[str]) -> str:
+    shown = sorted({*texts} - {""})
+    return ", ".join(shown[:3]) + (", …" if shown[3:] else "")

@@ -1,0 +1,216 @@
+"""Tables that a comment names: what each of the document's columns is, in which unit, and which rows its rows are."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from perfscribe.base import files
+from perfscribe.report.page import Cell
+from perfscribe.report.quantities import NOTHING, Quantity
+from perfscribe.report.rows import LEVELS, Mistake, Rows, Site
+from perfscribe.verbs.fill.document import Table
+from perfscribe.verbs.fill.matching import Known, Match, NoMatch, choose, same, words_of
+
+OWN, UNKNOWN = "-", "?"  # what a comment has for a column of the page's own, and where its author has to say something
+MOST_LEVELS = 3  # of a column that a set-up names
+TIME = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
+BYTES = {"GB": 1e9, "GiB": 2.0**30, "MB": 1e6, "MiB": 2.0**20, "KB": 1e3, "KiB": 2.0**10}
+
+
+@dataclass(frozen=True)
+class Column:
+    """What a heading is: `heading=name[key=value, …]`.
+
+    name: of a column of the site's table, of which parts in braces are labels of the same row; empty for such a label.
+    pairs: a figure's levels by column; for a column of levels, those by what the page calls them.
+    """
+
+    heading: str
+    name: str
+    pairs: Mapping[str, str]
+    unit: str = ""
+
+    def levels_in(self, header: str) -> Mapping[str, str] | None:
+        """Levels that a heading names where the clause has their columns in braces; None where it is another's."""
+        parts = re.split(r"\{(\w+)\}", _plain(self.heading))
+        pattern = "".join("(.+?)" if at % 2 else re.escape(part) for at, part in enumerate(parts))
+        match = re.fullmatch(pattern, _plain(header))
+        return dict(zip(parts[1::2], match.groups(), strict=True)) if match else None
+
+
+def bind(table: Table, known: Sequence[Known], site: Site) -> Match:
+    """The table that the comment above names: of the hand-in by its problem, else of the site by its id.
+
+    NoMatch where there is none, or a part of the comment leads to nothing.
+    """
+    first, *rest = table.comment.split(";")
+    name, *fixed = re.split(r"\s*,\s*(?=\w+\s*=)", first.strip())
+    clauses = [_clause(text.strip()) for text in rest if text.strip()]
+    for clause in clauses:
+        if all(clause.levels_in(header) is None for header in table.headers):
+            raise NoMatch(f"the comment's {clause.heading!r} is no heading of the table")
+        if UNKNOWN in clause.name:
+            raise NoMatch(f"say in the comment what {clause.heading!r} is, or {clause.heading}={OWN} to leave it")
+    if "." in name:
+        ids = [path.stem for path in site.folder.glob("*.csv")]
+        if name not in ids:
+            raise Mistake(f"site {site.name} has no table", name, ids)
+        # Rows of every device: Gloo is on CPUs.
+        rows = Rows(site, name, site.table(name).columns, site.table(name).rows)
+        return _of_site(table, rows, dict(map(_pair, fixed)), clauses)
+    chosen = [candidate for candidate in known if name in (candidate.key, candidate.problem)]
+    if not chosen:
+        raise Mistake("the hand-in has no problem", name, [candidate.key for candidate in known])
+    names = {header: clause.name for header in table.headers for clause in clauses if clause.levels_in(header) == {}}
+    return choose(table, chosen, names)
+
+
+def _plain(heading: str) -> str:
+    return " ".join(heading.casefold().split())
+
+
+def _pair(text: str) -> tuple[str, str]:
+    name, _, value = text.partition("=")
+    return name.strip(), value.strip()
+
+
+def _clause(text: str) -> Column:
+    match = re.fullmatch(r"(.*)=([^=\[\]]*)(?:\[(.*)\])?", text)
+    if not match:
+        raise NoMatch(f"the comment's {text!r} is not heading=column")
+    pairs = re.split(r",\s*(?=[^,=]+=)", match[3]) if match[3] else []
+    return Column(match[1].strip(), match[2].strip(), dict(map(_pair, pairs)))
+
+
+def _of_site(table: Table, rows: Rows, fixed: Mapping[str, str], clauses: Sequence[Column]) -> Match:
+    levels = {name: _level(rows, name, text) for name, text in fixed.items()}
+    columns = {at: column for at, header in enumerate(table.headers) if (column := _column(rows, header, clauses))}
+    left = {at for at, column in columns.items() if column.name == OWN}
+    labels = {at: column for at, column in columns.items() if not column.name or _is_level(rows, column.name)}
+    figures = {at: _with_unit(table, at, columns[at], rows) for at in columns.keys() - labels.keys() - left}
+
+    def find(texts: Mapping[int, str]) -> tuple[Hashable, Mapping[int, Cell]]:
+        names, of_row = {}, {}
+        for at, text in texts.items():
+            text = {same(name): level for name, level in labels[at].pairs.items()}.get(same(text), text)
+            names[same(table.headers[at])] = text.casefold()
+            if labels[at].name:
+                of_row[labels[at].name] = _level(rows, labels[at].name, text)
+        cells = {at: _cell(rows, column, {**levels, **of_row}, names) for at, column in figures.items()}
+        if not any(cells.values()):
+            raise ValueError(f"{rows.table} has no such row")
+        return tuple(sorted(names.items())), {at: cell or Cell(NOTHING, filled=False) for at, cell in cells.items()}
+
+    what = {
+        at: (column.name or at, column.unit, *sorted(column.pairs.items()))
+        for at, column in {**labels, **figures}.items()
+    }
+    return Match(rows.table, _setup(table, rows.where(**levels), labels, figures), what, labels, find, left).read(table)
+
+
+def _column(rows: Rows, header: str, clauses: Sequence[Column]) -> Column | None:
+    """What a heading is by the comment, else the column of that name or title."""
+    for clause in clauses:
+        in_heading = clause.levels_in(header)
+        if in_heading is None:
+            continue
+        if clause.name in ("", OWN) or _is_level(rows, clause.name):
+            return clause
+        if clause.name not in rows.columns and "{" not in clause.name:
+            raise Mistake(f"{rows.table} has no column", clause.name, rows.columns)
+        texts = {**in_heading, **clause.pairs}
+        if any(same(text) not in _levels(rows, name) for name, text in in_heading.items()):
+            continue
+        return replace(clause, pairs={name: _level(rows, name, text) for name, text in texts.items()})
+    named = [name for name, column in rows.columns.items() if same(header) in (same(name), same(column["title"]))]
+    return Column(header, named[0], {}) if len(named) == 1 else None
+
+
+def _is_level(rows: Rows, name: str) -> bool:
+    return rows.columns.get(name, {}).get("kind") in LEVELS
+
+
+def _levels(rows: Rows, name: str) -> dict[str, Any]:
+    return {same(str(row[name])): row[name] for row in rows}
+
+
+def _level(rows: Rows, name: str, text: str) -> Any:
+    """A column's level of that name; ValueError where the table has none."""
+    levels = _levels(rows, name)
+    if same(text) not in levels:
+        raise NoMatch(f"{rows.table} has no {name} {text}, only {', '.join(map(str, levels.values())) or 'no rows'}")
+    return levels[same(text)]
+
+
+def _cell(rows: Rows, column: Column, levels: Mapping[str, Any], names: Mapping[str, str]) -> Cell | None:
+    """The figure of the row with these levels; None where there is none, ValueError where there are several."""
+    levels = {**levels, **column.pairs}
+    fitting = rows.where(**levels)
+    if "device" in rows.columns and "device" not in levels:
+        fitting = fitting.where(device=rows.site.device) or fitting
+    for name in filter(lambda name: _is_level(rows, name) and name not in levels, rows.columns):
+        if len(differing := _levels(fitting, name)) > 1:
+            raise ValueError(
+                f"several rows fit; say in the comment which {name}: {', '.join(map(str, differing.values()))}"
+            )
+    if not fitting:
+        return None
+    name = re.sub(r"\{(.*?)\}", lambda match: names.get(same(match[1]), match[0]), column.name)
+    value = fitting.row()[name]
+    if not isinstance(value, Quantity):
+        return Cell(str(value))
+    if not value:
+        return Cell(value.word, filled=value.word == "OOM")
+    has = unit_of(rows, name)
+    unit = column.unit or has
+    alike = next((units for units in (TIME, BYTES) if has in units), {has: 1.0})
+    if unit not in alike:
+        raise ValueError(f"{name} is not in {unit}")
+    scale = alike["GB" if name.endswith("_gib") else has] / alike[unit]  # a row gives such a column in GB
+    if scale != 1:
+        spread = None if value.spread is None else value.spread * scale
+        value = replace(value, value=value.value * scale, spread=spread, exact=False)
+    return Cell(value.quoted)
+
+
+def unit_of(rows: Rows, name: str) -> str:
+    """The unit of a column, by its name and its title; empty for counts and rates."""
+    parts = re.split("[_-]", name.casefold())
+    by_title = words_of("unit", rows.columns[name]["title"] if name in rows.columns else "") & {*TIME, *BYTES}
+    by_name = [unit for part in parts for unit in (*TIME, *BYTES) if unit.casefold() == part][-1:]
+    units = by_name if not by_title or {*by_name} & by_title else [*by_title]
+    return units[0] if len(units) == 1 and "per" not in parts and parts[-1] != "n" else ""
+
+
+def _with_unit(table: Table, at: int, column: Column, rows: Rows) -> Column:
+    """The column in the unit of its heading, else of the nearest text above that names one, else in its own."""
+    unit = unit_of(rows, column.name)
+    alike = next((units for units in (TIME, BYTES) if unit in units), {})
+    heading = _plain(table.headers[at])
+    for level in column.pairs.values():
+        heading = heading.replace(str(level).casefold(), " ")
+    for text in (heading, *(above.text for above in table.above if alike)):
+        named = words_of("unit", text)
+        if text is heading and (named - {*alike} if alike else named & {*TIME, *BYTES}):
+            raise NoMatch(f"{table.headers[at]} is in {', '.join(sorted(named))}, {column.name} in {unit or 'no unit'}")
+        if len(named & {*alike}) > 1:
+            raise NoMatch(f"it is not clear which unit {table.headers[at]} is in: {', '.join(sorted(named))}")
+        if named & {*alike}:
+            return replace(column, unit=next(iter(named & {*alike})))
+    return replace(column, unit=unit)
+
+
+def _setup(table: Table, rows: Rows, labels: Mapping[int, Column], figures: Mapping[int, Column]) -> str:
+    """What the table is of, what its rows have in common, and units that headings do not name."""
+    described = files.read_json(rows.site.folder / f"{rows.table}.json")
+    shown = {column.name for column in labels.values()} | {name for column in figures.values() for name in column.pairs}
+    names = [name for name in rows.columns if (_is_level(rows, name) or name == "timer") and name not in shown]
+    levels = {name: [*map(str, _levels(rows.ok, name).values())] for name in names}
+    shared = ", ".join(f"{name} {' / '.join(of)}" for name, of in levels.items() if 0 < len(of) <= MOST_LEVELS)
+    silent = [column for at, column in figures.items() if column.unit and not words_of("unit", table.headers[at])]
+    units = dict.fromkeys(f"{column.name} in {column.unit}" for column in silent)
+    without = "" if rows.site.gpu else f"site {rows.site.name} has no GPU"
+    return "; ".join(filter(None, [described["title"], without, shared, *units, *described["notes"][:1]]))

@@ -1,0 +1,110 @@
+"""The known table that is most like one that nothing fits, and a comment that would bind it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache, cached_property
+
+from perfscribe.report.rows import LEVELS, Site
+from perfscribe.verbs.fill.bound import OWN, UNKNOWN
+from perfscribe.verbs.fill.document import Table
+from perfscribe.verbs.fill.matching import Known, same
+
+ALIKE = 0.5  # how like a heading has to be, and
+LEAST = 0.3  # of how many headings of a table, that it is meant
+WORDS = {"fwd": "forward", "bwd": "backward", "mem": "memory", "seq": "sequence", "len": "length", "avg": "mean"}
+WORDS |= {"ctx": "context", "precision": "dtype", "config": "size"}
+UNITS = dict.fromkeys(("s", "us", "µs", "time", "latency"), "ms") | dict.fromkeys(("gib", "mb", "mib"), "gb")
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A table that may be meant. name: as a comment has it; columns: what each is called; levels: of columns."""
+
+    name: str
+    title: str
+    columns: Mapping[str, Sequence[str]]
+    levels: Mapping[str, Sequence[str]] = field(default_factory=dict)
+
+    def guess(self, header: str) -> tuple[float, str]:
+        """The column that is most like a heading, and how like it is."""
+        units = bool(self.levels)  # only a site's own figures are converted
+        return max((_likeness(header, text, units), name) for name, texts in self.columns.items() for text in texts)
+
+
+class Nearest:
+    """The tables of a hand-in and of its site. Tables with the same headings get their lines once."""
+
+    def __init__(self, known: Sequence[Known], site: Site) -> None:
+        self.known, self.site = known, site
+        self._lines: dict[tuple[str, ...], list[str]] = {}
+
+    @cached_property
+    def candidates(self) -> list[Candidate]:
+        """All of them."""
+        tables = [(known, {header: [header] for header in known.table.header}) for known in self.known]
+        result = [Candidate(known.key, known.name, columns) for known, columns in tables]
+        for name in sorted(path.stem for path in self.site.folder.glob("*.csv")):
+            columns, rows = self.site.table(name).columns, self.site.table(name).rows
+            titles = {column: [column, described["title"]] for column, described in columns.items()}
+            factors = [column for column in columns if columns[column]["kind"] in LEVELS]
+            levels = {factor: list(dict.fromkeys(str(row[factor]) for row in rows)) for factor in factors}
+            result.append(Candidate(name, name, titles, levels))
+        return result
+
+    def lines(self, table: Table) -> list[str]:
+        """The nearest one, its headings that differ, and the comment; none where no table is like it."""
+        if table.headers in self._lines:
+            return self._lines[table.headers]
+        headings = [header for header in table.headers if header]
+        guesses = [(candidate, [candidate.guess(header) for header in headings]) for candidate in self.candidates]
+        best, guess = max(guesses, key=lambda pair: sum(likeness for likeness, _ in pair[1]))
+        is_like = sum(likeness >= ALIKE for likeness, _ in guess) >= max(2, LEAST * len(headings))
+        self._lines[table.headers] = [f"nearest: as for line {table.line + 1}"] if is_like else []
+        return _advice(best, dict(zip(headings, guess, strict=True))) if is_like else []
+
+
+def _advice(best: Candidate, guesses: Mapping[str, tuple[float, str]]) -> list[str]:
+    bound: set[str] = set()
+    clauses: dict[str, str] = {}
+    for header, (likeness, column) in sorted(guesses.items(), key=lambda pair: pair[1], reverse=True):
+        if likeness >= ALIKE and column not in bound:
+            bound.add(column)
+            clauses[header] = "" if same(header) == same(column) else column
+        else:
+            heading, factor = _pivoted(header, best.levels)
+            bound.add(factor)
+            clauses[heading] = UNKNOWN
+    several = [f"{name}={'|'.join(of)}" for name, of in best.levels.items() if name not in bound and len(of) > 1]
+    given = [f"{heading}={column}" for heading, column in clauses.items() if column]
+    differing = ", ".join(header for header, (likeness, _) in guesses.items() if likeness < 1) or "none"
+    return [
+        f"nearest is {best.title}; headings that differ: {differing}",
+        f"if it is meant, check this, name each {UNKNOWN} ({OWN} for your own), and put it right above the table:",
+        f"<!-- perfscribe: {'; '.join([', '.join([best.name, *several]), *given])} -->",
+    ]
+
+
+def _pivoted(header: str, levels: Mapping[str, Sequence[str]]) -> tuple[str, str]:
+    """A heading with the column in braces whose level it names, and that column; else as it is."""
+    for name, texts in levels.items():
+        for text in texts if len(texts) > 1 else ():
+            pattern = rf"(?<![\d.]){re.escape(text)}(?![\d.])" if text[0].isdigit() else rf"\b{re.escape(text)}\b"
+            if re.search(pattern, header, re.IGNORECASE):
+                return re.sub(pattern, f"{{{name}}}", header, count=1, flags=re.IGNORECASE), name
+    return header, ""
+
+
+@cache
+def _words(text: str, units: bool) -> frozenset[str]:
+    words = [WORDS.get(word, word) for word in re.findall(r"[^\W\d_]+|\d+", same(text))]
+    return frozenset(UNITS.get(word, word) if units else word for word in words)
+
+
+@cache
+def _likeness(header: str, text: str, units: bool) -> float:
+    """The share of words that two headings have in common."""
+    both = _words(header, units), _words(text, units)
+    return len(both[0] & both[1]) / max(1, len(both[0] | both[1]))
