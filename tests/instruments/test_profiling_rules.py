@@ -49,4 +49,4 @@ def test_reports_and_exports_become_summaries_and_what_fails_is_one_line(tmp_pat
     assert "nsys 2023.4.4: 36 kernels, 21 ranges, 19 rows" in log
     command = [sys.executable, ROOT / "workflow/scripts/nsys_export.py", "--report", "b", "--out", "c"]
     lacking = subprocess.run(command, env={**os.environ, "PERFSCRIBE_NSYS": "/absent"}, capture_output=True, text=True)
-    assert lacking.stderr.startswith("nsys_export: no nsys found; ")
+    assert lacking.stderr == "nsys_export: tools.nsys: /absent is no program\n"

@@ -52,7 +52,8 @@ def find() -> Nsys:
     path = find_tool("nsys")
     if path is None:
         configured = os.environ.get(NSYS_VARIABLE)
-        raise NsysError(f"tools.nsys: {configured} is no program" if configured else "nsys was not found")
+        lacking = "nsys was not found on PATH or where NVIDIA puts it; tools.nsys in the config may name it"
+        raise NsysError(f"tools.nsys: {configured} is no program" if configured else lacking)
     version, why = _version(path)
     if not version:
         raise NsysError(f"{path} does not run: {why}")
