@@ -144,7 +144,8 @@ def report(arguments: Sequence[str]) -> int:
     writable(cache, "XDG_CACHE_HOME")  # where Snakemake keeps sources
     # What a cluster refuses, and the log of a job that is lost there, are Snakemake's alone to tell.
     quiet = [] if any(word.startswith("--profile") for word in arguments) else ["--quiet", "all"]
-    words = [sys.executable, "-m", "perfscribe.run.engine", "report", *cores, *safe, *quiet, *arguments]
+    plain = ["--nocolor"] if os.environ.get("NO_COLOR") else []  # which Snakemake does not know
+    words = [sys.executable, "-m", "perfscribe.run.engine", "report", *cores, *safe, *quiet, *plain, *arguments]
     code = Command(words, ROOT).wait()
     if code == 0 and not dry and _last_start() == before and (ROOT / path).is_file():
         print(f"nothing to do; report: {path}")

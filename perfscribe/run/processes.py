@@ -15,7 +15,7 @@ import sys
 import time
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 from perfscribe.distributed.rank import die_with
 from perfscribe.distributed.watching import exit_text
@@ -31,13 +31,20 @@ STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 OF_RANKS = re.compile(
     r"(RANK|WORLD_SIZE|LOCAL_RANK|LOCAL_WORLD_SIZE|MASTER_ADDR|MASTER_PORT|PMI_RANK|PMI_SIZE)$|(OMPI|MV2)_COMM_WORLD_"
 )
+# Takes away the line of a terminal that the cursor is in.
+CLEAR = "\r\x1b[K"
 # Process id of the run that started a job on this machine: what measures ends with it.
 RUN = "PERFSCRIBE_RUN"
 
 
+def redraws(stream: TextIO | None) -> bool:
+    """Whether it is a terminal that can draw a line again."""
+    return stream is not None and stream.isatty() and os.environ.get("TERM", "") not in ("", "dumb")
+
+
 def say(text: str) -> None:
-    """One line for the job's log, or for who watches the run."""
-    print(text, file=sys.stderr, flush=True)
+    """One line for the job's log, or for who watches the run: in the place of the live line, if there is one."""
+    print(f"{CLEAR if redraws(sys.stderr) else ''}{text}", file=sys.stderr, flush=True)
 
 
 def begin_child(parent: int, cores: Collection[int] = ()) -> None:

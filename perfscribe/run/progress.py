@@ -1,14 +1,20 @@
-"""Progress: one line a finished cell, read from the journals, so that jobs on other machines are told too."""
+"""Progress of a run, read from the journals, so that jobs on other machines are in it too.
+
+On a terminal one live line; elsewhere a line for each finished cell. What went wrong is a line in both, once a cause.
+"""
 
 from __future__ import annotations
 
+import functools
+import logging
+import os
+import re
 import sys
 import textwrap
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from statistics import median
 from typing import Any, TextIO
@@ -18,11 +24,14 @@ from perfscribe.plan.demands import SELF_TEST
 from perfscribe.plan.plan import Plan
 from perfscribe.plan.plan_cells import cell_key
 from perfscribe.records import journal
-from perfscribe.run import gate
+from perfscribe.run import gate, processes
+from perfscribe.run.estimate import Due, Estimate, due
 from perfscribe.run.shard import Shard
 
 POLL_S = 0.5
-MOST_GROWTH = 3
+BAR = 20  # characters
+WELL = ("ok", "oom")  # statuses that are a figure of this cell alone
+AGAIN = ("failed", "timeout")
 # What a cell's reason ends in whose failure is the homework's own answer.
 ANSWER = "the feature number of src and tgt must be equal to d_model"
 
@@ -66,31 +75,6 @@ class Tail:
         yield from content[:end].split(b"\n")[:-1]
 
 
-@dataclass
-class Pace:
-    """How long an experiment's cells take: what the quickest took, and what came on top of that by cost.
-
-    No longer than MOST_GROWTH times the longest so far: early cells mostly compile, which does not grow with cost.
-    """
-
-    quickest_s: float = float("inf")
-    longest_s: float = 0.0
-    cells: int = 0
-    wall_s: float = 0.0
-    cost: float = 0.0
-
-    def add(self, wall_s: float, cost: float) -> None:
-        """Count a finished cell."""
-        self.quickest_s, self.longest_s = min(self.quickest_s, wall_s), max(self.longest_s, wall_s)
-        self.cells, self.wall_s, self.cost = self.cells + 1, self.wall_s + wall_s, self.cost + cost
-
-    def expected_s(self, cost: float) -> float:
-        """Expected time of a cell of this cost."""
-        beyond_s = self.wall_s - self.cells * self.quickest_s
-        by_cost_s = self.quickest_s + (beyond_s * cost / self.cost if self.cost > 0 else 0.0)
-        return min(by_cost_s, MOST_GROWTH * self.longest_s)
-
-
 def _cell_of(experiment: str, factors: Mapping[str, Any], number: int) -> tuple[str, str, int]:
     return experiment, files.canonical(dict(factors)), number
 
@@ -100,6 +84,7 @@ class Watcher:
 
     def __init__(self, root: Path, plan: Plan, out: TextIO | None = None) -> None:
         self.out = out or sys.stderr
+        self.live = processes.redraws(self.out)
         results = root / "results" / plan.site
         shards = [(experiment, shard) for experiment, count in plan.shards.items() for shard in range(count)]
         self.tails = [Tail(results / "journal" / experiment / f"{shard}.jsonl") for experiment, shard in shards]
@@ -109,16 +94,21 @@ class Watcher:
             if experiment in plan.gated
         ]
         self.plan, self.root = plan, root
-        self.left: dict[tuple[str, str, int], tuple[float, int]] = {}  # cost and shard of cells without a record
+        # Cells without a record, each with its shard; with none where this machine lacks what it needs.
+        self.left: dict[tuple[str, str, int], tuple[Due, int | None]] = {}
         self.levels: dict[str, dict[str, set[str]]] = {}  # of an experiment's cells, by factor
-        self.pace: dict[str, Pace] = {}
-        self.failed: Counter[tuple[str, str]] = Counter()  # by experiment and status
+        self.estimate = Estimate(root, plan.preset)
+        self.ended: Counter[str] = Counter()  # cells of this run by status
+        # By status and reason: the first cell's headline, and cells by experiment.
+        self.causes: dict[tuple[str, str], tuple[str, Counter[str]]] = {}
         self.cells: set[tuple[str, str, int]] = set()
         self.results = results
         self.waiting: dict[str, list[str]] = {}  # units whose data sets are not made yet, and these
         for experiment, shard in shards:
             self._enter(f"measure-{experiment}-{shard}")
         self.total = len(self.cells)
+        self.last, self.count = "", self._count()  # of the live line
+        self.lock = threading.RLock()  # of what is written
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
 
@@ -151,7 +141,11 @@ class Watcher:
                 continue
             cell = _cell_of(experiment, task.cell["factors"], task.round)
             self.cells.add(cell)
-            self.left[cell] = task.cell["cost"], shard.plan["shard"]
+            timed = due(experiment, task.cell["factors"], task.cell["cost"])
+            here = self.plan.cluster is not None or shard.lacking(task) is None  # a cluster's nodes have other things
+            self.left[cell] = timed, shard.plan["shard"] if here else None
+            if last := history.of_cell(task.cell["factors"], task.round):
+                self.estimate.add(timed, last["spent"])
             levels = self.levels.setdefault(experiment, {})
             for name, level in {**task.cell["factors"], "round": task.round}.items():
                 levels.setdefault(name, set()).add(str(level))
@@ -160,28 +154,28 @@ class Watcher:
             if known is None and None in of_these and False not in of_these:
                 known = of_own_data.get(cell)
             if known is not None and False not in of_these:
-                self._finish(cell, known["spent"].get("wall_s", 0.0))
-
-    def _finish(self, cell: tuple[str, str, int], wall_s: float) -> bool:
-        if cell not in self.left:
-            return False
-        cost, _ = self.left.pop(cell)
-        self.pace.setdefault(cell[0], Pace()).add(wall_s, cost)
-        return True
+                del self.left[cell]
+        left = [cell for cell, where in self.left.values() if cell.experiment == experiment and where is not None]
+        self.estimate.look_elsewhere(experiment, left)
 
     def seconds_left(self) -> float | None:
-        """Expected time of what is left, from cells of the same experiment; None where none is done yet."""
-        if any(experiment not in self.pace for experiment, _, _ in self.left):
-            return None
-        seconds: dict[tuple[str, int], float] = defaultdict(float)
-        for (experiment, _, _), (cost, shard) in self.left.items():
-            seconds[experiment, shard] += self.pace[experiment].expected_s(cost)
-        return self.plan.span_s(seconds)
+        """Expected time of what is left; None where that of a cell is unknown."""
+        jobs: defaultdict[tuple[str, int], list[Due]] = defaultdict(list)
+        for cell, shard in self.left.values():
+            if shard is not None:
+                jobs[cell.experiment, shard].append(cell)
+        seconds = {job: job_s for job, cells in jobs.items() if (job_s := self.estimate.job_s(cells)) is not None}
+        return self.plan.span_s(seconds) if len(seconds) == len(jobs) else None
 
     def start(self) -> None:
         """Begin."""
-        if self.total:
-            self._thread.start()
+        if not self.total:
+            return
+        for handler in logging.getLogger("snakemake.logging").handlers if self.live else ():
+            if getattr(handler, "stream", None) in (sys.stderr, sys.stdout):
+                handler.lock = self.lock
+                handler.emit = functools.partial(self._emit, handler.emit)  # type: ignore[method-assign]
+        self._thread.start()
 
     def stop(self, budget_spent: bool = False) -> None:
         """Tell what came last and what a spent time budget left, then end."""
@@ -189,16 +183,28 @@ class Watcher:
         if self._thread.is_alive():
             self._thread.join(timeout=5)
         self._tell()
-        for (experiment, status), cells in self.failed.items():
-            own = "" if self.plan.site == "local" else f" --config site={self.plan.site}"
-            again = f"./run remeasure {experiment} status={status}{own}"
-            self._say(f"{experiment}: {cells} {status}; to measure again: {again}, then ./run report{own}")
+        own = "" if self.plan.site == "local" else f" --config site={self.plan.site}"
+        if self.ended:
+            statuses = ", ".join(f"{cells} {status}" for status, cells in self.ended.items())
+            self._say(f"{self.total - len(self.left)}/{self.total} cells: {statuses}")
+        for cause, by_experiment in self.causes.values():
+            if by_experiment.total() > 1:
+                self._say(f"{by_experiment.total()} cells of {', '.join(by_experiment)}: {cause}")
+        for status in AGAIN:
+            failed = sum((cells for (ended, _), (_, cells) in self.causes.items() if ended == status), Counter[str]())
+            if failed:
+                counts = ", ".join(f"{cells} of {experiment}" for experiment, cells in failed.items())
+                name = "EXPERIMENT" if len(failed) > 1 else "".join(failed)
+                again = f"./run remeasure {name} status={status}{own}"
+                self._say(f"{status}: {counts}; to measure again: {again}, then ./run report{own}")
         if budget_spent and self.left:
             self._say(f"time budget spent: {len(self.left)} cells not run; the next ./run report goes on")
 
     def _run(self) -> None:
+        self._draw()
         while not self._stop.wait(POLL_S):
             self._tell()
+            self._draw()
 
     def _tell(self) -> None:
         for unit, datasets in list(self.waiting.items()):
@@ -212,22 +218,54 @@ class Watcher:
                     continue
                 if event["event"] == "record":
                     cell = _cell_of(event["experiment"], event["factors"], event["round"])
-                    if self._finish(cell, event["spent"].get("wall_s", 0.0)):
+                    if cell in self.left:
+                        self.estimate.add(self.left.pop(cell)[0], event["spent"])
                         self._print(event)
                 elif event["event"] == "waiting":
                     self._say(f"{event['experiment']} {event['what']}")
 
-    def _say(self, text: str) -> None:
-        self.out.write(f"{time.strftime('%H:%M:%S')} {text}\n")
-        self.out.flush()
+    def _write(self, text: str) -> None:
+        with self.lock:
+            self.out.write(f"{processes.CLEAR}{text}" if self.live else text)
+            self.out.flush()
 
-    def _print(self, record: Mapping[str, Any]) -> None:
-        levels = self.levels.get(record["experiment"], {})
-        named = {**record["factors"], "round": record["round"]}
-        varying = [name for name in named if len(levels.get(name, ())) > 1 and name != "code"]  # that is a digest
+    def _say(self, text: str) -> None:
+        self._write(f"{time.strftime('%H:%M:%S')} {text}\n")
+
+    def _emit(self, emit: Callable[[logging.LogRecord], None], record: logging.LogRecord) -> None:
+        """Let Snakemake write in the place of the live line; its handler holds the lock."""
+        self._write("")
+        emit(record)
+
+    def _draw(self) -> None:
+        """Draw the live line, and leave the cursor at its beginning."""
+        if self.live and (self.left or self.ended):
+            done = BAR * (self.total - len(self.left)) // self.total
+            now = self.last if self.left else "tables, figures, report"
+            text = f"{time.strftime('%H:%M:%S')} [{'#' * done:.<{BAR}}] {self.count} {now}"
+            columns = os.get_terminal_size(self.out.fileno()).columns or 80
+            self._write(f"{text[: columns - 1]}\r")
+
+    def _count(self) -> str:
         seconds = self.seconds_left()
         left = f", {duration(seconds)} left" if seconds is not None and self.left else ""
-        if record["status"] in ("failed", "timeout") and not record["reason"].endswith(ANSWER):
-            self.failed[record["experiment"], record["status"]] += 1
-        where = " ".join([record["experiment"], *(f"{name}={named[name]}" for name in varying)])
-        self._say(f"{where}: {headline(record)} ({self.total - len(self.left)}/{self.total}{left})")
+        return f"{self.total - len(self.left)}/{self.total}{left}"
+
+    def _print(self, record: Mapping[str, Any]) -> None:
+        """Show a finished cell: in the live line, or in a line of its own unless its cause had one."""
+        experiment, status, text = record["experiment"], record["status"], headline(record)
+        self.ended[status] += 1
+        levels = self.levels.get(experiment, {})
+        named = {**record["factors"], "round": record["round"]}
+        varying = [name for name in named if len(levels.get(name, ())) > 1 and name != "code"]  # that is a digest
+        where = " ".join([experiment, *(f"{name}={named[name]}" for name in varying)])
+        self.last, self.count = f"{where}: {text}", self._count()
+        silent = self.live
+        if status not in WELL and not record["reason"].endswith(ANSWER):
+            # Figures in a message differ from cell to cell.
+            reason = re.sub(r"\d+", "0", record["reason"]) if status in AGAIN else record["reason"]
+            _, by_experiment = self.causes.setdefault((status, reason), (text, Counter()))
+            silent = bool(by_experiment)
+            by_experiment[experiment] += 1
+        if not silent:
+            self._say(f"{self.last} ({self.count})")

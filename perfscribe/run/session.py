@@ -220,9 +220,11 @@ class Session:
         `program LOG SCRIPT ARGUMENTS` runs a script with this interpreter; where it fails, the end of its log is shown.
         """
         prologue = "" if self.plan.cluster is None or main_process else self.plan.cluster.prologue()
+        clear = r"printf '\r\033[K' >&2; " if processes.redraws(sys.stderr) else ""
         program = (
             f'program() {{ local log=$1; shift; {shlex.quote(sys.executable)} "$@" >"$log" 2>&1'
-            ' || { tail -n 20 "$log" >&2; [ -s "$log" ] || echo "it was killed, or the disk is full" >&2;'
+            f' || {{ {clear}tail -n 20 "$log" >&2;'
+            ' [ -s "$log" ] || echo "it was killed, or the disk is full" >&2;'
             ' echo "log: $log" >&2; return 1; }; }; '
         )
         return (prologue + program).replace("{", "{{").replace("}", "}}")

@@ -7,7 +7,6 @@ import functools
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
@@ -15,6 +14,7 @@ from typing import NoReturn
 import psutil
 
 from perfscribe.distributed.rank import die_with
+from perfscribe.run.processes import say
 
 # After the first signal: what measures is asked to stop, then Snakemake, which cancels a cluster's jobs, then all end.
 SNAKEMAKE_AFTER_S, ALL_AFTER_S = 3.0, 6.0
@@ -102,4 +102,4 @@ def _terminate(processes: Sequence[psutil.Process]) -> None:
 
 def _say(text: str) -> None:
     with contextlib.suppress(OSError):  # the terminal may be gone
-        print(text, file=sys.stderr, flush=True)
+        say(text)

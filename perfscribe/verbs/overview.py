@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 from tabulate import tabulate
@@ -17,10 +16,8 @@ from perfscribe.plan.plan import Plan
 from perfscribe.plan.plan_cells import cell_key
 from perfscribe.records import environment, journal
 from perfscribe.run import gate, session
-from perfscribe.run.progress import Pace, duration
-
-# A job's processes, imports, tables and figures: 150 s for 30 experiments on two cores.
-START_S = 5.0
+from perfscribe.run.estimate import Due, Estimate, due
+from perfscribe.run.progress import duration
 
 
 def _status(
@@ -79,48 +76,20 @@ def _levels(cell: Mapping[str, Any]) -> str:
     return repr(sorted(cell["factors"].items()))
 
 
-def _elsewhere(root: Path, preset: str, experiment: str) -> tuple[str, dict[str, float]]:
-    """Of the committed site of a preset that has most of an experiment's cells: its name, and s of each, by levels."""
-    found: dict[str, dict[str, float]] = {"": {}}
-    for folder in sorted(path.parent for path in (root / "results").glob("*/published.json")):
-        if files.read_object(folder / "plan" / "index.json").get("preset") == preset:
-            rows = journal.read(folder / "journal" / experiment).all_records()
-            found[folder.name] = {_levels(row): row["spent"]["wall_s"] for row in rows if row["spent"]["wall_s"]}
-    return max(found.items(), key=lambda item: len(item[1]))
-
-
 @dataclass
 class Counted:
-    """Cells of an experiment by what becomes of them, each list by shard; times in s."""
+    """Cells of an experiment by what becomes of them."""
 
     rows: list[list[object]] = field(default_factory=list)
-    waiting: list[tuple[int, dict, float | None]] = field(default_factory=list)  # shard, cell, s of last time
-    pace: Pace = field(default_factory=Pace)
+    waiting: defaultdict[int, list[Due]] = field(default_factory=lambda: defaultdict(list))  # by shard
 
-    @property
-    def measured_here(self) -> bool:
-        """Whether any cell was, be it with older code."""
-        return bool(self.pace.cells) or any(last is not None for _, _, last in self.waiting)
-
-    def seconds(self, elsewhere: Mapping[str, float]) -> dict[int, float] | None:
-        """For the waiting cells of each shard, its start included; None where nothing is known.
-
-        As long as last time, or in proportion to cost. Where none was measured here: as elsewhere, or its median there.
-        """
-        for _, cell, last in self.waiting:
-            if last is not None:
-                self.pace.add(last, cell["cost"])
-        if not self.measured_here and not elsewhere:
-            return None
-        usual = median(elsewhere.values()) if elsewhere else 0.0
-        found: dict[int, float] = {}
-        for shard, cell, last in self.waiting:
-            guess = self.pace.expected_s(cell["cost"]) if self.pace.cells else elsewhere.get(_levels(cell), usual)
-            found[shard] = found.get(shard, START_S) + (guess if last is None else last)
-        return found
+    def seconds(self, estimate: Estimate) -> dict[int, float] | None:
+        """For the waiting cells of each shard, its start included; None where nothing is known."""
+        found = {shard: seconds for shard, cells in self.waiting.items() if (seconds := estimate.job_s(cells))}
+        return found if len(found) == len(self.waiting) else None
 
 
-def _count(root: Path, plan: Plan, experiment: str) -> Counted:
+def _count(root: Path, plan: Plan, experiment: str, estimate: Estimate) -> Counted:
     history = journal.read(root / "results" / plan.site / "journal" / experiment)
     records: dict[str, list[dict]] = {}
     for record in history.all_records():
@@ -138,13 +107,14 @@ def _count(root: Path, plan: Plan, experiment: str) -> Counted:
                     status, known = _published(cell, number, records)
                 else:
                     status, known = _status(unit, cell, number, records, changed, done)
-                last = known["spent"]["wall_s"] if known else None
+                one = due(experiment, cell["factors"], cell["cost"])
                 if status.startswith("to measure"):
-                    counted.waiting.append((shard, cell, last))
-                elif last is not None:
-                    counted.pace.add(last, cell["cost"])
+                    counted.waiting[shard].append(one)
+                if known is not None:  # be it by older code
+                    estimate.add(one, known["spent"])
                 factors = " ".join(f"{name}={level}" for name, level in cell["factors"].items())
                 counted.rows.append([experiment, factors, number, status])
+    estimate.look_elsewhere(experiment, [cell for cells in counted.waiting.values() for cell in cells])
     return counted
 
 
@@ -158,11 +128,11 @@ def describe(root: Path, plan: Plan, experiments: Collection[str] = ()) -> str:
             raise ValueError(f"plan: {name} is not planned; planned: {', '.join(plan.shards)}")
     cells: list[list[object]] = []
     summary, unknown, by_job = [], [], dict[tuple[str, int], float]()
-    for experiment in plan.shards:
-        counted = _count(root, plan, experiment)
-        new = counted.waiting and not counted.measured_here
-        site, spent = _elsewhere(root, plan.preset, experiment) if new else ("", {})
-        seconds = counted.seconds(spent)
+    estimate = Estimate(root, plan.preset)
+    # All first: the ratio to a committed site's machine is taken from all that was measured here.
+    for experiment, counted in {name: _count(root, plan, name, estimate) for name in plan.shards}.items():
+        site = "" if (experiment, "") in estimate.paces else estimate.sites.get(experiment, "")
+        seconds = counted.seconds(estimate)
         cells += counted.rows if experiment in experiments else []
         states = Counter(str(row[3]).split(" ")[0] for row in counted.rows)
         about = "nothing to do" if not counted.waiting else "no estimate: no site of this preset has it"
@@ -170,8 +140,8 @@ def describe(root: Path, plan: Plan, experiments: Collection[str] = ()) -> str:
             unknown.append(experiment)
         elif counted.waiting and seconds:
             about = f"about {duration(sum(seconds.values()))}" + (f", as on {site}" if site else "")
-        here = len(counted.rows) - len(counted.waiting) - states["unsupported"] - states["skipped"]
-        summary.append([experiment, here, len(counted.waiting), states["unsupported"] + states["skipped"], about])
+        not_here, waiting = states["unsupported"] + states["skipped"], states["to"]
+        summary.append([experiment, len(counted.rows) - waiting - not_here, waiting, not_here, about])
         by_job |= {(experiment, shard): shard_s for shard, shard_s in (seconds or {}).items()}
     total = plan.span_s(by_job)
     known = [f"about {duration(total)}"] if total else [] if unknown else ["nothing"]

@@ -1,19 +1,24 @@
-"""Progress: one line a finished cell, read from the journals, with what is left."""
+"""Progress: finished cells, read from the journals, with what is left: lines, or a live line on a terminal."""
 
 import io
 import os
+import pty
 import re
+import subprocess
+import termios
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from planned_site import CODE, cell, journal_file, keep, planned, record
+from workspace import CHEAP, Workspace
 
 from perfscribe.base import files
+from perfscribe.base.cells import Cell
 from perfscribe.plan import plan
 from perfscribe.plan.plan_cells import cell_key
 from perfscribe.records import journal
-from perfscribe.run import progress
+from perfscribe.run import estimate, processes, progress
 from perfscribe.verbs import overview
 
 
@@ -37,21 +42,173 @@ def test_every_finished_cell_is_told_with_what_is_left(tmp_path: Path) -> None:
     keep(tmp_path, record(1, wall_s=10.0), record(2, "oom", wall_s=20.0), record(3, wall_s=30.0), failed)
     watcher.stop()
     # The quickest took 10 s, which each of the others may take too; what came on top of that goes by cost:
-    # nothing, then 10 s for a cost of 3, then 30 s for a cost of 6.
+    # nothing, then 10 s for a cost of 3, then 30 s for a cost of 6. The job's start takes 5 s.
     assert lines(out) == [
-        "probe n=1: time_ms 2 (1/4, 30 s left)",
-        "probe n=2: oom why (2/4, 43 s left)",
-        "probe n=3: time_ms 2 (3/4, 30 s left)",
+        "probe n=1: time_ms 2 (1/4, 35 s left)",
+        "probe n=2: oom why (2/4, 48 s left)",
+        "probe n=3: time_ms 2 (3/4, 35 s left)",
         "probe n=4: failed why (4/4)",
-        "probe: 1 failed; to measure again: ./run remeasure probe status=failed, then ./run report",
+        "4/4 cells: 2 ok, 1 oom, 1 failed",
+        "failed: 1 of probe; to measure again: ./run remeasure probe status=failed, then ./run report",
     ]
+
+
+def of_kind(n: int, implementation: str) -> dict[str, object]:
+    return {"n": n, "implementation": implementation}
+
+
+def left_s(root: Path, levels: list[tuple[int, str]], *measured: dict) -> float | None:
+    """Expected time of what is left of cells (n, implementation) beside the job's start, after these records."""
+    watcher = progress.Watcher(
+        root, planned(root, [Cell(of_kind(*each), cost=each[0]) for each in levels]), io.StringIO()
+    )
+    keep(root, *measured)
+    watcher._tell()
+    seconds = watcher.seconds_left()
+    return None if seconds is None else seconds - estimate.START_S
+
+
+def spent(wall_s: float, compile_s: float = 0.0) -> dict[str, float]:
+    return {"warmup_s": 0.0, "timed_s": 0.0, "compile_s": compile_s, "wall_s": wall_s}
+
+
+def test_what_is_left_takes_as_long_as_cells_of_its_kind(tmp_path: Path) -> None:
+    levels = [*((n, "flash") for n in (1, 2)), *((n, "eager") for n in range(1, 61))]
+    flash = record(factors=of_kind(1, "flash"), spent=spent(120.0, compile_s=119.0))
+    eager = record(factors=of_kind(1, "eager"), spent=spent(1.0))
+    # The second flash cell is expected to compile too; that of its kind says nothing of the 59 others.
+    assert left_s(tmp_path, levels, flash, eager) == pytest.approx(120.0 + 59.0)
+    # As far as it goes: of three flash cells one compiled.
+    again = [record(factors=of_kind(n, "flash"), spent=spent(1.0)) for n in (2, 3)]
+    more = [(n, "flash") for n in range(1, 13)]
+    assert left_s(tmp_path, more, flash, *again) == pytest.approx(9 * (1.0 + 119.0 / 3))
+
+
+def publish(root: Path, site: str, preset: str, *measured: dict) -> None:
+    """A committed site with these records."""
+    keep(root, *measured, site=site)
+    files.write_json(root / "results" / site / "published.json", {})
+    files.write_json(root / "results" / site / "plan" / "index.json", {"preset": preset})
+
+
+def test_what_was_never_measured_here_is_expected_as_on_a_committed_site_times_the_ratio(tmp_path: Path) -> None:
+    seconds = {1: 60.0, 2: 3.0, 3: 30.0}
+    publish(tmp_path, "like", "tiny", *(record(factors=of_kind(n, "flash"), wall_s=s) for n, s in seconds.items()))
+    levels = [(n, "flash") for n in (1, 2, 3)]
+    assert left_s(tmp_path, levels) == pytest.approx(93.0)  # before the first cell
+    # Twice as slow in a cell of 60 s: (120 + 30) / (60 + 30) as a ratio, as it may be the first cell's start alone.
+    first = record(factors=of_kind(1, "flash"), wall_s=120.0)
+    assert left_s(tmp_path, levels, first) == pytest.approx(33.0 * 150 / 90)
+
+
+def test_what_this_machine_cannot_run_takes_no_time(tmp_path: Path) -> None:
+    made = planned(tmp_path, [cell(1), cell(2, requires=("cuda:99",))])
+    keep(tmp_path, record(1, wall_s=7.0, fingerprint="0" * 16), record(2, wall_s=900.0, fingerprint="0" * 16))
+    assert progress.Watcher(tmp_path, made, io.StringIO()).seconds_left() == 7.0 + estimate.START_S
+
+
+def test_a_cause_is_told_once_with_the_number_of_its_cells(tmp_path: Path) -> None:
+    watcher, out = watch(tmp_path)
+    why = ["RuntimeError: no kernel for 64 threads", "RuntimeError: no kernel for 128 threads", "out of shelves"]
+    keep(tmp_path, *(record(n, "failed", reason=reason) for n, reason in enumerate(why, 1)), record(4, "failed"))
+    watcher.stop()
+    assert [re.sub(r" \(.*", "", line) for line in lines(out)] == [
+        "probe n=1: failed RuntimeError: no kernel for 64 threads",
+        "probe n=3: failed out of shelves",
+        "probe n=4: failed why",
+        "4/4 cells: 4 failed",
+        "2 cells of probe: failed RuntimeError: no kernel for 64 threads",
+        "failed: 4 of probe; to measure again: ./run remeasure probe status=failed, then ./run report",
+    ]
+
+
+FAILING = CHEAP.replace("    return M", "    if cell['n'] > 3:\n        raise ValueError('no kernel')\n    return M")
+COLUMNS = 60
+
+
+def on_terminal(space: Workspace, *arguments: str) -> str:
+    """What a verb writes to a terminal."""
+    terminal, side = pty.openpty()
+    termios.tcsetwinsize(side, (24, COLUMNS))
+    variables = {**space.environment(), "TERM": "xterm", "NO_COLOR": "1"}
+    command = space.command(*arguments)
+    process = subprocess.Popen(
+        command, cwd=space.root, env=variables, stdin=subprocess.DEVNULL, stdout=side, stderr=side
+    )
+    os.close(side)
+    written = b""
+    try:
+        while content := os.read(terminal, 1 << 16):
+            written += content
+    except OSError:  # every other end is closed
+        pass
+    os.close(terminal)
+    assert process.wait() == 0, written.decode()
+    return written.decode().replace("\r\n", "\n")
+
+
+def screen(written: str) -> list[str]:
+    """The lines that a terminal shows of that in the end."""
+    shown = []
+    for row in written.split("\n"):
+        line, column = "", 0
+        for part in re.findall(r"\r|\x1b\[K|[^\r\x1b]+", row):
+            if part == "\r":
+                column = 0
+            elif part == "\x1b[K":
+                line = line[:column]
+            else:
+                line, column = line[:column] + part + line[column + len(part) :], column + len(part)
+        shown.append(line)
+    return shown
+
+
+def without_times(line: str) -> str:
+    return re.sub(r"^[\d:]{8} |, \d+ s left", "", line)
+
+
+def test_a_terminal_has_one_live_line_and_a_file_a_line_for_each_cell(tmp_path: Path) -> None:
+    space = Workspace(tmp_path / "root")
+    space.only()
+    space.add_experiment("probe", FAILING, n=list(range(1, 9)))
+    told = [
+        "probe n=4: failed ValueError: no kernel (4/8)",
+        "8/8 cells: 3 ok, 5 failed",
+        "5 cells of probe: failed ValueError: no kernel",
+        "failed: 5 of probe; to measure again: ./run remeasure probe status=failed, then ./run report",
+        "as HTML: report/local/report.html",
+        "report: report/local/report.md",
+    ]
+    # Snakemake's own lines come in between.
+    written = on_terminal(space, "report", "--quiet", "progress")
+    bars = re.findall(r"\r\x1b\[K(\d\d:\d\d:\d\d \[[#.]{20}\] [^\r\n]*)\r", written)
+    assert bars[0].endswith("[....................] 0/8 ") and "] 8/8 tables, figures, report" in bars[-1]
+    assert max(map(len, bars)) < COLUMNS and not re.search(r"\x1b(?!\[K)", written)
+    shown = screen(written)
+    assert [line for line in map(without_times, shown) if line in told] == told
+    assert not [line for line in shown if re.search(r"\[[#.]{20}\]", line)]
+    assert "localrule measure:" in shown and "Select jobs to execute..." in shown
+    # Where it goes to a file each cell has a line, and each cause.
+    text = space.succeed("report", "--config", "seed=1")
+    assert re.search(r"probe n=1: time_ms 1.5 \(1/8, \d+ s left\)$", text, re.MULTILINE)
+    cells = [f"probe n={n}: time_ms 1.5 ({n}/8)" for n in (1, 2, 3)]
+    assert [without_times(line) for line in text.splitlines()] == [*cells, *told]
+
+
+def test_a_terminal_that_draws_no_line_again_has_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal, side = pty.openpty()
+    with open(side, "w") as stream:
+        for term, redraws in (("xterm-256color", True), ("dumb", False), ("", False)):
+            monkeypatch.setenv("TERM", term)
+            assert processes.redraws(stream) is redraws
+    os.close(terminal)
 
 
 def test_what_the_homework_means_to_fail_is_not_to_be_measured_again(tmp_path: Path) -> None:
     watcher, out = watch(tmp_path)
     keep(tmp_path, record(1, "failed", reason=f"RuntimeError: {progress.ANSWER}"))
     watcher.stop()
-    assert [line.split(": ")[0] for line in lines(out)] == ["probe n=1"]
+    assert [line.split(": ")[0] for line in lines(out)] == ["probe n=1", "1/4 cells"]
 
 
 def test_a_long_reason_is_seen_to_go_on() -> None:
@@ -65,10 +222,10 @@ def test_what_was_done_before_counts_and_is_not_told(tmp_path: Path) -> None:
     keep(tmp_path, record(1, "failed"), record(2), record(3, fingerprint="0" * 16), record(77))
     watcher, out = watch(tmp_path)
     assert (watcher.total, len(watcher.left)) == (4, 2)
-    assert watcher.seconds_left() == pytest.approx(2.0 + 2.0)
+    assert watcher.seconds_left() == pytest.approx(2.0 + 2.0 + estimate.START_S)
     keep(tmp_path, record(3), record(3), record(77))
     watcher.stop()
-    assert [line.split(" (")[1] for line in lines(out)] == ["3/4, 2 s left)"]
+    assert [line.split(" (")[1] for line in lines(out)[:-1]] == ["3/4, 7 s left)"]
 
 
 def test_what_was_done_counts_until_other_data_are_made(tmp_path: Path) -> None:
@@ -90,7 +247,7 @@ def test_what_was_done_counts_until_other_data_are_made(tmp_path: Path) -> None:
     watcher._tell()
     keep(tmp_path, record(1, data_digest="b" * 16), record(2, data_digest="b" * 16))
     watcher.stop()
-    assert [line.split(" (")[1][:3] for line in lines(out)] == ["1/2", "2/2"]
+    assert [line.split(" (")[1][:3] for line in lines(out)[:-1]] == ["1/2", "2/2"]
 
 
 def test_torn_and_foreign_lines_are_passed_over(tmp_path: Path) -> None:
@@ -104,7 +261,7 @@ def test_torn_and_foreign_lines_are_passed_over(tmp_path: Path) -> None:
     with journal_file(tmp_path).open("ab") as stream:
         stream.write(whole[40:])
     watcher.stop()
-    assert lines(out) == ["probe n=2: time_ms 2 (1/4, 6 s left)"]
+    assert lines(out) == ["probe n=2: time_ms 2 (1/4, 11 s left)", "1/4 cells: 1 ok"]
 
 
 OLD = {"fingerprint": "0" * 16}
@@ -150,12 +307,7 @@ def test_of_a_published_site_nothing_is_to_be_measured(tmp_path: Path) -> None:
 def test_what_was_never_measured_here_takes_as_long_as_on_a_committed_site(tmp_path: Path) -> None:
     made = planned(tmp_path, [cell(n) for n in (1, 2)])
     for name, preset, seconds in (("like", "tiny", (30.0, 40.0)), ("other", "gpu", (1.0, 1.0))):
-        for n, wall_s in enumerate(seconds, 2):
-            keep(tmp_path, record(n, wall_s=wall_s, **OLD), site=name)
-        folder = tmp_path / "results" / name
-        (folder / "plan").mkdir()
-        (folder / "published.json").write_text("{}")
-        (folder / "plan" / "index.json").write_text(f'{{"preset": "{preset}"}}')
+        publish(tmp_path, name, preset, *(record(n, wall_s=wall_s, **OLD) for n, wall_s in enumerate(seconds, 2)))
     # Cell 2 as there, cell 1 as the median of 30 and 40 s.
     assert planned_by(tmp_path, made)[1] == "about 70 s, as on like"
 

@@ -1,0 +1,138 @@
+"""Expected times of cells, for `./run plan` and for the progress of a run."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any, NamedTuple
+
+from perfscribe.base import files
+from perfscribe.records import journal
+
+# A job's processes, imports, tables and figures: 150 s for 30 experiments on two cores.
+START_S = 5.0
+MOST_GROWTH = 3
+# The ratio to a committed site's times moves away from 1 as cells that take more than this are measured.
+PRIOR_S = 30.0
+
+
+class Due(NamedTuple):
+    """A cell as its time depends on it. kind: the factors that are no sizes, as implementation, device and dtype."""
+
+    experiment: str
+    levels: str
+    kind: str
+    cost: float
+
+
+def due(experiment: str, factors: Mapping[str, Any], cost: float = 0.0) -> Due:
+    """The cell with these factors; sizes are in its cost."""
+    kind = {n: level for n, level in factors.items() if isinstance(level, bool) or not isinstance(level, int | float)}
+    return Due(experiment, files.canonical(dict(factors)), files.canonical(kind), cost)
+
+
+@dataclass
+class Pace:
+    """Times of measured cells: the quickest, what came on top of that by cost, and compiling, which does not grow.
+
+    No longer than MOST_GROWTH times the longest so far: what a process does once is in its first cell.
+    """
+
+    quickest_s: float = float("inf")
+    longest_s: float = 0.0
+    cells: int = 0
+    wall_s: float = 0.0
+    cost: float = 0.0
+    compile_s: float = 0.0
+
+    def add(self, wall_s: float, cost: float, compile_s: float = 0.0) -> None:
+        """Count a finished cell. compile_s: part of wall_s."""
+        wall_s = max(0.0, wall_s - compile_s)
+        self.quickest_s, self.longest_s = min(self.quickest_s, wall_s), max(self.longest_s, wall_s)
+        self.cells, self.wall_s, self.cost = self.cells + 1, self.wall_s + wall_s, self.cost + cost
+        self.compile_s += compile_s
+
+    def expected_s(self, cost: float) -> float:
+        """Expected time of a cell of this cost."""
+        beyond_s = self.wall_s - self.cells * self.quickest_s
+        by_cost_s = self.quickest_s + (beyond_s * cost / self.cost if self.cost > 0 else 0.0)
+        return min(by_cost_s, MOST_GROWTH * self.longest_s) + self.compile_s / self.cells
+
+
+class Estimate:
+    """Expected times on this site.
+
+    A cell takes as long as last time here. Where it was never measured here, as long as on the committed site of the
+    preset that has most of its experiment, times the ratio of this machine to that one so far. Where no site has it,
+    as long as cells of its kind, then as cells of its experiment.
+    """
+
+    def __init__(self, root: Path, preset: str) -> None:
+        self.root, self.preset = root, preset
+        self.sites: dict[str, str] = {}  # committed site of each experiment that has cells never measured here
+        self.here: dict[tuple[str, str], float] = {}  # s by experiment and levels
+        self.there: dict[tuple[str, str], float] = {}
+        # By experiment and kind, and by experiment with an empty kind: the median s there, cells here.
+        self.usual_there: dict[tuple[str, str], float] = {}
+        self.paces: defaultdict[tuple[str, str], Pace] = defaultdict(Pace)
+        self.here_s = self.there_s = 0.0  # of the cells that were measured on both
+
+    def look_elsewhere(self, experiment: str, left: Iterable[Due]) -> None:
+        """Read the times of a committed site where some of these cells were never measured here."""
+        if experiment in self.sites or all((experiment, cell.levels) in self.here for cell in left):
+            return
+        self.sites[experiment], cells = self._elsewhere(experiment)
+        by_kind = defaultdict(list)
+        for cell, wall_s in cells.items():
+            self.there[experiment, cell.levels] = wall_s
+            self._compare((experiment, cell.levels))
+            for kind in (cell.kind, ""):
+                by_kind[kind].append(wall_s)
+        self.usual_there |= {(experiment, kind): median(of_kind) for kind, of_kind in by_kind.items()}
+
+    def _elsewhere(self, experiment: str) -> tuple[str, dict[Due, float]]:
+        """The committed site's name, and s of each of its cells."""
+        sites: dict[str, dict[Due, float]] = {"": {}}
+        for folder in sorted(path.parent for path in (self.root / "results").glob("*/published.json")):
+            if files.read_object(folder / "plan" / "index.json").get("preset") == self.preset:
+                rows = journal.read(folder / "journal" / experiment).all_records()
+                times = {due(experiment, r["factors"]): r["spent"]["wall_s"] for r in rows if r["spent"]["wall_s"]}
+                sites[folder.name] = times
+        return max(sites.items(), key=lambda item: len(item[1]))
+
+    def _compare(self, place: tuple[str, str]) -> None:
+        if place in self.here and place in self.there:
+            self.here_s, self.there_s = self.here_s + self.here[place], self.there_s + self.there[place]
+
+    def add(self, cell: Due, spent: Mapping[str, float]) -> None:
+        """Count a cell that was measured here; spent: its record's."""
+        wall_s = spent.get("wall_s", 0.0)
+        if not wall_s:  # it could not start
+            return
+        self.here[cell.experiment, cell.levels] = wall_s
+        self._compare((cell.experiment, cell.levels))
+        for kind in (cell.kind, ""):
+            self.paces[cell.experiment, kind].add(wall_s, cell.cost, spent.get("compile_s", 0.0))
+
+    def expected_s(self, cell: Due) -> float | None:
+        """Expected time of a cell; None where nothing is known of its experiment."""
+        place = cell.experiment, cell.levels
+        if place in self.here:
+            return self.here[place]
+        ratio = (self.here_s + PRIOR_S) / (self.there_s + PRIOR_S)
+        if place in self.there:
+            return self.there[place] * ratio
+        for group in ((cell.experiment, cell.kind), (cell.experiment, "")):
+            if group in self.paces:
+                return self.paces[group].expected_s(cell.cost)
+            if group in self.usual_there:
+                return self.usual_there[group] * ratio
+        return None
+
+    def job_s(self, cells: Collection[Due]) -> float | None:
+        """Expected time of a job that measures these, its start included; None where that of one is unknown."""
+        times = [seconds for cell in cells if (seconds := self.expected_s(cell)) is not None]
+        return START_S + sum(times) if len(times) == len(cells) else None
