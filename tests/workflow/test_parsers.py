@@ -112,8 +112,8 @@ def environment(path: Path) -> None:
 
 
 def table(path: Path) -> None:
-    rows = Site("a", path.parent, "cpu").rows(path.stem)
-    assert all(row[column] is not None for row in rows for column in rows.columns)
+    stored = Site("a", path.parent, "cpu").table(path.stem)
+    assert all(cell is not None for row in stored.rows for cell in row.values())
 
 
 def opened(path: Path) -> None:
