@@ -133,18 +133,24 @@ OWN = "seq_len | d_model | {} | forward_ms"
             "compile (False, True) tells rows",
         ),
         (page("16 | 16 | |", "1024 | 16 | x |", header=OWN.format("")), "(x) tells rows apart"),
-        (page("16 | 16 | bf16 |", header=OWN.format("dtype")), "says BF16, the hand-in FP32 (precision)"),
+        (page("16 | 16 | bf16 |", header=OWN.format("dtype")), "says BF16 (precision), the figures are FP32"),
         # A text above does.
         (page(above="## by_dtype"), "no table of the hand-in under 'Problem (by_dtype)' has these headings"),
-        (page(above="# 2\n\nAttention compiled with torch.compile:"), "line 3 says compiled, the hand-in nothing"),
+        (
+            page(above="# 2\n\nAttention compiled with torch.compile:"),
+            "line 3 says compiled (implementation), the figures are not",
+        ),
         (page(above="All in bfloat16.\n\nThen.\n\nHere:"), "line 1 says BF16"),
         (page(above="<details><summary>Triton</summary>"), "line 1 says flash"),
-        (page(above="## plain_attention on 4 GPUs"), "says 4, the hand-in 1 (number of GPUs)"),
-        (page(above="# Attention, batch size 4"), "says 4, the hand-in 8 (batch)"),
-        (page(above="# Attention on an A100"), "says a100, the hand-in h200 (device)"),
+        (page(above="## plain_attention on 4 GPUs"), "says 4 (number of GPUs), the figures are 1"),
+        (page(above="# Attention, batch size 4"), "says 4 (batch), the figures are 8"),
+        (page(above="# Attention on an A100"), "says a100 (device), the figures are h200"),
         (page() + "\nTable 2: compiled.\n", "says compiled"),
         (page("small | |", header="Model Size | FP32 | BF16", above="# by_dtype: forward only"), "says forward"),
-        (page("small | |", header="Model Size | FP32 | BF16", above="# by_dtype (seconds)"), "says s, the hand-in ms"),
+        (
+            page("small | |", header="Model Size | FP32 | BF16", above="# by_dtype (seconds)"),
+            "says s (unit), the figures are ms",
+        ),
         (page("small | |", header="Model Size | FP32 | BF16", above="# by_dtype: memory, GB"), "says GB"),
         (page("small | |", header="Model Size | FP32 | BF16", above="# by_dtype, context 128"), "says 128"),
         (page("small | |", header="Model Size | FP32 | BF16", above="# Accuracy"), "name by_dtype in a heading above"),
@@ -295,6 +301,17 @@ def test_a_comment_that_leads_nowhere_is_one_line(comment: str, why: str, site: 
     tables = [Known(one.heading, one.table, one.problem) for one in attention()]
     text, told = filled(asked, *tables, site=site)
     assert text == asked and len(told) == 1 and re.search(why, told[0]), told
+
+
+def test_what_a_comment_does_not_say_may_not_be_another_thing(site: Site) -> None:
+    comment = f"<!-- perfscribe: {BOUND}; F=forward_ms -->"
+    for above, header, row, why in (
+        (f"# Batch size 4\n\n{comment}", "seq_len | d_model | F", "256 | 16 | ", "says 4 (batch), the figures are 8"),
+        (comment, "seq_len | d_model | F | Size", "256 | 16 | | 4", "say in the comment what Size (4) is, or Size=-"),
+    ):
+        asked = page(row, header=header, above=above)
+        text, told = filled(asked, site=site)
+        assert text == asked and why in told[0], told
 
 
 def test_a_comment_without_a_table_is_told(site: Site) -> None:

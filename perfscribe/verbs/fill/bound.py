@@ -108,7 +108,9 @@ def _of_site(table: Table, rows: Rows, fixed: Mapping[str, str], clauses: Sequen
         at: (column.name or at, column.unit, *sorted(column.pairs.items()))
         for at, column in {**labels, **figures}.items()
     }
-    return Match(rows.table, _setup(table, rows.where(**levels), labels, figures), what, labels, find, left).read(table)
+    setup, about = _setup(table, rows.where(**levels), labels, figures, fixed)
+    shows = dict(enumerate(table.headers))
+    return Match(rows.table, setup, what, labels, find, left, about=about, shows=shows).read(table)
 
 
 def _column(rows: Rows, header: str, clauses: Sequence[Column]) -> Column | None:
@@ -203,14 +205,18 @@ def _with_unit(table: Table, at: int, column: Column, rows: Rows) -> Column:
     return replace(column, unit=unit)
 
 
-def _setup(table: Table, rows: Rows, labels: Mapping[int, Column], figures: Mapping[int, Column]) -> str:
-    """What the table is of, what its rows have in common, and units that headings do not name."""
+def _setup(
+    table: Table, rows: Rows, labels: Mapping[int, Column], figures: Mapping[int, Column], fixed: Mapping[str, str]
+) -> tuple[str, str]:
+    """What the table is of, its levels, and units that headings do not name; the levels that no comment names."""
     described = files.read_json(rows.site.folder / f"{rows.table}.json")
     shown = {column.name for column in labels.values()} | {name for column in figures.values() for name in column.pairs}
     names = [name for name in rows.columns if (_is_level(rows, name) or name == "timer") and name not in shown]
     levels = {name: [*map(str, _levels(rows.ok, name).values())] for name in names}
-    shared = ", ".join(f"{name} {' / '.join(of)}" for name, of in levels.items() if 0 < len(of) <= MOST_LEVELS)
+    shared = {name: f"{name} {' / '.join(of)}" for name, of in levels.items() if 0 < len(of) <= MOST_LEVELS}
     silent = [column for at, column in figures.items() if column.unit and not words_of("unit", table.headers[at])]
     units = dict.fromkeys(f"{column.name} in {column.unit}" for column in silent)
     without = "" if rows.site.gpu else f"site {rows.site.name} has no GPU"
-    return "; ".join(filter(None, [described["title"], without, shared, *units, *described["notes"][:1]]))
+    parts = [described["title"], without, ", ".join(shared.values()), *units, *described["notes"][:1]]
+    about = ", ".join(text for name, text in shared.items() if name not in fixed and len(levels[name]) == 1)
+    return "; ".join(filter(None, parts)), about

@@ -86,10 +86,14 @@ class Known:
         ]
         return [at for at, header in enumerate(self.headers) if has_words[at] and not PROSE.search(header)]
 
-    def texts_of(self, column: int) -> Sequence[str]:
-        """What says something of a column's figures: their cells, without numbers, its heading, and the table's."""
-        cell = next((re.sub(r"[\d.,±]+", "", row[column].text) for row in self.table.rows if row[column].able), "")
-        return f"{cell} {self.table.header[column]}", f"{self.heading} {self.table.title} {self.table.setup}"
+    @property
+    def about(self) -> str:
+        """What holds for all figures."""
+        return f"{self.heading} {self.table.title} {self.table.setup} {self.machines}"
+
+    def unit_in(self, column: int) -> str:
+        """The unit that a column's figures have in their cells."""
+        return next((re.sub(r"[\d.,±]+", "", row[column].text) for row in self.table.rows if row[column].able), "")
 
     def is_named(self, text: str) -> int:
         """How many letters of a text name its problem."""
@@ -109,7 +113,8 @@ class Match:
 
     columns: what the document's columns are there; labels: those of them that tell rows apart; left: columns of the
     page's own. find: a row's identity and its cells by column, for the texts of its labels, or ValueError. proof: the
-    comment, title or heading above that names it. By a row's number: identities, cells, and why it is refused.
+    comment, title or heading above that names it. about: what holds for all its figures; shows: what a column says of
+    its own. By a row's number: identities, cells, and why it is refused.
     """
 
     name: str
@@ -119,6 +124,8 @@ class Match:
     find: Callable[[Mapping[int, str]], tuple[Hashable, Mapping[int, Cell]]]
     left: set[int] = field(default_factory=set)
     known: Known | None = None
+    about: str = ""
+    shows: Mapping[int, str] = field(default_factory=dict)
     proof: str = "comment"
     remarks: list[str] = field(default_factory=list)
     identities: dict[int, Hashable] = field(default_factory=dict)
@@ -147,11 +154,15 @@ class Match:
         for at, header in enumerate(table.headers):
             texts = [table.rows[number].texts[at] for number in self.cells]
             is_figure = words_of("unit", header) and at > min(self.columns.keys() - {*self.labels}, default=at)
-            if at not in self.columns and at not in self.left and not is_figure and _tell_apart(header, texts):
+            if at in self.columns or at in self.left or is_figure or not _may_be_level(header, texts):
+                continue
+            if len({*texts}) > 1:
                 raise NoMatch(f"its column {header} ({_listed(texts)}) tells rows apart, and is not in {self.name}")
+            if self.proof == "comment":
+                raise NoMatch(f"say in the comment what {header} ({_listed(texts)}) is, or {header}=- to leave it")
         self.refuse_same()
-        if self.known and self.proof in ("heading", ""):
-            self._compare_texts(table, self.known)
+        if self.proof in ("heading", "") or not self.known:
+            self._compare_texts(table)
         if self.remarks and not {*self.columns} - {*self.labels}:
             raise NoMatch(f"{self.name}: {'; '.join(self.remarks)}")
 
@@ -166,28 +177,27 @@ class Match:
             self.refused[number] = "another row of the page is the same row"
             del self.identities[number], self.cells[number]
 
-    def _compare_texts(self, table: document.Table, known: Known) -> None:
-        """Leave figures of which a text above, or a column of the page's own, says another thing than the hand-in."""
+    def _compare_texts(self, table: document.Table) -> None:
+        """Leave figures of which a text above, or a column of the page's own, says another thing than the table."""
         figures = [at for at in self.columns if at not in self.labels]
         for at in figures:
-            if not self.proof and not LEVEL.sub("", table.headers[at].casefold()):
-                raise NoMatch(f"{table.headers[at]} does not say of what: name {known.problem} in a heading above")
+            if self.known and not self.proof and not LEVEL.sub("", table.headers[at].casefold()):
+                raise NoMatch(f"{table.headers[at]} does not say of what: name {self.known.problem} in a heading above")
         others = [at for at in range(len(table.headers)) if at not in self.columns and at not in self.left]
         held = [f"{table.headers[at]} {row.texts[at]}" for row in table.rows for at in others if row.texts[at]]
+        name = self.known.problem if self.known else self.name
         texts = [*(document.Text(table.line, text) for text in held), *table.above]
         labels = [" ".join(f"{table.headers[at]} {row.texts[at]}" for at in self.labels) for row in table.rows]
         for kind in KINDS:
-            says = ((words_of(kind, caption(text.text).replace(known.problem, "")), text.line + 1) for text in texts)
+            says = ((words_of(kind, caption(text.text).replace(name, "")), text.line + 1) for text in texts)
             words, line = next((pair for pair in says if pair[0]), (frozenset[str](), 0))
-            fixed = words_of(kind, f"{known.texts_of(0)[1]} {known.machines}")
-            shown = {at: words_of(kind, known.texts_of(column)[0]) for at, column in self.columns.items()}
-            if (
-                words == fixed
-                or words <= frozenset().union(*shown.values())
-                or all(words_of(kind, of) for of in labels)
-            ):
+            fixed = words_of(kind, self.about)
+            shown = {at: words_of(kind, self.shows[at]) for at in self.columns}
+            # What a comment does not say may only not be another thing.
+            fits = words == fixed if self.known else not fixed or words & fixed
+            if fits or words <= frozenset().union(*shown.values()) or all(words_of(kind, of) for of in labels):
                 continue
-            theirs = f"line {line} says {_listed(words)}, the hand-in {_listed(fixed) or 'nothing'} ({kind})"
+            theirs = f"line {line} says {_listed(words)} ({kind}), the figures are {_listed(fixed) or 'not'}"
             self._drop(table, [at for at in figures if at in shown and not shown[at]], theirs)
 
     def _drop(self, table: document.Table, columns: Collection[int], why: str) -> None:
@@ -242,19 +252,22 @@ def _fit(table: document.Table, known: Known, renamed: Mapping[str, str]) -> Mat
         return fitting[0][0], {at: fitting[0][1][column] for at, column in columns.items()}
 
     for at, column in columns.items() if renamed else ():
-        theirs = next(filter(None, (words_of("unit", text) for text in known.texts_of(column))), frozenset())
+        texts = (f"{known.table.header[column]} {known.unit_in(column)}", known.about)
+        theirs = next(filter(None, (words_of("unit", text) for text in texts)), frozenset())
         if not words_of("unit", table.headers[at]) <= theirs:
             raise NoMatch(f"{table.headers[at]} is in another unit than {known.headers[column]} ({_listed(theirs)})")
     left = {at for at, name in enumerate(names) if renamed and name == "-"}
-    return Match(known.name, known.table.setup, {**columns}, labels, find, left, known).read(table)
+    shows = {at: f"{known.table.header[column]} {known.unit_in(column)}" for at, column in columns.items()}
+    match = Match(known.name, known.table.setup, {**columns}, labels, find, left, known, known.about, shows)
+    return match.read(table)
 
 
-def _tell_apart(header: str, texts: Sequence[str]) -> bool:
-    """Whether texts of a column of the page's own may be levels; not sentences, nor numbers of rows."""
+def _may_be_level(header: str, texts: Sequence[str]) -> bool:
+    """Whether a column of the page's own holds more than sentences, placeholders, or numbers of rows."""
     texts = ["" if PLACEHOLDER.fullmatch(text) else text for text in texts]
     first = int(texts[0]) if texts and texts[0].isdecimal() else 0
     numbered = not header.strip("# ") and [*texts] == [str(first + at) for at in range(len(texts))]
-    return len({*texts}) > 1 and not numbered and not PROSE.search(same(header))
+    return any(texts) and not numbered and not PROSE.search(same(header))
 
 
 @cache
