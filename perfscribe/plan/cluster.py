@@ -37,8 +37,10 @@ MEASURING_JOB = (
     *("slurm_account", "slurm_partition", "runtime", "constraint", "qos", "mem_mb", "nodes"),
     *("slurm_extra", "tasks", "gpu", "gres", "cpus_per_task"),
 )
-# Characters of paths that a shell or Slurm takes for its own: an executor quotes some paths, and not others.
-NOT_IN_PATHS = re.compile(r"""[\s"'`$&;|<>()\[\]*?%\\]""")
+# Signs of paths that jobs of a cluster would misread. Executors quote the checkout's path, but a shell reads some signs
+# in quotes, too, and Slurm reads % in the path of a log; they do not quote that of Python.
+MISREAD_IN_CHECKOUT = re.compile(r"""["$`%\\\n]""")
+MISREAD_IN_PYTHON = re.compile(r"""["$`%\\\s'&;|<>()\[\]*?]""")
 
 
 class Need(NamedTuple):
@@ -63,12 +65,12 @@ def executor_asked_for(arguments: Sequence[str]) -> str | None:
     return found.executor if found.executor in JOB_VARIABLES else None
 
 
-def check_paths(*paths: object) -> None:
-    """ValueError with one line where a path cannot be handed to a cluster's jobs, each of which would fail for it."""
-    for path in map(str, paths):
-        if sign := NOT_IN_PATHS.search(path):
-            why = f"jobs of a cluster cannot be given a path with {sign[0]!r}; give the folder another name"
-            raise ValueError(f"{path!r}: {why}")
+def check_paths(checkout: Path, python: Path) -> None:
+    """ValueError with one line where jobs of a cluster would misread a path, each of which would fail for it."""
+    for path, misread in ((checkout, MISREAD_IN_CHECKOUT), (python, MISREAD_IN_PYTHON)):
+        if sign := misread.search(str(path)):
+            why = f"jobs of a cluster would misread {sign[0]!r} in this path; give the folder another name"
+            raise ValueError(f"{str(path)!r}: {why}")
 
 
 def settings_for(config: Mapping[str, Any], executor: str | None) -> dict[str, Any] | None:

@@ -372,7 +372,7 @@ def _begin(root: Path, overrides: Mapping[str, Any], decides: bool, executor: st
         known = make_plan(root, raw) if read_only else plan.read_index(root / "results" / site / "plan")
         return Session(root, known, None, read_only, tracker=_tracker(raw))
     if executor is not None:
-        cluster.check_paths(root, sys.executable)
+        cluster.check_paths(root, Path(sys.executable))
     if executor == cluster.SLURM:
         from perfscribe.run import slurm_jobs  # asks for Slurm's programs
 

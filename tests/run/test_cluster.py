@@ -118,15 +118,26 @@ def test_short_forms_of_hosts() -> None:
     assert hosts.of_job({"SLURM_JOB_NODELIST": ""}) == []
 
 
-@pytest.mark.parametrize("name", ["a b", "p(1)", "p[1]", "it's", "50%", "a$b", "a`b", 'a"b', "a;b", "a\\b", "a\nb"])
-def test_a_path_that_a_jobs_shell_would_misread_is_refused(name: str) -> None:
+PYTHON = Path("/usr/bin/python3")
+
+
+@pytest.mark.parametrize("name", ["50%", "a$b", "a`b", 'a"b', "a\\b", "a\nb"])
+def test_a_checkout_whose_path_jobs_would_misread_is_refused(name: str) -> None:
     with pytest.raises(ValueError, match="give the folder another name") as refused:
-        cluster.check_paths(Path("/home/me"), Path("/home") / name)
+        cluster.check_paths(Path("/home") / name, PYTHON)
     assert len(str(refused.value).splitlines()) == 1
 
 
+@pytest.mark.parametrize("name", ["a b", "p(1)", "p[1]", "it's", "a;b", "50%"])
+def test_an_environment_whose_path_jobs_would_misread_is_refused(name: str) -> None:
+    with pytest.raises(ValueError, match="give the folder another name"):
+        cluster.check_paths(Path("/home/me"), Path("/home") / name / ".venv" / "bin" / "python")
+
+
 def test_other_paths_are_taken() -> None:
-    cluster.check_paths("/home/größe/é-1_2.3+4=5,6@7~8#9!^/\N{OK HAND SIGN}")
+    odd = Path("/home/größe/é-1_2.3+4=5,6@7~8#9!^/\N{OK HAND SIGN}")
+    cluster.check_paths(odd, odd / "python")
+    cluster.check_paths(Path("/home/it's a (new) [one]"), PYTHON)
 
 
 # --- the executor of Slurm's jobs, whose commands are stubs ------------------------------------------------------

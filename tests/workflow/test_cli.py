@@ -376,7 +376,9 @@ def test_a_folder_with_braces_is_refused(tmp_path: Path) -> None:
 def test_a_folder_that_a_clusters_jobs_cannot_be_given_is_refused(space: Workspace, profile: str) -> None:
     done = space.run("--profile", profile, "report")
     assert done.returncode == 1, done.stdout
-    assert done.stdout.splitlines()[-1].startswith(f"run: {str(space.root)!r}: jobs of a cluster"), done.stdout
+    assert done.stdout.splitlines()[-1].startswith(f"run: {str(space.root)!r}: jobs of a cluster would misread "), (
+        done.stdout
+    )
 
 
 def test_plan_tells_cells(space: Workspace) -> None:
