@@ -150,11 +150,6 @@ def noise(ours: Quantity, theirs: Quantity, words: str = ", the same within nois
     return words if ours.within_noise(theirs) else ""
 
 
-def beyond_noise(ours: Quantity, theirs: Quantity) -> Quantity:
-    """Their ratio; missing where they are within noise."""
-    return MISSING if ours.within_noise(theirs) else ours / theirs
-
-
 def spelt(name: Any) -> Any:
     """A level as text has it."""
     return {"xl": "XL", "nccl": "NCCL", "gloo": "Gloo"}.get(name, name)

@@ -73,7 +73,6 @@ def test_growth_share_ranking_and_noise() -> None:
     assert text(phrases.ranking(named, " ms")) == "b 160 ms and a 10.0 ms"
     near = Quantity(11.0, 1.0)
     assert phrases.noise(first.time_ms, near) and not phrases.noise(first.time_ms, third.time_ms)
-    assert not phrases.beyond_noise(first.time_ms, near) and text(phrases.beyond_noise(third.time_ms, near)) == "14.5"
 
 
 def test_a_missing_row_is_a_row_and_an_unknown_column_a_mistake() -> None:
