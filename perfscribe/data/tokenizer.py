@@ -79,7 +79,7 @@ def _read(path: Path) -> str:
 
 
 def _names(path: Path) -> dict[str, Any]:
-    """What tokenizer_config.json says; ValueError with one line where it holds no JSON object."""
+    """Content of tokenizer_config.json; ValueError with one line where it holds no JSON object."""
     try:
         held = json.loads(_read(path)) if path.is_file() else {}
     except (json.JSONDecodeError, RecursionError) as error:

@@ -1,4 +1,4 @@
-"""What a reader of a cell's figures should know: what watch.Watch saw happen beside it, and variables that were set.
+"""Remarks on a cell's figures: what watch.Watch saw happen during it, and variables that were set.
 
 Records keep what was seen and the flags of the day; the flags are made again where records are read, so that cells
 measured long ago are marked by today's rules.
@@ -67,7 +67,7 @@ def flags_of(row: Mapping[str, Any]) -> list[str]:
 
 
 def variables_told(variables: Mapping[str, str]) -> list[str]:
-    """Those under which the same code takes other times, as NAME=value."""
+    """Variables that change the times of the same code, as NAME=value."""
     return [told for name, text in sorted(variables.items()) if _CHANGES_TIMES.fullmatch(told := f"{name}={text}")]
 
 

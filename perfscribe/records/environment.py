@@ -110,7 +110,7 @@ def _uuid(gpu: Any) -> str:
 
 
 def _parts(gpu: Any) -> list[Any]:
-    """What CUDA can use of a GPU: itself, or its slices in MIG mode, of which there may be none."""
+    """Devices that CUDA can use of a GPU: itself, or its slices in MIG mode, of which there may be none."""
     if not (ask("nvmlDeviceGetMigMode", gpu) or [0])[0]:
         return [gpu]
     slots = range(ask("nvmlDeviceGetMaxMigDeviceCount", gpu) or 0)
@@ -287,7 +287,7 @@ def _git(root: Path, *words: str) -> tuple[list[str], dict[str, str]]:
 
 
 def git(root: Path, *words: str) -> str | None:
-    """What git says of the repository whose top is root; None where that is none, or git fails."""
+    """Output of git for the repository whose top is root; None where root is not one, or git fails."""
     if not (root / ".git").exists():  # git would else answer for a repository further up
         return None
     command, env = _git(root, *words)

@@ -136,7 +136,7 @@ class Row:
         return None
 
     def text(self, name: str) -> str:
-        """What its file has in a column, such as why there is no number."""
+        """Text of its file in a column, such as the reason why there is no number."""
         return str(self.cells.get(name, ""))
 
 

@@ -267,7 +267,7 @@ class Template:
         return jinja.template_class.from_code(jinja, code, jinja.make_globals(None))
 
     def _columns(self) -> set[str]:
-        """What may stand behind a point, as far as this site has the tables."""
+        """Names that may follow a point, as far as this site has the tables."""
         rows = [value for value in self.names.values() if isinstance(value, Rows)]
         columns = {column for table in rows for column in table.columns}
         return {*ATTRIBUTES, *columns, *(key for value in self.names.values() for key in _keys(value))}

@@ -50,7 +50,7 @@ def project(folder: Path) -> dict[str, Any]:
 
 
 def roots(adapters: Path) -> list[Path]:
-    """Where the subject's modules are looked for: its checkout and what its pyproject.toml takes from other folders.
+    """Folders of the subject's modules: its checkout and those that its pyproject.toml names.
 
     Such are paths of [tool.uv.sources] and members of [tool.uv.workspace], with their src/; then cs336-basics/.
     """

@@ -49,7 +49,7 @@ class AdapterFile:
         return not function.startswith("get_") or ast.unparse(first) not in ("pass", "return", "return None")
 
     def needed(self, functions: Iterable[str]) -> list[ast.stmt]:
-        """What these functions run: statements that always do, and whatever binds a name that is used in them."""
+        """Statements that these functions need: those that always run, and whatever binds a name that they use."""
         nodes: dict[str, list[ast.stmt]] = {}
         waiting = [*functions, *_used(self.always)]
         while waiting:
@@ -105,7 +105,7 @@ def _only_binds(node: ast.AST) -> bool:
 
 
 def _names(node: ast.stmt) -> Iterator[str]:
-    """What a statement of the file's top level binds; where it is none of the known kinds, what it stores."""
+    """Names that a top-level statement binds; for other kinds of statements, names that it stores."""
     if isinstance(node, DEFINITIONS):
         yield node.name
     elif isinstance(node, IMPORTS):

@@ -77,7 +77,7 @@ class _Loader(importlib.machinery.SourceFileLoader):
         self.kernel = kernel
 
     def get_code(self, fullname: str) -> CodeType:
-        """Of the source, without a file of bytecode: that would be of all kernels."""
+        """Code of the source, without a bytecode file, which all kernels would share."""
         tree = AdapterFile(ast.parse(self.get_data(self.path), self.path)).tolerant(self.kernel)
         return compile(tree, self.path, "exec", dont_inherit=True)
 

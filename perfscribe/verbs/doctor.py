@@ -87,7 +87,7 @@ def _place(name: str) -> str:
 
 
 def _nsys() -> str:
-    """Where it is, or why it is of no use."""
+    """Path of the program, or the reason why it cannot be used."""
     try:
         nsys.find()
     except nsys.NsysError as error:

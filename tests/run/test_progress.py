@@ -127,7 +127,7 @@ COLUMNS = 60
 
 
 def on_terminal(space: Workspace, *arguments: str) -> str:
-    """What a verb writes to a terminal."""
+    """Lines that a verb writes to a terminal."""
     terminal, side = pty.openpty()
     termios.tcsetwinsize(side, (24, COLUMNS))
     variables = {**space.environment(), "TERM": "xterm", "NO_COLOR": "1"}

@@ -153,7 +153,7 @@ def test_an_edit_is_seen_however_it_is_imported(subject: Subject, imports: str, 
 
 @pytest.mark.parametrize("obstacle", ["def (", "import no_such_package", "1 / 0"])
 def test_what_breaks_an_import_is_in_the_code_of_the_kernels_that_need_it(subject: Subject, obstacle: str) -> None:
-    """Those that failed by it are due once it is mended; the others run without it, also where it is imported first."""
+    """Cells that failed by it are due once it is mended; others run without it, also where it is imported first."""
     adapters = subject()
     path = adapters.parents[1] / "cs336_systems" / "ddp.py"
     text, lazy = path.read_text(), adapters.read_text()

@@ -56,7 +56,7 @@ def run(cell: Cell) -> Measurement:
 
 
 def on_rank(arguments: Mapping[str, Any], rank: Rank) -> dict[str, Any]:
-    """What program.on_rank says, with the subject's wrappers among ours.
+    """Results of program.on_rank, with the subject's wrappers among ours.
 
     <variant>_early_all_reduces: of all steps, those that were called before backward had ended.
     """

@@ -138,7 +138,7 @@ def _summary(rows: Iterable[Record]) -> list[Record]:
 
 
 def _place(row: Record) -> tuple[str, bool, float, str, str]:
-    """Those that are not correct by what is said of them, so that like ones stand together."""
+    """Subjects that are not correct, sorted by their messages, so that equal ones stand together."""
     kernel, correct, said = (str(row.factors[name]) for name in ("kernel", "correct", "said"))
     return kernel, correct != "yes", row.values.get("over_ours", 0) if correct == "yes" else 0, correct, said
 
@@ -212,7 +212,7 @@ OPTIMIZER = t.factor(
 
 
 def _state_gib(row: Record) -> float | str:
-    """Of AdamW, so that none is none that was found."""
+    """Size of AdamW's state in GiB, or a text where none was found: AdamW always has some."""
     held = row.series[f"{row.factors['moment']}_bytes"][sharding_names.KINDS.index(sharding_names.STATE)]
     return held / t.GIB or "not found: in no attribute of the optimizer, nor of what it holds"
 

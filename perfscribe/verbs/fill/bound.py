@@ -22,7 +22,7 @@ BYTES = {"GB": 1e9, "GiB": 2.0**30, "MB": 1e6, "MiB": 2.0**20, "KB": 1e3, "KiB":
 
 @dataclass(frozen=True)
 class Column:
-    """What a heading is: `heading=name[key=value, …]`.
+    """Meaning of a heading: `heading=name[key=value, …]`.
 
     name: of a column of the site's table, of which parts in braces are labels of the same row; empty for such a label.
     pairs: a figure's levels by column; for a column of levels, those by what the page calls them.
@@ -114,7 +114,7 @@ def _of_site(table: Table, rows: Rows, fixed: Mapping[str, str], clauses: Sequen
 
 
 def _column(rows: Rows, header: str, clauses: Sequence[Column]) -> Column | None:
-    """What a heading is by the comment, else the column of that name or title."""
+    """Meaning of a heading by the comment, else the column of that name or title."""
     for clause in clauses:
         in_heading = clause.levels_in(header)
         if in_heading is None:
@@ -208,7 +208,7 @@ def _with_unit(table: Table, at: int, column: Column, rows: Rows) -> Column:
 def _setup(
     table: Table, rows: Rows, labels: Mapping[int, Column], figures: Mapping[int, Column], fixed: Mapping[str, str]
 ) -> tuple[str, str]:
-    """What the table is of, its levels, and units that headings do not name; the levels that no comment names."""
+    """Title of the table, its levels, and units that headings do not name; the levels that no comment names."""
     described = files.read_json(rows.site.folder / f"{rows.table}.json")
     shown = {column.name for column in labels.values()} | {name for column in figures.values() for name in column.pairs}
     names = [name for name in rows.columns if (_is_level(rows, name) or name == "timer") and name not in shown]

@@ -116,7 +116,7 @@ def plain(token: Token) -> str:
 
 @cache
 def plain_of(text: str) -> str:
-    """What a cell that holds this Markdown reads."""
+    """Text of a cell that holds this Markdown."""
     return plain(_MARKDOWN.parseInline(text)[0])
 
 
@@ -127,7 +127,7 @@ def _read_of(child: Token) -> str:
 
 
 def _paragraph(tokens: Sequence[Token], place: int) -> str:
-    """What a paragraph, or a block of tags, reads; empty for pictures and all other blocks."""
+    """Text of a paragraph or a block of tags; empty for pictures and all other blocks."""
     kind = tokens[place].type if place < len(tokens) else ""
     if kind == "html_block":
         return " ".join(re.sub(r"<!--.*?-->|<[^>]*>", " ", tokens[place].content, flags=re.DOTALL).split())

@@ -88,7 +88,7 @@ class Known:
 
     @property
     def about(self) -> str:
-        """What holds for all figures."""
+        """Settings that hold for all figures."""
         return f"{self.heading} {self.table.title} {self.table.setup} {self.machines}"
 
     def unit_in(self, column: int) -> str:
@@ -272,7 +272,7 @@ def _may_be_level(header: str, texts: Sequence[str]) -> bool:
 
 @cache
 def words_of(kind: str, text: str) -> frozenset[str]:
-    """What a text says of a kind: `ms` of units, `BF16` of precisions."""
+    """Words of a kind in a text: `ms` of units, `BF16` of precisions."""
     flat = re.sub(r"[_\s-]+", " ", text.casefold())
     words = (match.lastgroup or match[match.lastindex or 0] for match in re.finditer(KINDS[kind], flat))
     return frozenset(COUNTS.get(word, word) for word in words)
@@ -305,7 +305,7 @@ def _named(text: str, known: Sequence[Known]) -> str:
 
 @cache
 def caption(text: str) -> str:
-    """What a text above says of a table: all of a short one, of a longer one what names the table, and its end."""
+    """Part of a text that is about a table: a short text whole; of a longer one what names the table, and its end."""
     sentences = re.split(r"(?<=[.:;!?])\s+", text)
     short = len(text.split()) <= LONGEST_CAPTION
     of_table = [sentence for sentence in sentences if re.search(r"\b(below|following|tables?)\b", sentence)]
