@@ -10,6 +10,7 @@ from chapter_sites import SITES, Mutilated, Odd, device, keys, problem, site
 
 from perfscribe.base import chapters, registry
 from perfscribe.report import templates
+from perfscribe.report.page import Problem
 from perfscribe.report.quantities import PRIVATE
 from perfscribe.report.rows import known_tables
 
@@ -67,22 +68,22 @@ def test_tables_are_those_of_the_frozen_reports(chapter: str, key: str) -> None:
 def test_no_half_sentence_whatever_rows_are_missing(chapter: str, key: str) -> None:
     for name in SITES:
         for seed in range(8):
-            drawn = problem(chapter, key, Mutilated(name, f"{name} {seed} {key}"))
-            pictures = {picture.figure for picture in drawn.pictures}
-            texts = [*drawn.markdown(pictures, True).splitlines(), drawn.finding, drawn.remarks]
-            assert not PRIVATE.search("\n".join(texts))
-            for line in texts:
-                plain = re.sub(r"`[^`]*`", "code", re.sub(r"\]\([^)]*\)", "", line))
-                assert line.startswith("|") or not (broken := BROKEN.search(plain)), (name, seed, broken, line)
+            assert_whole(problem(chapter, key, Mutilated(name, f"{name} {seed} {key}")), f"{name} {seed}")
+
+
+def assert_whole(drawn: Problem, where: str) -> None:
+    """No line of the problem holds a private mark or half a sentence."""
+    pictures = {picture.figure for picture in drawn.pictures}
+    for line in [*drawn.markdown(pictures, True).splitlines(), drawn.finding, drawn.remarks]:
+        assert not PRIVATE.search(line), (where, line)
+        plain = re.sub(r"`[^`]*`", "code", re.sub(r"\]\([^)]*\)", "", line))
+        assert line.startswith("|") or not (broken := BROKEN.search(plain)), (where, broken, line)
 
 
 @pytest.mark.parametrize(("chapter", "key"), [*keys()])
 def test_a_site_with_levels_of_its_own_has_them_in_its_tables(chapter: str, key: str) -> None:
     odd, drawn = problem(chapter, key, Odd()), problem(chapter, key, site("h200x4"))
-    texts = [*odd.markdown({picture.figure for picture in odd.pictures}, True).splitlines(), odd.finding, odd.remarks]
-    for line in texts:
-        plain = re.sub(r"`[^`]*`", "code", re.sub(r"\]\([^)]*\)", "", line))
-        assert line.startswith("|") or not BROKEN.search(plain), line
+    assert_whole(odd, "levels of its own")
     for level in LEVELS.get(key, ()):
         assert f"| {level} |" in odd.markdown({}) and f"| {level} |" not in drawn.markdown({})
 
