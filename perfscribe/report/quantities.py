@@ -68,6 +68,11 @@ class Quantity(Figure):
         """Whether it is no more than its spread."""
         return abs(self.value) <= (self.spread or 0.0)
 
+    @property
+    def sqrt(self) -> Quantity:
+        """Its square root; missing where it is negative."""
+        return self._result(lambda: math.sqrt(self.value) if self.value >= 0 else math.nan)
+
     def as_fine_as(self, other: Quantity) -> Quantity:
         """With no more digits than another."""
         return self._result(lambda: self.value, other)

@@ -74,6 +74,19 @@ class Mutilated(Site):
         return lost(row, self.rng.choice(STATUSES), "a | b (c)", columns)
 
 
+class Shaken(Mutilated):
+    """One whose times and shares are others, as noise or another machine would have them: differences may be below 0."""
+
+    def changed(self, row: Any, columns: Any) -> dict[str, Any] | None:
+        names = [name for name in columns if name.endswith(("_ms", "_s", "_percent"))]
+        return {**row, **{name: self.shaken(row[name]) for name in names}}
+
+    def shaken(self, figure: Any) -> Any:
+        if not isinstance(figure, float):
+            return figure
+        return self.rng.choice([1, 1, 1, 0, -1]) * self.rng.uniform(0.1, 10) * figure
+
+
 # Levels that no homework asks for: a row of the table with the first levels is repeated with the second ones.
 ADDED: dict[str, list[tuple[dict[str, Any], dict[str, Any]]]] = {
     "cs336.pytorch_attention": [({"seq_len": 1024, "head_dim": 64}, {"seq_len": 2048}),

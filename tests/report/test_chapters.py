@@ -6,7 +6,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from chapter_sites import SITES, Mutilated, Odd, device, keys, problem, site
+from chapter_sites import SITES, Mutilated, Odd, Shaken, device, keys, problem, site
 
 from perfscribe.base import chapters, registry
 from perfscribe.report import templates
@@ -65,10 +65,12 @@ def test_tables_are_those_of_the_frozen_reports(chapter: str, key: str) -> None:
 
 
 @pytest.mark.parametrize(("chapter", "key"), [*keys()])
-def test_no_half_sentence_whatever_rows_are_missing(chapter: str, key: str) -> None:
+def test_no_half_sentence_whatever_rows_are_missing_and_figures_say(chapter: str, key: str) -> None:
     for name in SITES:
         for seed in range(8):
             assert_whole(problem(chapter, key, Mutilated(name, f"{name} {seed} {key}")), f"{name} {seed}")
+        for seed in range(4):
+            assert_whole(problem(chapter, key, Shaken(name, f"{name} {seed} {key}")), f"{name} shaken {seed}")
 
 
 def assert_whole(drawn: Problem, where: str) -> None:
