@@ -222,7 +222,7 @@ class Project(Workspace):
         ids: dict[object, str] = {}
         again = 0
         for path in sorted((self.root / SITE / "journal").glob("*/*.jsonl")):
-            for line in path.read_bytes().split(b"\n"):
+            for line in path.read_bytes().split(b"\n")[:-1]:  # behind the last line end is a torn line, if any
                 with suppress(ValueError):
                     event = journal.parse(line)
                     if event["event"] == "retired":
