@@ -55,9 +55,12 @@ def run(cell):
     return Measurement(samples={"time_ms": [1.0, 2.0]}, timers={"time_ms": "host clock"})
 '''
 
-LEVELS = '''"""Keys of a test's experiment, and what it shows."""
+LEVELS = '''"""Keys of a test's experiment, its cells, which stand in its measure.py, and what it shows."""
 from perfscribe.base.registry import Shown
 from perfscribe.config.keys import experiment
+from perfscribe.experiments.{name} import measure
+
+cells, datasets = measure.cells, getattr(measure, "datasets", lambda config: {{}})
 
 LEVELS = experiment("an experiment of a test", **{own!r})
 SHOWN = Shown(**{shown!r})
@@ -136,7 +139,7 @@ class Workspace:
         present = present or PRESENT.format(name=name)
         (folder / "show.py").write_text(present)
         own = {key: _property(value) for key, value in section.items()}
-        (folder / "levels.py").write_text(LEVELS.format(own=own, shown=shown_by(present)))
+        (folder / "levels.py").write_text(LEVELS.format(name=name, own=own, shown=shown_by(present)))
 
     def set_config(self, text: str) -> None:
         """Replace config.yaml."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 import ast
 import hashlib
 import sys
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -20,8 +20,6 @@ from typing import Any
 PACKAGE = "perfscribe"
 # Fields of syntax tree nodes that change nothing: the u of u"text", and type comments.
 IDLE_FIELDS = frozenset({"kind", "type_comment", "type_ignores"})
-# Their results stand in the plan, so their source text need not count: a new level measures its own cells alone.
-PLANNED_FUNCTIONS = frozenset({"cells", "datasets"})
 
 
 def module_path(module: str, root: Path) -> Path | None:
@@ -34,7 +32,7 @@ def module_path(module: str, root: Path) -> Path | None:
 
 
 def _is_planned(module: str) -> bool:
-    """Whether it is an experiment's levels.py, whose contents stand in the plan: levels, defaults, what is shown."""
+    """Whether it is an experiment's levels.py, whose results stand in the plan: a new level measures its cells only."""
     return module.endswith(".levels")
 
 
@@ -100,7 +98,7 @@ class Sources:
         self._text: Callable[[Path], str] = cache(lambda path: path.read_text(encoding="utf-8"))
         self._imported: dict[str, tuple[Import, ...]] = {}
         self._closures: dict[str, dict[str, Path]] = {}
-        self._digests: dict[tuple[str, frozenset[str]], bytes] = {}
+        self._digests: dict[str, bytes] = {}
 
     def _imports(self, module: str, path: Path) -> tuple[Import, ...]:
         """What the module's import statements ask for."""
@@ -118,17 +116,16 @@ class Sources:
             whole = f"{base}.{name}" if name and self._path(f"{base}.{name}") else base
             source = self._path(whole) if whole.split(".")[0] == PACKAGE and not _is_planned(whole) else None
             if source is not None:
-                digest = self._digest(whole, source, frozenset()).hex()
+                digest = self._digest(whole, source).hex()
                 bound.add(f"{digest} {'' if whole != base else name} {alias if name else ''}")
         return "\n".join(sorted(bound)).encode()
 
-    def _digest(self, module: str, path: Path, leave_out: frozenset[str]) -> bytes:
-        if (module, leave_out) not in self._digests:
+    def _digest(self, module: str, path: Path) -> bytes:
+        if module not in self._digests:
             source = self._text(path)
-            what = " ".join(["digest without", *sorted(leave_out)])
-            found = self._recall(what, source, lambda: digest_of(_parsed(source, path), leave_out))
-            self._digests[module, leave_out] = bytes.fromhex(found)
-        return self._digests[module, leave_out]
+            found = self._recall("digest", source, lambda: digest_of(_parsed(source, path)))
+            self._digests[module] = bytes.fromhex(found)
+        return self._digests[module]
 
     def closure(self, module: str) -> dict[str, Path]:
         """Every project module that the module needs, itself among them: file by dotted name.
@@ -161,16 +158,14 @@ class Sources:
             names.update(base.split(".")[0] for base, *_ in self._imports(name, path))
         return sorted(names - set(sys.stdlib_module_names) - {PACKAGE, ""})
 
-    def fingerprint(self, module: str, leave_out: Collection[str] = PLANNED_FUNCTIONS) -> str:
+    def fingerprint(self, module: str) -> str:
         """16 hex digits that change when, and only when, code that the module's results depend on changes.
 
-        leave_out: names of top-level functions of the module itself that do not count.
         Not seen: data files, native libraries, imports by computed names.
         """
         parts = set()
         for name, path in self.closure(module).items():
-            own = frozenset(leave_out) if name == module else frozenset()
-            if (digest := self._digest(name, path, own)) != NOTHING:
+            if (digest := self._digest(name, path)) != NOTHING:
                 parts.add(hashlib.sha256(digest + self._bindings(name, path)).digest())
         return hashlib.sha256(b"".join(sorted(parts))).hexdigest()[:16]
 
@@ -213,19 +208,9 @@ def _as_text(value: object) -> str:
     return ascii(value)  # not repr: which characters it escapes depends on the version's Unicode tables
 
 
-def normalised(tree: ast.Module, leave_out: Collection[str] = ()) -> str:
-    """What source code says: no comments, docstrings, formatting, imports of the project, functions of leave_out."""
-    kept = [
-        node
-        for node in tree.body
-        if not (isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and node.name in leave_out)
-    ]
-    return _as_text(ast.Module(body=kept, type_ignores=[]))
-
-
-def digest_of(tree: ast.Module, leave_out: Collection[str] = ()) -> str:
-    """64 hex digits of what source code says."""
-    return hashlib.sha256(normalised(tree, leave_out).encode()).hexdigest()
+def digest_of(tree: ast.Module) -> str:
+    """64 hex digits of what source code does: no comments, docstrings, formatting or imports of the project count."""
+    return hashlib.sha256(_as_text(ast.Module(body=tree.body, type_ignores=[])).encode()).hexdigest()
 
 
 # Of a module that says nothing, such as a package's __init__.py: it does not count.

@@ -113,7 +113,7 @@ def planned_cells(raw: Mapping[str, Any], experiment: str, preset: str) -> list[
 
 
 def _cells(config: Mapping[str, Any], experiment: str) -> list[Cell]:
-    module = registry.module(experiment, "measure")
+    module = registry.module(experiment, "levels")
     try:
         return [demands.meeting(cell) for cell in module.cells(own_section(config, experiment))]
     except KeyError as error:
@@ -206,7 +206,7 @@ def _gpus(cells: Collection[Cell], need: cluster.Need | None) -> dict[str, int]:
 
 
 def _data_units(plan: Plan, config: Mapping[str, Any], experiment: str, code: Sources) -> None:
-    module = registry.module(experiment, "measure")
+    module = registry.module(experiment, "levels")
     if not hasattr(module, "datasets"):
         return
     wanted = plan.experiment_datasets[experiment]
@@ -246,9 +246,9 @@ def _present_unit(plan: Plan, experiment: str, code: Sources) -> None:
         "experiment": experiment,
         "site": plan.site,
         "preset": plan.preset,
-        "fingerprint": code.fingerprint(show_module(experiment), leave_out=()),
+        "fingerprint": code.fingerprint(show_module(experiment)),
         # Whatever show.py imports, the report's code writes the line below every figure.
-        "footer": code.fingerprint("perfscribe.show.provenance", leave_out=()),
+        "footer": code.fingerprint("perfscribe.show.provenance"),
         "references": digest_files(references),
         "tables": list(declared.tables),
         "figures": list(declared.figures),
@@ -298,7 +298,7 @@ def _report_unit(plan: Plan, code: Sources) -> None:
         "preset": plan.preset,
         "chapters": list(plan.chapters),
         "experiments": sorted(plan.presentations),
-        "fingerprint": code.fingerprint("perfscribe.report.report", leave_out=()),
+        "fingerprint": code.fingerprint("perfscribe.report.report"),
         "texts": chapters.digests(plan.chapters, root),
         "references": digest_files(sorted((root / "references").glob("*.csv"))),
         "notes": digest_files(notes),
@@ -306,7 +306,7 @@ def _report_unit(plan: Plan, code: Sources) -> None:
     folder = root / "perfscribe" / "report"
     plan.units["page"] = {
         "unit": "page",
-        "fingerprint": code.fingerprint("perfscribe.report.html", leave_out=()),
+        "fingerprint": code.fingerprint("perfscribe.report.html"),
         "parts": digest_files(sorted(path for path in folder.iterdir() if path.suffix in (".html", ".css"))),
     }
 

@@ -19,7 +19,7 @@ from perfscribe import config
 from perfscribe.base.cells import Cell
 from perfscribe.distributed import nccl_tests, ranks, self_test
 from perfscribe.distributed.self_test import NO_FIGURE, PASSED, Outcome, Trial, prefix
-from perfscribe.experiments.preflight import measure
+from perfscribe.experiments.preflight import levels, measure
 from perfscribe.records import environment
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -43,7 +43,7 @@ def settings(asked: argparse.Namespace) -> dict[str, Any]:
     world_size = max(2, environment.identity(())["gpu_count"]) if asked.ranks is None else asked.ranks
     if world_size < 1:
         raise ValueError(f"--ranks {world_size}: at least one is needed")
-    (cell,) = measure.cells({**section, "backend": [backend], "world_size": [world_size], "nodes": []})
+    (cell,) = levels.cells({**section, "backend": [backend], "world_size": [world_size], "nodes": []})
     return {**cell.factors, **({} if asked.threshold is None else {"threshold_gb_per_s": asked.threshold})}
 
 

@@ -12,7 +12,7 @@ from perfscribe.analytic.traffic import size_bytes
 from perfscribe.base.cells import Cell
 from perfscribe.distributed import collectives, launch
 from perfscribe.distributed.failures import RankError
-from perfscribe.experiments.all_reduce import measure
+from perfscribe.experiments.all_reduce import levels, measure
 from perfscribe.plan import plan
 
 NAME = "all_reduce"
@@ -30,7 +30,7 @@ def test_sizes_follow_the_meaning_of_a_megabyte_and_none_is_measured_twice(megab
     swept = [cell for cell in found if cell["grid"] == "sweep" and cell["backend"] == "nccl"]
     assert {kilobyte, 8 * kilobyte, 4194304 * kilobyte} <= {size_bytes(cell["size_mb"], megabyte) for cell in swept}
     assert {cell["transport"] for cell in found if cell["grid"] == "transports"} == {"nvlink", "shm", "tcp"}
-    assert len({tuple(cell[name] for name in measure.FACTORS) for cell in found}) == len(found)
+    assert len({tuple(cell[name] for name in levels.FACTORS) for cell in found}) == len(found)
 
 
 def small(size_mb: float = 0.0625, world_size: int = 2, operation: str = NAME, **more: Any) -> Cell:

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from perfscribe.experiments.autocast_dtypes import measure, variance
+from perfscribe.experiments.autocast_dtypes import levels, measure, variance
+from perfscribe.experiments.mixed_precision_accumulation import levels as sums_levels
 from perfscribe.experiments.mixed_precision_accumulation import measure as sums
 
 CONFIG = {
@@ -28,16 +29,14 @@ def run(cell):
 @pytest.fixture(scope="module")
 def variances():
     return {
-        (cell["dtype"], cell["variance_mean"]): run(cell)
-        for cell in measure.cells(CONFIG)
-        if cell["part"] == "variance"
+        (cell["dtype"], cell["variance_mean"]): run(cell) for cell in levels.cells(CONFIG) if cell["part"] == "variance"
     }
 
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=NO_GPU)])
 @pytest.mark.parametrize("dtype, half", [("fp16", "float16"), ("bf16", "bfloat16")])
 def test_six_dtypes(dtype, half, device):
-    cells = measure.cells(CONFIG | {"device": [device]})
+    cells = levels.cells(CONFIG | {"device": [device]})
     values = run(next(c for c in cells if c["part"] == "dtypes" and c["dtype"] == dtype))
     norm = half if device == "cpu" else "float32"  # on CUDA alone layer_norm is in autocast's fp32 list
     assert [values[name] for name in SIX] == ["float32", half, norm, half, "float32", "float32"]
@@ -87,7 +86,7 @@ PUBLISHED = {"fp32": 10.0001, "fp16": 9.9531, "fp32_plus_fp16": 10.0021, "fp32_p
 
 
 def test_the_sums_are_the_published_ones_and_their_errors_exact():
-    values = {cell["accumulation"]: sums.run(cell).values for cell in sums.cells(SUMS)}
+    values = {cell["accumulation"]: sums.run(cell).values for cell in sums_levels.cells(SUMS)}
     assert {name: round(figures["sum"], 4) for name, figures in values.items()} == PUBLISHED
     for figures in values.values():
         assert figures["exact_sum"] == 10.0
@@ -110,6 +109,6 @@ def test_ulp_agrees_with_numpy(value):
 
 
 def test_an_overflowing_sum_says_so():
-    cell = next(c for c in sums.cells(SUMS | {"addend": 60000.0, "terms": 3}) if c["accumulation"] == "fp16")
+    cell = next(c for c in sums_levels.cells(SUMS | {"addend": 60000.0, "terms": 3}) if c["accumulation"] == "fp16")
     figures = sums.run(cell).values
     assert figures["sum"] == figures["error"] == "overflow" and figures["exact_sum"] == 180000.0

@@ -15,7 +15,7 @@ from trainer_programs import checkpoint_as_on_gpus, checkpoint_fused, preload
 from perfscribe.base.cells import Cell
 from perfscribe.data import squad_sets
 from perfscribe.distributed.launch import launch
-from perfscribe.experiments.checkpoints import measure, program
+from perfscribe.experiments.checkpoints import levels, measure, program
 from perfscribe.experiments.checkpoints.measure import PIECES_BYTES, needed_bytes, predicted_bytes
 
 SECTION: dict[str, Any] = {"train_size": 24, "eval_size": 4, "max_length": 64, "new_tokens": 8, "vocab_size": 400}
@@ -29,7 +29,7 @@ SECTION |= {"learning_rate": 0.02, "weight_decay": 0.01, "dtype": "fp32"}
 def cell(tmp_path_factory: pytest.TempPathFactory) -> Cell:
     preload()
     folder = generated(squad_sets.datasets(SECTION), tmp_path_factory.mktemp("data"))
-    (made,) = measure.cells(SECTION)
+    (made,) = levels.cells(SECTION)
     return replace(made, data_folder=str(folder))
 
 
@@ -43,7 +43,7 @@ def test_another_number_of_ranks_goes_on_with_the_same_losses(cell: Cell, kind: 
         ranks = {"saved_by": 1, "resumed_by": 2}
         found = measure.both(replace(cell, factors={**cell.factors, **ranks}), checkpoint_fused)
     else:
-        (made,) = measure.cells(SECTION | {"ranks": [], "trainer_ranks": [[1, 2]]})
+        (made,) = levels.cells(SECTION | {"ranks": [], "trainer_ranks": [[1, 2]]})
         found = measure.both(replace(made, data_folder=cell.data_folder), checkpoint_as_on_gpus)
         assert found.values["wrapped_by"] == "FSDP2"
         assert found.values["local_share"] == pytest.approx(1 / 2, abs=0.02)

@@ -12,7 +12,7 @@ pytest.importorskip("transformers", reason="the package transformers is not inst
 from perfscribe import config
 from perfscribe.base.cells import Unsupported
 from perfscribe.data.generate import generate
-from perfscribe.experiments.baseline import measure
+from perfscribe.experiments.baseline import levels, measure
 from perfscribe.models import bloom
 from perfscribe.plan import plan
 from perfscribe.run import child
@@ -26,14 +26,14 @@ def _section(preset: str, **changed: Any) -> dict[str, Any]:
 
 def test_knobs_that_contradict_are_refused_before_anything_runs() -> None:
     with pytest.raises(ValueError, match="fp16 and bf16: both are true"):
-        measure.cells(_section("gpu", bf16=True))
+        levels.cells(_section("gpu", bf16=True))
     with pytest.raises(ValueError, match="num_heads: 3: expected a divisor of hidden_size"):
-        measure.cells(_section("gpu", num_heads=3))
+        levels.cells(_section("gpu", num_heads=3))
 
 
 def test_what_a_cell_measures_and_refuses(tmp_path: Path) -> None:
     section = _section("tiny")
-    folder, cells = generated(measure.datasets(section), tmp_path), measure.cells(section)
+    folder, cells = generated(levels.datasets(section), tmp_path), levels.cells(section)
 
     def run(model: str, labels: str, **changed: Any) -> dict[str, Any]:
         cell = next(one for one in cells if (one["model"], one["labels"]) == (model, labels))
@@ -58,18 +58,18 @@ def test_weights_of_a_folder_are_a_data_set_and_their_path_no_factor(tmp_path: P
     folder = tmp_path / "weights"
     bloom.build("bloom-tiny", None, 5).save_pretrained(folder)
     section = _section("tiny", workshop={"squad": None, "weights": str(folder), "tokenizer": None}, num_epochs=1)
-    for name, dataset in measure.datasets(section).items():
+    for name, dataset in levels.datasets(section).items():
         digest = generate({"dataset": name, "formats": [], **dataset}, tmp_path / "data" / name)
         assert str(tmp_path) not in digest.read_text()
-    cell = measure.cells(section)[0]
+    cell = levels.cells(section)[0]
     assert (cell["model"], cell["weights"], len(cell.data)) == ("bloom", "folder", 2)
     child.reset_state(0)
     assert measure.run(replace(cell, data_folder=str(tmp_path / "data"))).values["weights"] == "path"
     moved = folder.rename(tmp_path / "elsewhere")
     section["workshop"]["weights"] = str(moved)
-    assert measure.cells(section)[0].data == cell.data
+    assert levels.cells(section)[0].data == cell.data
     bloom.build("bloom-tiny", None, 6).save_pretrained(moved)
-    assert measure.cells(section)[0].data != cell.data
+    assert levels.cells(section)[0].data != cell.data
     (moved / "config.json").unlink()
     with pytest.raises(ValueError, match=r"elsewhere: expected a folder with config\.json and model\.safetensors"):
-        measure.cells(section)
+        levels.cells(section)

@@ -10,7 +10,7 @@ from measured_cells import generated
 from perfscribe.base.cells import Cell, Unsupported
 from perfscribe.data import page_cache
 from perfscribe.data.layout import FILES
-from perfscribe.experiments.io_formats import measure, reading
+from perfscribe.experiments.io_formats import levels, measure, reading
 
 CONFIG = {
     **{"device": ["cpu"], "format": list(FILES), "cache": ["warm", "cold"], "seed": 0},
@@ -34,11 +34,11 @@ def one_thread():
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
-    return generated(measure.datasets(CONFIG), tmp_path_factory.mktemp("data"))
+    return generated(levels.datasets(CONFIG), tmp_path_factory.mktemp("data"))
 
 
 def cell_of(data, name, cache="warm") -> Cell:
-    (found,) = [cell for cell in measure.cells(CONFIG) if (cell["format"], cell["cache"]) == (name, cache)]
+    (found,) = [cell for cell in levels.cells(CONFIG) if (cell["format"], cell["cache"]) == (name, cache)]
     return replace(found, data_folder=str(data))
 
 
@@ -89,7 +89,7 @@ def test_where_the_kernel_keeps_pages_or_does_not_tell(data, monkeypatch):
 def test_a_data_set_that_is_missing_or_damaged_is_one_line(data, tmp_path):
     with pytest.raises(ValueError, match=rf"^{NAME}\.digest: cannot be read[^\n]*$"):
         measure.run(cell_of(data / "nowhere", "npy"))
-    path = generated(measure.datasets(CONFIG), tmp_path) / NAME / "npz.npz"
+    path = generated(levels.datasets(CONFIG), tmp_path) / NAME / "npz.npz"
     measure.run(cell_of(tmp_path, "npz"))
     content = bytearray(path.read_bytes())
     content[-2000] ^= 1
@@ -100,7 +100,7 @@ def test_a_data_set_that_is_missing_or_damaged_is_one_line(data, tmp_path):
 
 @pytest.mark.parametrize("name", ["npy", "memory"])
 def test_arrays_or_samples_that_are_read_wrongly_are_found(name, tmp_path, monkeypatch):
-    digest = generated(measure.datasets(CONFIG), tmp_path) / f"{NAME}.digest"
+    digest = generated(levels.datasets(CONFIG), tmp_path) / f"{NAME}.digest"
     kind = reading.Whole if name == "memory" else reading.PerSample
     read = kind.__getitem__
     with monkeypatch.context() as patched:

@@ -8,7 +8,7 @@ import pytest
 from measured_cells import generated
 
 from perfscribe.base.cells import Cell
-from perfscribe.experiments.io_settings import measure, reading
+from perfscribe.experiments.io_settings import levels, measure, reading
 
 NAME = "polaris_chunks_40x1x5x16"
 SAMPLE_BYTES = 4 * 16 * (1 + 5)
@@ -22,12 +22,12 @@ CONFIG = {
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
-    return generated(measure.datasets(CONFIG), tmp_path_factory.mktemp("data"))
+    return generated(levels.datasets(CONFIG), tmp_path_factory.mktemp("data"))
 
 
 def cell_of(data, chunk, compression, reader="h5py", workers=0, threads=1) -> Cell:
-    levels = {"chunk": chunk, "compression": compression, "reader": reader, "workers": workers, "threads": threads}
-    (found,) = [c for c in measure.cells(CONFIG) if all(c[factor] == level for factor, level in levels.items())]
+    wanted = {"chunk": chunk, "compression": compression, "reader": reader, "workers": workers, "threads": threads}
+    (found,) = [c for c in levels.cells(CONFIG) if all(c[factor] == level for factor, level in wanted.items())]
     return replace(found, data_folder=str(data))
 
 
@@ -49,9 +49,9 @@ def test_cells_of_every_file(data, chunk, compression):
     assert values["read_bytes_per_sample"] >= (SAMPLE_BYTES if compression == "none" else 0.5 * SAMPLE_BYTES)
 
 
-@pytest.mark.parametrize("levels", [("h5py", 2, 1), ("zlib", 0, 2)])
-def test_cells_of_workers_and_threads(data, levels):
-    found = measure.run(cell_of(data, 32, "gzip", *levels))
+@pytest.mark.parametrize("chosen", [("h5py", 2, 1), ("zlib", 0, 2)])
+def test_cells_of_workers_and_threads(data, chosen):
+    found = measure.run(cell_of(data, 32, "gzip", *chosen))
     counts = {name: len(samples) for name, samples in found.samples.items()}
     assert counts == {"epoch_s": 2, "first_batch_ms": 1, "alone_epoch_s": 2}
 
@@ -76,7 +76,7 @@ def test_a_sample_that_is_read_wrongly_is_found(data, monkeypatch):
 
 
 def test_a_damaged_file_is_named(tmp_path):
-    folder = generated(measure.datasets(CONFIG), tmp_path)
+    folder = generated(levels.datasets(CONFIG), tmp_path)
     path = folder / NAME / "1-gzip.h5"
     content = bytearray(path.read_bytes())
     content[-50] ^= 1

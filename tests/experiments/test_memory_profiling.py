@@ -9,14 +9,14 @@ from measured_cells import as_record, with_tokens
 from perfscribe.base.cells import Cell, Measurement
 from perfscribe.base.partial import of_error
 from perfscribe.experiments.attention import measure as attention
-from perfscribe.experiments.memory_profiling import measure, show
+from perfscribe.experiments.memory_profiling import levels, measure, show
 from perfscribe.models.training_step import Step
 
 
 @pytest.mark.parametrize("warmed", [True, False])
 def test_what_was_recorded_before_memory_ran_out_is_kept(tmp_path, monkeypatch, warmed):
     factors = {"device": "cpu", "size": "nano", "seq_len": 12, "mode": "full_step", "dtype": "fp32", "batch": 4}
-    one = replace(measure._cell(factors), data_folder=str(with_tokens(tmp_path / "data", 4, 12)))
+    one = replace(levels._cell(factors), data_folder=str(with_tokens(tmp_path / "data", 4, 12)))
     calls, full = [], Step.full
 
     def fails_in_backward(step, mark):

@@ -13,7 +13,7 @@ from workspace import ROOT
 
 from perfscribe import config
 from perfscribe.base.cells import Cell
-from perfscribe.experiments.nsys_profile import measure, reading, show
+from perfscribe.experiments.nsys_profile import levels, measure, reading, show
 from perfscribe.instruments.profiling import ranges
 from perfscribe.instruments.profiling.families import family
 from perfscribe.instruments.profiling.trace import Kernel, Range, Trace
@@ -133,7 +133,7 @@ def test_kernels_by_range(trace: Trace) -> None:
 
 @pytest.mark.parametrize("preset", ["tiny", "cpu"])
 def test_the_cell_whose_kernels_a_cpus_hand_in_lists_keeps_every_kernel(preset: str) -> None:
-    cells = measure.cells(plan.own_section(config.resolve({}, preset), "nsys_profile"))
+    cells = levels.cells(plan.own_section(config.resolve({}, preset), "nsys_profile"))
     longest = max(one["seq_len"] for one in cells)
     assert [one["detailed"] for one in cells if one["seq_len"] == longest][-1]
 
@@ -141,7 +141,7 @@ def test_the_cell_whose_kernels_a_cpus_hand_in_lists_keeps_every_kernel(preset: 
 def test_an_nsys_that_fails_leaves_torchs_profiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In the tiny preset's detailed cell, of few passes."""
     section = plan.own_section(config.resolve({}, "tiny"), "nsys_profile")
-    chosen = next(found for found in measure.cells(section) if found["detailed"])
+    chosen = next(found for found in levels.cells(section) if found["detailed"])
     few = {**chosen.factors, "warmup_steps": 1, "timed_steps": 2, "traced_steps": 2}
     folder = with_tokens(tmp_path / "data", chosen["batch"], chosen["seq_len"])
     cell = dataclasses.replace(chosen, factors=few, data_folder=str(folder))

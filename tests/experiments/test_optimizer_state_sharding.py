@@ -15,7 +15,7 @@ from measured_cells import as_record, with_tokens
 from ranks import run_ranks
 
 from perfscribe.analytic.shapes import SIZES
-from perfscribe.experiments.optimizer_state_sharding import measure, program, show
+from perfscribe.experiments.optimizer_state_sharding import levels, measure, program, show
 from perfscribe.experiments.optimizer_state_sharding.measure import IMPLEMENTATIONS, SHARDED
 from perfscribe.models.transformer import Model
 
@@ -26,7 +26,7 @@ FACTORS |= {"world_size": 2, "turns": 1, "warmup_steps": 0, "timed_steps": 1, "o
 
 def test_memory_is_as_predicted_with_gradients_sent_one_by_one(tmp_path: Path) -> None:
     folder = with_tokens(tmp_path / "data", BATCH, CONTEXT)
-    cell = replace(measure._cell(FACTORS | {"wrapper": "naive"}), data_folder=str(folder))
+    cell = replace(levels._cell(FACTORS | {"wrapper": "naive"}), data_folder=str(folder))
     record = as_record("optimizer_state_sharding", cell, measure.run(cell))
     for name, moment in itertools.product(IMPLEMENTATIONS, show.MODELS):
         found = sum(record.series[f"{name}_{moment}_bytes"])

@@ -17,7 +17,7 @@ from perfscribe.distributed import nccl_tests, self_test
 from perfscribe.distributed.launch import launch
 from perfscribe.distributed.nccl_tests import NoFigure
 from perfscribe.distributed.self_test import MIB, NO_FIGURE, PASSED, TOO_SLOW
-from perfscribe.experiments.preflight import measure
+from perfscribe.experiments.preflight import levels, measure
 from perfscribe.verbs import preflight
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -75,7 +75,7 @@ def cell(**factors) -> Cell:
     preset = "gpu" if factors.get("backend") == "nccl" else "tiny"
     section = config.resolve(unmeasured.raw_config(), preset)["experiments"]["preflight"]
     backend = factors.get("backend", "gloo")
-    planned = next(one for one in measure.cells(section) if one["backend"] == backend and one["world_size"] == 2)
+    planned = next(one for one in levels.cells(section) if one["backend"] == backend and one["world_size"] == 2)
     return replace(planned, factors={**planned.factors, **factors})
 
 

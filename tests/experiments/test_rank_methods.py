@@ -15,7 +15,7 @@ import unmeasured
 from perfscribe import config
 from perfscribe.base.cells import Cell, Unsupported
 from perfscribe.distributed import binding, launch, launchers, mpi_start, ranks
-from perfscribe.experiments.rank_methods import measure
+from perfscribe.experiments.rank_methods import levels, measure
 from perfscribe.experiments.rank_methods.program import Adam
 
 # What launchers put into the environment of each rank on several nodes, and what mpi4py said there: recorded by running
@@ -252,7 +252,7 @@ def need_open_mpi() -> None:
 
 def test_one_rank_is_timed_alone_and_once_by_each_launcher() -> None:
     gpu = config.resolve(unmeasured.raw_config(), "gpu")["experiments"]["rank_methods"]
-    launched = [one for one in measure.cells(gpu) if one["part"] == measure.LAUNCHED]
+    launched = [one for one in levels.cells(gpu) if one["part"] == measure.LAUNCHED]
     assert all("cuda:4" in one.requires for one in launched)
     assert [one["launcher"] for one in launched if one["world_size"] == 1] == gpu["launcher"]
 
@@ -262,7 +262,7 @@ def test_ranks_below_mpiexec(worker_groups):
     need_open_mpi()
     right = truth([0] * 2)
     losses = set()
-    for method in measure.METHODS_OF["open_mpi"]:
+    for method in levels.METHODS_OF["open_mpi"]:
         found = measure.run(cell("open_mpi", method))
         for name in mpi_start.METHODS:
             asks = name in (mpi_start.MODULO, mpi_start.SPLIT, "open_mpi")

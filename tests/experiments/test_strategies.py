@@ -11,7 +11,7 @@ from unmeasured import raw_config
 from perfscribe import config
 from perfscribe.base.cells import Cell
 from perfscribe.distributed.launch import launch
-from perfscribe.experiments.strategies import measure, program
+from perfscribe.experiments.strategies import levels, measure, program
 from perfscribe.plan import plan
 
 NAME = "strategies"
@@ -38,7 +38,7 @@ def test_a_plan_knows_what_it_holds_and_leaves_nothing() -> None:
 
 
 def a_cell() -> Cell:
-    grid = [cell for cell in measure.cells(SECTION) if cell["part"] == measure.GRID and not cell.skip]
+    grid = [cell for cell in levels.cells(SECTION) if cell["part"] == measure.GRID and not cell.skip]
     return next(cell for cell in grid if cell["world_size"] == 2 and cell["strategy"] == "full_shard")
 
 

@@ -1,5 +1,6 @@
 """Fingerprints: what counts and what does not, and that they do not depend on the Python that computes them."""
 
+import ast
 import json
 import os
 import shutil
@@ -108,6 +109,14 @@ def test_what_was_found_in_a_text_is_kept_from_run_to_run(project, tmp_path, mon
 def test_committed_fingerprint():
     assert fingerprint("perfscribe.fixed", FIXTURE) == COMMITTED
     assert "perfscribe.reached" in Sources(FIXTURE).closure("perfscribe.fixed")
+
+
+def test_code_that_is_fingerprinted_takes_from_levels_only_what_stands_in_the_plan():
+    for path in (ROOT / "perfscribe" / "experiments").rglob("*.py"):
+        if path.name != "levels.py":
+            module = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+            for base, name, _ in fp.imports_of(ast.parse(path.read_text()), module, is_package=False):
+                assert name != "levels" and (not base.endswith(".levels") or name == "SHOWN"), (path, base, name)
 
 
 def interpreter(version: str) -> str | None:

@@ -85,7 +85,7 @@ def test_auto_takes_the_preset_of_the_machine(
 def test_cells_that_cannot_be_planned_are_one_line(
     monkeypatch: pytest.MonkeyPatch, cells: Callable[[dict], list[Cell]], message: str
 ) -> None:
-    module = types.ModuleType("perfscribe.experiments.attention.measure")
+    module = types.ModuleType("perfscribe.experiments.attention.levels")
     module.cells = cells  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, module.__name__, module)
     with pytest.raises(ValueError, match=f"^{re.escape(message)}"):

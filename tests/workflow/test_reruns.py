@@ -151,7 +151,7 @@ EDITS: dict[str, Callable[[Path], None]] = {
     "new time stamps of all sources": touch_sources,
     "the kernel": append(EAGER),
     "how an experiment measures": insert(f"{ATTENTION}/measure.py", "run", "assert True"),
-    "how cells are listed, the cells being the same": insert(f"{ATTENTION}/measure.py", "cells", "assert True"),
+    "how cells are listed, the cells being the same": insert(f"{ATTENTION}/levels.py", "cells", "assert True"),
     "a table function": insert(f"{ATTENTION}/show.py", "tables", "assert True"),
     "statistics": append("perfscribe/instruments/statistics.py"),
     "the report's own parts": append("perfscribe/report/report.py"),

@@ -1,7 +1,18 @@
-"""Keys of experiments.all_reduce with their defaults, and what it shows."""
+"""Keys of experiments.all_reduce with their defaults, its cells, and what it shows."""
 
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING, Any
+
+from perfscribe.analytic.traffic import bus_factor, size_bytes
+from perfscribe.base.cells import Cell
 from perfscribe.base.registry import Shown
 from perfscribe.config.keys import choice, choices, experiment, number, numbers, section, whole, wholes
+from perfscribe.distributed import needs
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 LEVELS = experiment(
     "Collectives between the processes of one machine: all-reduce by backend, processes and size, and the others",
@@ -70,3 +81,32 @@ SHOWN = Shown(
     figures=("cs336.all_reduce_by_size",),
     reads=("calibration",),
 )
+
+FACTORS = ("operation", "backend", "transport", "world_size", "size_mb")
+FIXED = ("megabyte", "warmup_steps", "samples", "limit_s")
+
+
+def cells(config: Mapping[str, Any]) -> list[Cell]:
+    """The homework's grid, the sweep over sizes for each operation, the forced transports; none of them twice."""
+    sweep, forced = config["sweep"], config["transports"]
+    kb_per_mb = {"10^6": 1000, "2^20": 1024}[config["megabyte"]]
+    swept = {backend: [size_kb / kb_per_mb for size_kb in sweep[f"{backend}_size_kb"]] for backend in needs.DEVICES}
+    found: dict[tuple[Any, ...], Cell] = {}
+    for name, *levels in (
+        ("sizes", ["all_reduce"], config["backend"], ["default"], config["world_size"], config["size_mb"]),
+        *(("sweep", sweep["operation"], [one], ["default"], sweep["world_size"], swept[one]) for one in needs.DEVICES),
+        ("transports", ["all_reduce"], ["nccl"], forced["transport"], forced["world_size"], forced["size_mb"]),
+    ):
+        for level in itertools.product(*levels):
+            found.setdefault(level, _cell(name, dict(zip(FACTORS, level, strict=True)), config))
+    return list(found.values())
+
+
+def _cell(name: str, level: dict[str, Any], config: Mapping[str, Any]) -> Cell:
+    device, size_mb = needs.DEVICES[level["backend"]], level["size_mb"]
+    level["size_mb"] = int(size_mb) if size_mb == int(size_mb) else size_mb  # one level however it was written
+    factors = {"grid": name, **level, "device": device, **{key: config[key] for key in FIXED}}
+    moved = size_bytes(size_mb, config["megabyte"]) * level["world_size"]
+    traffic = moved * bus_factor(level["operation"], level["world_size"])
+    requires = needs.of_ranks(device, level["world_size"])
+    return Cell(factors, requires, cost=1e6 + traffic * (0.05 if device == "cuda" else 1.0))

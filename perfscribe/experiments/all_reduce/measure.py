@@ -7,52 +7,24 @@ logs what it chooses, as the log costs time with each call.
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from perfscribe.analytic.traffic import bus_factor, size_bytes
-from perfscribe.base.cells import Cell, Measurement
+from perfscribe.analytic.traffic import size_bytes
 from perfscribe.distributed import needs
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from perfscribe.base.cells import Cell, Measurement
     from perfscribe.distributed.rank import Rank
 
 PRELOADED = needs.BASE
-FACTORS = ("operation", "backend", "transport", "world_size", "size_mb")
-FIXED = ("megabyte", "warmup_steps", "samples", "limit_s")
 # Rates that any machine reaches, for the time that a cell is given; and the longest, below the worker's own limit.
 LEAST_BYTES_PER_S = {"gloo": 1e8, "nccl": 1e9}
 STARTING_S, LONGEST_S = 90.0, 540.0
 # What NCCL's log says of channels under a transport that was forced.
 CONNECTIONS = {"nvlink": "P2P", "shm": "SHM", "tcp": "NET/Socket"}
 NOT_LOGGED, NO_LINKS = "not in NCCL's log", "not told"
-
-
-def cells(config: Mapping[str, Any]) -> list[Cell]:
-    """The homework's grid, the sweep over sizes for each operation, the forced transports; none of them twice."""
-    sweep, forced = config["sweep"], config["transports"]
-    kb_per_mb = {"10^6": 1000, "2^20": 1024}[config["megabyte"]]
-    swept = {backend: [size_kb / kb_per_mb for size_kb in sweep[f"{backend}_size_kb"]] for backend in needs.DEVICES}
-    found: dict[tuple[Any, ...], Cell] = {}
-    for name, *levels in (
-        ("sizes", ["all_reduce"], config["backend"], ["default"], config["world_size"], config["size_mb"]),
-        *(("sweep", sweep["operation"], [one], ["default"], sweep["world_size"], swept[one]) for one in needs.DEVICES),
-        ("transports", ["all_reduce"], ["nccl"], forced["transport"], forced["world_size"], forced["size_mb"]),
-    ):
-        for level in itertools.product(*levels):
-            found.setdefault(level, _cell(name, dict(zip(FACTORS, level, strict=True)), config))
-    return list(found.values())
-
-
-def _cell(name: str, level: dict[str, Any], config: Mapping[str, Any]) -> Cell:
-    device, size_mb = needs.DEVICES[level["backend"]], level["size_mb"]
-    level["size_mb"] = int(size_mb) if size_mb == int(size_mb) else size_mb  # one level however it was written
-    factors = {"grid": name, **level, "device": device, **{key: config[key] for key in FIXED}}
-    moved = size_bytes(size_mb, config["megabyte"]) * level["world_size"]
-    traffic = moved * bus_factor(level["operation"], level["world_size"])
-    requires = needs.of_ranks(device, level["world_size"])
-    return Cell(factors, requires, cost=1e6 + traffic * (0.05 if device == "cuda" else 1.0))
 
 
 def run(cell: Cell) -> Measurement:

@@ -1,7 +1,16 @@
-"""Keys of experiments.attention with their defaults, and what it shows."""
+"""Keys of experiments.attention with their defaults, its cells, and what it shows."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from perfscribe.base.cells import Cell, grid
 from perfscribe.base.registry import Shown
 from perfscribe.config.keys import devices, dtypes, experiment, lengths, whole, wholes
+from perfscribe.instruments import precision
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 LEVELS = experiment(
     "One attention operation without heads, forward and backward, time and memory",
@@ -17,3 +26,24 @@ LEVELS = experiment(
 )
 
 SHOWN = Shown(tables=("cs336.pytorch_attention", "cs336.attention_accounting"), figures=("cs336.attention_by_length",))
+
+
+def cells(config: Mapping[str, Any]) -> list[Cell]:
+    """Every combination of the config's device, dtype, sequence length and head dimension; a plain product each."""
+    config = {**config, "implementation": ["eager"]}
+    factors = {name: config[name] for name in ("device", "implementation", "dtype", "seq_len", "head_dim")}
+    fixed = {name: config[name] for name in ("batch", "warmup_passes", "passes")}
+    return [
+        Cell(
+            {**levels, **fixed},
+            requires=precision.requires(str(levels["device"]), str(levels["dtype"])),
+            cost=_cost(levels, fixed),
+        )
+        for levels in grid(factors)
+    ]
+
+
+def _cost(levels: Mapping[str, Any], fixed: Mapping[str, Any]) -> float:
+    """Products and element-wise passes over the N x N matrix, in elements, and a floor for launching."""
+    matrix = fixed["batch"] * levels["seq_len"] ** 2
+    return float((fixed["warmup_passes"] + fixed["passes"]) * (matrix * (levels["head_dim"] + 32) + 1e6))

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from perfscribe.base.cells import Cell, Measurement, grid
+from perfscribe.base.cells import Cell, Measurement
 from perfscribe.instruments import precision
 from perfscribe.instruments.memory import PeakMemory
 from perfscribe.instruments.timing import STEP, Mark, record, time_device, time_phases
@@ -19,27 +18,6 @@ CHECKED_ROWS = 64
 TOLERANCE = {"fp32": 1e-5, "tf32": 5e-3, "bf16": 2e-2, "fp16": 5e-3}
 # Calls by CUDA events are a second opinion on the host clock's; they need fewer.
 DEVICE_SHARE = 5
-
-
-def cells(config: Mapping[str, Any]) -> list[Cell]:
-    """Every combination of the config's device, dtype, sequence length and head dimension; a plain product each."""
-    config = {**config, "implementation": ["eager"]}
-    factors = {name: config[name] for name in ("device", "implementation", "dtype", "seq_len", "head_dim")}
-    fixed = {name: config[name] for name in ("batch", "warmup_passes", "passes")}
-    return [
-        Cell(
-            {**levels, **fixed},
-            requires=precision.requires(str(levels["device"]), str(levels["dtype"])),
-            cost=_cost(levels, fixed),
-        )
-        for levels in grid(factors)
-    ]
-
-
-def _cost(levels: Mapping[str, Any], fixed: Mapping[str, Any]) -> float:
-    """Products and element-wise passes over the N x N matrix, in elements, and a floor for launching."""
-    matrix = fixed["batch"] * levels["seq_len"] ** 2
-    return float((fixed["warmup_passes"] + fixed["passes"]) * (matrix * (levels["head_dim"] + 32) + 1e6))
 
 
 def run(cell: Cell) -> Measurement:

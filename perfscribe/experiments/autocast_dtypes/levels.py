@@ -1,7 +1,16 @@
-"""Keys of experiments.autocast_dtypes with their defaults, and what it shows."""
+"""Keys of experiments.autocast_dtypes with their defaults, its cells, and what it shows."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from perfscribe.base.cells import Cell, grid
 from perfscribe.base.registry import Shown
 from perfscribe.config.keys import choices, devices, experiment, number, numbers, whole
+from perfscribe.instruments import precision
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 LEVELS = experiment(
     "Dtype of each part of a small model under autocast, and accuracy of the variance in LayerNorm",
@@ -15,3 +24,18 @@ LEVELS = experiment(
 )
 
 SHOWN = Shown(tables=("cs336.autocast_dtypes", "cs336.layernorm_variance"))
+
+
+def cells(config: Mapping[str, Any]) -> list[Cell]:
+    """Dtype and variance cells for each device and half-precision dtype, and for fp32, the yardstick of both.
+
+    Autocast to fp32 leaves every operation alone: torch warns that it switches it off.
+    """
+    levels = {"device": config["device"], "dtype": [*(name for name in config["dtype"] if name != "fp32"), "fp32"]}
+    drawn = {"variance_mean": config["variance_mean"], "variance_std": [config["variance_std"]]}
+    variances = grid({"part": ["variance"], **levels, **drawn, "features": [config["features"]]})
+    return [
+        Cell(factors, requires=precision.requires(str(factors["device"]), str(factors["dtype"])), cost=cost)
+        for cost, group in ((1.0, grid({"part": ["dtypes"], **levels})), (float(config["features"]), variances))
+        for factors in group
+    ]

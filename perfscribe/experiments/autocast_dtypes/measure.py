@@ -7,29 +7,12 @@ in one dtype throughout, against float64 of the very same rounded inputs.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
-from perfscribe.base.cells import Cell, Measurement, grid
-from perfscribe.instruments import precision
+from perfscribe.base.cells import Cell, Measurement
 
 DTYPES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
 BATCH, IN_FEATURES, OUT_FEATURES = 8, 20, 5  # of the toy model: its dtypes do not depend on them
-
-
-def cells(config: Mapping[str, Any]) -> list[Cell]:
-    """Dtype and variance cells for each device and half-precision dtype, and for fp32, the yardstick of both.
-
-    Autocast to fp32 leaves every operation alone: torch warns that it switches it off.
-    """
-    levels = {"device": config["device"], "dtype": [*(name for name in config["dtype"] if name != "fp32"), "fp32"]}
-    drawn = {"variance_mean": config["variance_mean"], "variance_std": [config["variance_std"]]}
-    variances = grid({"part": ["variance"], **levels, **drawn, "features": [config["features"]]})
-    return [
-        Cell(factors, requires=precision.requires(str(factors["device"]), str(factors["dtype"])), cost=cost)
-        for cost, group in ((1.0, grid({"part": ["dtypes"], **levels})), (float(config["features"]), variances))
-        for factors in group
-    ]
 
 
 def run(cell: Cell) -> Measurement:

@@ -1,8 +1,21 @@
-"""Keys of experiments.baseline with their defaults, and what it shows."""
+"""Keys of experiments.baseline with their defaults, its cells, and what it shows."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from perfscribe.analytic.workshop_shapes import BLOOM
+from perfscribe.base.cells import Cell, grid
 from perfscribe.base.registry import Shown
 from perfscribe.config import shared
 from perfscribe.config.keys import choice, choices, devices, experiment, flag, number, whole
+from perfscribe.data import model_weights, squad_sets
+from perfscribe.experiments.baseline.measure import SIMPLE_GPT, shape_of
+from perfscribe.instruments import precision
+from perfscribe.training import knobs
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 LEVELS = experiment(
     "Training on one device without FSDP: BLOOM, and the workshop's custom model, keys named as there",
@@ -60,3 +73,42 @@ SHOWN = Shown(
     ),
     figures=("fsdp.baseline_losses", "fsdp.custom_single_node_losses"),
 )
+
+DATA = ("max_length", "train_size", "eval_size", "new_tokens", "vocab_size")
+TRAINING = tuple(name for name in knobs.NAMES if name not in ("device", "seed"))
+
+
+def datasets(config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """The tokenised rows that all cells share, and the weights of bloom where they lie in a folder."""
+    return squad_sets.datasets(config) | _weights(config)
+
+
+def _weights(config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    named = config["workshop"]["weights"]
+    return {} if named in (None, squad_sets.HUB) else model_weights.datasets(named)
+
+
+def cells(config: Mapping[str, Any]) -> list[Cell]:
+    """Every combination of model, device and way to label; ValueError for knobs that contradict."""
+    knobs.of(config, device="cuda")
+    name = squad_sets.dataset_name(config)
+    varied = {factor: config[factor] for factor in ("model", "device", "labels")}
+    return [_cell(levels, config, name) for levels in grid(varied)]
+
+
+def _cell(levels: Mapping[str, Any], config: Mapping[str, Any], dataset: str) -> Cell:
+    if levels["model"] == "bloom":
+        named = config["workshop"]["weights"]
+        weights = "random" if named is None else named if named == squad_sets.HUB else "folder"
+        own = {"model_name": config["model_name"], "weights": weights}
+        data = (dataset, *_weights(config))
+        parameters = BLOOM[config["model_name"]].parameters
+    else:
+        own, data = {factor: config[factor] for factor in SIMPLE_GPT}, (dataset,)
+        parameters = shape_of(own).parameters
+    fixed = {factor: config[factor] for factor in (*TRAINING, *DATA, "generation_batch")}
+    short = levels["model"] == "bloom" and levels["labels"] == "source"
+    factors = {**levels, **own, **fixed, "rows": config["source_rows" if short else "train_size"]}
+    dtype = "fp16" if config["fp16"] else "bf16" if config["bf16"] else "fp32"
+    cost = float(parameters * factors["rows"] * config["num_epochs"] * config["max_length"])
+    return Cell(factors, ("transformers", *precision.requires(str(levels["device"]), dtype)), cost, data)

@@ -11,29 +11,27 @@ Tensors are fp32, of random numbers.
 
 from __future__ import annotations
 
-import itertools
 import os
 import shutil
 import tempfile
 import zlib
-from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from perfscribe.base.cells import Cell, Level, Measurement, Unsupported, grid
+from perfscribe.base.cells import Cell, Measurement, Unsupported
 from perfscribe.experiments.flash_benchmarking import products
 from perfscribe.instruments import precision
 from perfscribe.instruments.graph_timing import Clocks
 from perfscribe.instruments.timing import record, time_device, time_host
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
     from torch import Tensor
 
 PRODUCT, MEMORY, LINK, TRANSFER, DISK = "product", "memory", "link", "transfer", "disk"
 MIB = 2**20
-# Costs are in seconds, at rates between a CPU's and a GPU's, and what making and checking the operands takes at least.
-FLOP_PER_S, BYTES_PER_S, DISK_BYTES_PER_S, LEAST_S = 1e12, 5e10, 1e9, 0.2
 FP32_BYTES = 4
 TRIAD_FACTOR = 3.0
 ACCESSES = {"copy": 2, "triad": 3}
@@ -43,39 +41,6 @@ WARMUP = 2
 BLOCK_BYTES = 8 * MIB  # written or read at once
 KEPT_FREE_BYTES = 256 * MIB
 MOUNTS = Path("/proc/self/mounts")
-
-
-def cells(config: Mapping[str, Any]) -> list[Cell]:
-    """Products, memory, each ordered pair of GPUs (a link may carry less in one direction), transfers, disk."""
-
-    def levels(workload: str, *names: str) -> list[dict[str, Level]]:
-        """The section's levels; what it leaves open is the experiment's."""
-        section = {**config, **config[workload]}
-        listed = {name: section[name] for name in names}
-        return list(grid({"workload": [workload], **listed, "samples": [section["samples"]]}))
-
-    found = []
-    for one in levels(PRODUCT, "device", "dtype", "matrix_size"):
-        work_s = 2 * one["matrix_size"] ** 3 * one["samples"] / FLOP_PER_S  # type: ignore[operator]
-        found.append(Cell(one, precision.requires(str(one["device"]), str(one["dtype"])), LEAST_S + work_s))
-    for one in levels(MEMORY, "device", "operation", "size_mib"):
-        found.append(Cell(one, ("cuda",) if one["device"] == "cuda" else (), _cost(one)))
-    for size_mib, pair in itertools.product(
-        config[LINK]["size_mib"], itertools.permutations(range(config[LINK]["gpus"]), 2)
-    ):
-        gpus = {"source_gpu": pair[0], "target_gpu": pair[1]}
-        one = {"workload": LINK, **gpus, "size_mib": size_mib, "samples": config["samples"]}
-        found.append(Cell(one, (f"cuda:{max(pair) + 1}",), _cost(one)))
-    for one in levels(TRANSFER, "operation", "host_memory", "size_mib"):
-        found.append(Cell({**one, "device": "cuda"}, ("cuda",), _cost(one)))
-    for one in levels(DISK, "operation", "size_mib"):
-        requires = ("posix_fadvise",) if one["operation"] == "cold read" else ()
-        found.append(Cell(one, requires, _cost(one, DISK_BYTES_PER_S)))
-    return found
-
-
-def _cost(levels: Mapping[str, Any], bytes_per_s: float = BYTES_PER_S) -> float:
-    return LEAST_S + float(MIB * levels["size_mib"] * levels["samples"]) / bytes_per_s
 
 
 def run(cell: Cell) -> Measurement:

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import random
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from perfscribe.base.cells import Cell, Measurement, Unsupported
-from perfscribe.data import squad_sets
 from perfscribe.distributed import needs
 from perfscribe.training import launching
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
 
 MODULE = "perfscribe.experiments.checkpoints.program"  # imports Trainer
 PRELOADED = (*needs.PRELOADED, MODULE)
@@ -27,8 +28,6 @@ STATE_BYTES = 3 * WEIGHT_BYTES  # of a parameter: its weight and AdamW's two mom
 # parts, random states, scheduler.
 PIECES_BYTES = 64 * 2**20
 
-datasets = squad_sets.datasets
-
 
 def predicted_bytes(parameters: int, written_again: int = 0) -> int:
     """A checkpoint's tensors in bytes. written_again: elements of tied matrices that lie there under another name."""
@@ -38,29 +37,6 @@ def predicted_bytes(parameters: int, written_again: int = 0) -> int:
 def needed_bytes(parameters: int, keep: int, written_again: int = 0) -> int:
     """What `keep` checkpoints and the one that is being written take on disk at most, in bytes."""
     return (predicted_bytes(parameters, written_again) + PIECES_BYTES) * (keep + 1)
-
-
-def cells(config: Mapping[str, Any]) -> list[Cell]:
-    """One cell a loop and pair of numbers of ranks, which divide the rows of a step."""
-    dataset = squad_sets.dataset_name(config)
-    return [
-        _cell(loop, pair, backend, config, dataset)
-        for backend in config["backend"]
-        for loop, pairs in ((BARE, config["ranks"]), (TRAINER, config["trainer_ranks"]))
-        for pair in pairs
-    ]
-
-
-def _cell(loop: str, pair: Sequence[int], backend: str, config: Mapping[str, Any], dataset: str) -> Cell:
-    saved_by, resumed_by = pair
-    levels: dict[str, Any] = {"world_size": max(saved_by, resumed_by), "saved_by": saved_by, "resumed_by": resumed_by}
-    levels |= {"backend": backend, "loop": loop, "model_name": config["model_name"]}
-    levels |= {name: config[name] for name in ("rows_per_step", "save_steps", "keep_checkpoints")}
-    levels |= {"grad_acc": 1, "logging_steps": 1, "wrap": "FSDP2"}
-    rows, batch = config["rows_per_step"], config["batch_size"]
-    uneven = [ranks for ranks in (saved_by, resumed_by) if rows % (ranks * batch)]
-    skip = f"{rows} rows a step cannot be divided among {uneven[0]} ranks with {batch} at once" if uneven else ""
-    return launching.cell(levels, config, dataset, launching.work(levels, config), skip)
 
 
 def run(cell: Cell) -> Measurement:

@@ -9,24 +9,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from perfscribe.base.cells import Cell, Measurement
 from perfscribe.distributed import needs
-from perfscribe.instruments import precision
 
 if TYPE_CHECKING:
     from perfscribe.distributed.launch import WorkerGroup
 
-TORCH_PROFILER = "torch_profiler"
 # Names of the placements: nodes and ranks of each; the transport that stands for it on one machine.
 PLACEMENTS = {"intra": (1, 2), "inter": (2, 1)}
 TRANSPORTS = {"intra": "default", "inter": "tcp"}
 RANKS = 2
-MODEL = ("features", "layers", "d_ff", "batch", "source_length", "target_length", "dtype")
-SAME = (*MODEL, "wait", "warmup_steps", "active", "turns")
 PROGRAM = "perfscribe.experiments.communication.program"  # imports all that ranks run
 PRELOADED = (*needs.PRELOADED, "torch.nn.parallel.distributed", "torch.profiler", PROGRAM)
 LIMIT_S, LONGEST_S = 150.0, 540.0  # of a turn, of a whole single-rank cell; below the worker's own limit
@@ -35,34 +30,6 @@ LIMIT_S, LONGEST_S = 150.0, 540.0  # of a turn, of a whole single-rank cell; bel
 # tell, its start and duration in ns), compute_ms, step_ms of the active steps, gradient_bytes, link (see links.told).
 Said = Mapping[str, Any]
 Turns = Mapping[str, Sequence[Sequence[Said]]]  # by placement: turns, of each all ranks
-
-
-def cells(config: Mapping[str, Any]) -> list[Cell]:
-    """Both placements by backend and implementation; then a single rank by backend."""
-    found = []
-    steps = config["epochs"] * (config["samples"] // config["batch"])
-    needed = sum(config[name] for name in ("wait", "warmup_steps", "active"))
-    skip = "" if steps >= needed else f"{steps} steps of a training are fewer than the {needed} of a profile"
-    for backend in config["backend"]:
-        found += [placements(config, backend, implementation) for implementation in config["implementation"]]
-        factors = {"part": "profiler", "backend": backend, "world_size": 1, "implementation": "torch_ddp"}
-        factors |= {"tool": TORCH_PROFILER, "batches": max(1, steps // config["epochs"]), "training_steps": steps}
-        factors |= {name: config[name] for name in ("epochs", "trainings")}
-        found.append(replace(_cell(config, factors), skip=skip))
-    return found
-
-
-def placements(config: Mapping[str, Any], backend: str, implementation: str) -> Cell:
-    """The cell of both placements."""
-    factors = {"part": "placements", "backend": backend, "world_size": RANKS, "implementation": implementation}
-    return _cell(config, {**factors, "tool": TORCH_PROFILER, "batches": config["active"]})
-
-
-def _cell(config: Mapping[str, Any], factors: dict[str, Any]) -> Cell:
-    device, ranks = needs.DEVICES[factors["backend"]], factors["world_size"]
-    requires = (*precision.requires(device, config["dtype"]), *needs.of_ranks(device, ranks))
-    same = {"device": device, **{name: config[name] for name in SAME}}
-    return Cell({**factors, **same}, requires=requires, cost=float(ranks))
 
 
 def run(cell: Cell) -> Measurement:

@@ -1,8 +1,24 @@
 """experiments.communication_accounting has no keys of its own; what it shows."""
 
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any
+
+from perfscribe.analytic.communication import Inputs
+from perfscribe.base.cells import Cell
 from perfscribe.base.registry import Shown
 from perfscribe.config.keys import experiment
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 LEVELS = experiment("The pen-and-paper problem of a large model's memory and communication; nothing is timed")
 
 SHOWN = Shown(tables=("cs336.communication_inputs", "cs336.communication_steps"))
+
+
+def cells(config: Mapping[str, Any]) -> list[Cell]:
+    """One cell; every input of the problem is a factor of one level, a whole number as int."""
+    given = {field.name: getattr(Inputs(), field.name) for field in fields(Inputs)}
+    return [Cell({name: int(value) if value == int(value) else value for name, value in given.items()})]

@@ -9,21 +9,11 @@ perfscribe.analytic.communication states. Weights that are gathered in one byte 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import fields
-from typing import Any
-
 from perfscribe.analytic.communication import Inputs, Line, account
 from perfscribe.base.cells import Cell, Measurement
 
 TURNS = 4  # 1 / (y (1 - y)) at y = 1/2
 DESCRIPTION = ("part", "name", "quantity", "formula", "unit")
-
-
-def cells(config: Mapping[str, Any]) -> list[Cell]:
-    """One cell; every input of the problem is a factor of one level, a whole number as int."""
-    given = {field.name: getattr(Inputs(), field.name) for field in fields(Inputs)}
-    return [Cell({name: int(value) if value == int(value) else value for name, value in given.items()})]
 
 
 def run(cell: Cell) -> Measurement:

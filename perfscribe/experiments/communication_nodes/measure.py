@@ -6,26 +6,15 @@ turns here too; a cluster's job has the nodes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from contextlib import ExitStack, closing
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from perfscribe.base.cells import Cell, Measurement
-from perfscribe.experiments.communication.measure import LIMIT_S, PLACEMENTS, placements, take_turns
+from perfscribe.experiments.communication.measure import LIMIT_S, PLACEMENTS, take_turns
 
 if TYPE_CHECKING:
+    from perfscribe.base.cells import Cell, Measurement
     from perfscribe.distributed.launch import WorkerGroup
-
-
-def cells(config: Mapping[str, Any]) -> list[Cell]:
-    """Both placements, by backend and implementation."""
-    found = [
-        placements(config, backend, implementation)
-        for backend in config["backend"]
-        for implementation in config["implementation"]
-    ]
-    return [replace(cell, requires=("nodes:2", *cell.requires)) for cell in found]
 
 
 def run(cell: Cell) -> Measurement:

@@ -1,8 +1,19 @@
-"""Keys of experiments.custom_multi_gpu with their defaults, and what it shows."""
+"""Keys of experiments.custom_multi_gpu with their defaults, its cells, and what it shows."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
 
 from perfscribe.base.registry import Shown
 from perfscribe.config import shared
 from perfscribe.config.keys import experiment, whole
+from perfscribe.data import squad_sets
+from perfscribe.training import launching
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from perfscribe.base.cells import Cell
 
 LEVELS = experiment(
     "The workshop's SimpleGPTModel on several GPUs, by Trainer, and tuned",
@@ -25,3 +36,13 @@ SHOWN = Shown(
     tables=("fsdp.custom_multi_gpu", "fsdp.custom_multi_node", "fsdp.custom_loops"),
     figures=("fsdp.custom_scaling",),
 )
+
+
+datasets = squad_sets.datasets
+
+
+def cells(config: Mapping[str, Any]) -> list[Cell]:
+    """Each loop with each number of ranks on one node; the workshop's own on several nodes."""
+    return launching.over_ranks(
+        {"model_name": "simple_gpt", **{name: config[name] for name in launching.SHAPE}}, config
+    )

@@ -1,8 +1,21 @@
-"""Keys of experiments.ddp with their defaults, and what it shows."""
+"""Keys of experiments.ddp with their defaults, its cells, and what it shows."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from perfscribe.analytic.shapes import SIZES
+from perfscribe.base.cells import Cell, grid
 from perfscribe.base.registry import Shown
 from perfscribe.config import shared
 from perfscribe.config.keys import choices, dtypes, experiment, numbers, whole, wholes
+from perfscribe.data import tokens
+from perfscribe.distributed import needs
+from perfscribe.experiments.ddp.variants import as_level, variants
+from perfscribe.instruments import precision
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 LEVELS = experiment(
     "Training steps of the language model on several ranks, gradients averaged in several ways, interleaved",
@@ -38,3 +51,38 @@ SHOWN = Shown(
     ),
     figures=("cs336.ddp_timeline", "cs336.ddp_buckets"),
 )
+
+GRID = ("size", "seq_len", "batch", "world_size", "backend")
+COUNTS = ("turns", "steps", "warmup_steps")
+
+
+def datasets(config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Token batches for every batch and context length."""
+    return tokens.datasets(config["batch"], config["seq_len"], config["seed"])
+
+
+def cells(config: Mapping[str, Any]) -> list[Cell]:
+    """One for each dtype, shape and number of ranks, with all implementations and bucket sizes."""
+    chosen = as_level(variants(config["implementation"], config["bucket_mb"]))
+    counts = {name: config[name] for name in COUNTS}
+    return [
+        _cell({**one, "device": needs.DEVICES[str(one["backend"])], "variants": chosen, "traced": True, **counts})
+        for one in grid({name: config[name] for name in ("dtype", *GRID)})
+    ]
+
+
+def _cell(factors: dict[str, Any]) -> Cell:
+    world_size, batch, device = factors["world_size"], factors["batch"], factors["device"]
+    shape = SIZES[factors["size"]]
+    parameters = shape.layers * (4 * shape.d_model**2 + 3 * shape.d_model * shape.d_ff)
+    parameters += 2 * shape.vocab_size * shape.d_model
+    steps = len(factors["variants"].split()) * factors["turns"] * (factors["warmup_steps"] + 2 * factors["steps"])
+    # FLOP of all steps, and the elements that are sent and updated, on the scale of FLOP.
+    work = steps * parameters * (6 * batch * factors["seq_len"] + 100 * world_size)
+    return Cell(
+        factors,
+        requires=(*precision.requires(device, factors["dtype"]), *needs.of_ranks(device, world_size)),
+        cost=float(work),
+        data=(tokens.dataset_name(batch, factors["seq_len"]),),
+        skip=f"{world_size} ranks cannot share a batch of {batch} evenly" if batch % world_size else "",
+    )

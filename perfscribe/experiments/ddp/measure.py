@@ -6,54 +6,18 @@ communication and without, so that what is compared is of the same minutes, devi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from perfscribe.analytic.shapes import SIZES
-from perfscribe.base.cells import Cell, Measurement, grid
-from perfscribe.data import tokens
+from perfscribe.base.cells import Cell, Measurement
 from perfscribe.distributed import needs
-from perfscribe.experiments.ddp.variants import as_level, variants
-from perfscribe.instruments import precision
 from perfscribe.instruments.timing import longest
 
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
 PRELOADED = needs.PRELOADED
-GRID = ("size", "seq_len", "batch", "world_size", "backend")
-COUNTS = ("turns", "steps", "warmup_steps")
 # Below the worker's own limit (timeout_s), so that the rank that hangs is named.
 LAUNCH_TIMEOUT_S = 540.0
-
-
-def datasets(config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Token batches for every batch and context length."""
-    return tokens.datasets(config["batch"], config["seq_len"], config["seed"])
-
-
-def cells(config: Mapping[str, Any]) -> list[Cell]:
-    """One for each dtype, shape and number of ranks, with all implementations and bucket sizes."""
-    chosen = as_level(variants(config["implementation"], config["bucket_mb"]))
-    counts = {name: config[name] for name in COUNTS}
-    return [
-        _cell({**one, "device": needs.DEVICES[str(one["backend"])], "variants": chosen, "traced": True, **counts})
-        for one in grid({name: config[name] for name in ("dtype", *GRID)})
-    ]
-
-
-def _cell(factors: dict[str, Any]) -> Cell:
-    world_size, batch, device = factors["world_size"], factors["batch"], factors["device"]
-    shape = SIZES[factors["size"]]
-    parameters = shape.layers * (4 * shape.d_model**2 + 3 * shape.d_model * shape.d_ff)
-    parameters += 2 * shape.vocab_size * shape.d_model
-    steps = len(factors["variants"].split()) * factors["turns"] * (factors["warmup_steps"] + 2 * factors["steps"])
-    # FLOP of all steps, and the elements that are sent and updated, on the scale of FLOP.
-    work = steps * parameters * (6 * batch * factors["seq_len"] + 100 * world_size)
-    return Cell(
-        factors,
-        requires=(*precision.requires(device, factors["dtype"]), *needs.of_ranks(device, world_size)),
-        cost=float(work),
-        data=(tokens.dataset_name(batch, factors["seq_len"]),),
-        skip=f"{world_size} ranks cannot share a batch of {batch} evenly" if batch % world_size else "",
-    )
 
 
 def run(cell: Cell) -> Measurement:

@@ -1,7 +1,16 @@
-"""Keys of experiments.dtypes with their defaults, and what it shows."""
+"""Keys of experiments.dtypes with their defaults, its cells, and what it shows."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from perfscribe.base.cells import Cell, grid
 from perfscribe.base.registry import Shown
 from perfscribe.config.keys import devices, dtypes, experiment, whole, wholes
+from perfscribe.instruments import precision
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 LEVELS = experiment(
     "The same training in fp32, fp16 and bf16, over target length and width",
@@ -30,3 +39,25 @@ LEVELS = experiment(
 )
 
 SHOWN = Shown(tables=("polaris.dtypes",), figures=("polaris.dtypes_by_length",))
+
+FIXED = ("layers", "d_ff", "source_length", "batch", "epochs")
+
+
+def cells(config: Mapping[str, Any]) -> list[Cell]:
+    """Every combination of device, width, target length and dtype; the wider models get fewer samples."""
+    varied = {name: config[name] for name in ("device", "d_model", "target_length", "dtype")}
+    fixed = {name: config[name] for name in FIXED}
+    narrowest = min(config["d_model"])
+    result = []
+    for levels in grid(varied):
+        samples = config["samples"] if levels["d_model"] == narrowest else config["wide_samples"]
+        result.append(_cell({**levels, "samples": samples, **fixed}))
+    return result
+
+
+def _cell(factors: dict[str, Any]) -> Cell:
+    width, inner = factors["d_model"], factors["d_ff"]
+    # True fp32 runs without tensor cores and costs about four times what the others do.
+    work = factors["layers"] * width * (6 * width + 2 * inner) * (4.0 if factors["dtype"] == "fp32" else 1.0)
+    cost = float(factors["epochs"] * factors["samples"] * (1e7 + work * factors["target_length"]))
+    return Cell(factors, requires=precision.requires(factors["device"], factors["dtype"]), cost=cost)

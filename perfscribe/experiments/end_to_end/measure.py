@@ -2,38 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
-from perfscribe.analytic.shapes import SIZES
-from perfscribe.base.cells import Cell, Measurement, grid
-from perfscribe.data import tokens
-
-
-def datasets(config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Token batches for every context length."""
-    contexts = [*config["seq_len"], config["single_length"]["seq_len"]]
-    return tokens.datasets([config["batch"]], contexts, config["seed"])
-
-
-def cells(config: Mapping[str, Any]) -> list[Cell]:
-    """Size x context x dtype, then at one context the dtypes asked for there alone."""
-    single = config["single_length"]
-    everywhere = {name: config[name] for name in ("device", "size", "seq_len", "dtype")}
-    at_one = {**everywhere, "seq_len": [single["seq_len"]], "dtype": single["dtype"]}
-    wanted = [*grid(everywhere)]
-    wanted += [levels for levels in grid(at_one) if levels not in wanted]
-    fixed = {name: config[name] for name in ("warmup_steps", "batch", "timed_steps")}
-    return [_cell({**levels, **fixed}) for levels in wanted]
-
-
-def _cell(factors: dict[str, Any]) -> Cell:
-    # True fp32 runs without tensor cores and costs about four times what the others do.
-    weight = 4.0 if factors["dtype"] == "fp32" else 1.0
-    shape, positions = SIZES[factors["size"]], factors["batch"] * factors["seq_len"]
-    work = shape.layers * (12 * shape.d_model**2 + 2 * factors["seq_len"] * shape.d_model) * positions
-    steps = factors["warmup_steps"] + factors["timed_steps"]
-    return tokens.cell(factors, cost=float(weight * steps * (work + 1e8)))
+from perfscribe.base.cells import Cell, Measurement
 
 
 def run(cell: Cell) -> Measurement:

@@ -1,7 +1,17 @@
-"""Keys of experiments.flash_benchmarking with their defaults, and what it shows."""
+"""Keys of experiments.flash_benchmarking with their defaults, its cells, and what it shows."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from perfscribe.attention import backends
+from perfscribe.base.cells import Cell, Level, grid
 from perfscribe.base.registry import Shown
 from perfscribe.config.keys import choice, choices, devices, dtypes, experiment, lengths, section, whole, wholes
+from perfscribe.instruments import precision
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 SDPA = ["sdpa_flash", "sdpa_cudnn", "sdpa_efficient", "sdpa_math"]
 IMPLEMENTATIONS = ["eager", "compiled", "tiled", "triton", *SDPA, "flex"]
@@ -94,3 +104,49 @@ SHOWN = Shown(
     tables=("cs336.flash_leaderboard", "cs336.flash_cells"),
     figures=("cs336.flash_times",),
 )
+
+# In the order in which cells have them; the implementation varies fastest.
+PROBLEM = ("workload", "device", "seq_len", "head_dim", "dtype", "batch", "heads", "causal")
+FACTORS = (*PROBLEM, "implementation", "samples")
+# A pass over the N x N matrix costs eager attention about as much as so many columns of a product.
+COLUMNS_OF_A_PASS = 64
+
+
+def cells(config: Mapping[str, Any]) -> list[Cell]:
+    """Products; length x head dimension x dtype x implementation; the smaller grids; the leaderboard's problem."""
+    products = {**config["matmul"], "workload": "matmul", "device": config["device"], "samples": config["samples"]}
+    attention: list[dict[str, Level]] = []
+    for workload, levels in (
+        ("grid", {**config, "heads": 1}),
+        ("grid", {**config["sub_grid"], "heads": 1}),
+        ("grid", {**config["tf32"], "heads": 1, "dtype": "tf32"}),
+        ("grid", {**config["ieee"], "heads": 1, "dtype": "fp32"}),
+        ("leaderboard", config["leaderboard"]),
+    ):
+        shared = {name: config[name] for name in ("device", "batch", "samples")}
+        attention += _combinations({**levels, **shared, "workload": workload, "causal": True}, FACTORS)
+    unlike = {tuple(levels.values()): levels for levels in attention}
+    return [
+        *map(_product_cell, _combinations(products, ("workload", "device", "dtype", "matrix_size", "samples"))),
+        *map(_attention_cell, unlike.values()),
+    ]
+
+
+def _combinations(levels: Mapping[str, Any], names: tuple[str, ...]) -> list[dict[str, Level]]:
+    """Every combination of these levels, each a list or a single one."""
+    return list(grid({name: level if isinstance(level := levels[name], list) else [level] for name in names}))
+
+
+def _product_cell(levels: Mapping[str, Any]) -> Cell:
+    requires = precision.requires(levels["device"], levels["dtype"])
+    return Cell(levels, requires, cost=float(2 * levels["matrix_size"] ** 3))
+
+
+def _attention_cell(levels: Mapping[str, Any]) -> Cell:
+    """Cost: columns of products and of passes over the matrix, in elements, and a floor for launching."""
+    chosen = backends.named(levels["implementation"])
+    needs = (*precision.requires(levels["device"], levels["dtype"]), *chosen.requires(levels["device"]))
+    width = levels["head_dim"] + (0 if chosen.name in ("triton", "triton_ieee", "tiled", "flex") else COLUMNS_OF_A_PASS)
+    matrix = levels["batch"] * levels["heads"] * levels["seq_len"] ** 2
+    slow = 4 if levels["dtype"] == "fp32" else 1
+    return Cell(levels, tuple(dict.fromkeys(needs)), cost=float(slow * matrix * width + 1e6))

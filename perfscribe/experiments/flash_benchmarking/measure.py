@@ -10,12 +10,11 @@ import os
 import re
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from perfscribe.attention import backends
-from perfscribe.base.cells import Cell, Level, Measurement, grid
+from perfscribe.base.cells import Cell, Measurement
 from perfscribe.base.partial import kept_on_failure
 from perfscribe.experiments.flash_benchmarking import closure, correctness, products
 from perfscribe.instruments import precision
@@ -23,13 +22,10 @@ from perfscribe.instruments.graph_timing import Clocks
 from perfscribe.instruments.timing import synchronise
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
     from torch import Tensor
 
-# In the order in which cells have them; the implementation varies fastest.
-PROBLEM = ("workload", "device", "seq_len", "head_dim", "dtype", "batch", "heads", "causal")
-FACTORS = (*PROBLEM, "implementation", "samples")
-# A pass over the N x N matrix costs eager attention about as much as so many columns of a product.
-COLUMNS_OF_A_PASS = 64
 # Those of which it is known what they run; the others leave it to PyTorch.
 OPEN = ("eager", "tiled", "triton", "triton_ieee")
 SHOWN_KERNELS = 2
@@ -44,46 +40,6 @@ SDPA_BACKENDS = (
 )
 
 Inputs = tuple["Tensor", "Tensor", "Tensor", "Tensor"]  # q, k, v and the gradient of the output
-
-
-def cells(config: Mapping[str, Any]) -> list[Cell]:
-    """Products; length x head dimension x dtype x implementation; the smaller grids; the leaderboard's problem."""
-    products = {**config["matmul"], "workload": "matmul", "device": config["device"], "samples": config["samples"]}
-    attention: list[dict[str, Level]] = []
-    for workload, levels in (
-        ("grid", {**config, "heads": 1}),
-        ("grid", {**config["sub_grid"], "heads": 1}),
-        ("grid", {**config["tf32"], "heads": 1, "dtype": "tf32"}),
-        ("grid", {**config["ieee"], "heads": 1, "dtype": "fp32"}),
-        ("leaderboard", config["leaderboard"]),
-    ):
-        shared = {name: config[name] for name in ("device", "batch", "samples")}
-        attention += _combinations({**levels, **shared, "workload": workload, "causal": True}, FACTORS)
-    unlike = {tuple(levels.values()): levels for levels in attention}
-    return [
-        *map(_product_cell, _combinations(products, ("workload", "device", "dtype", "matrix_size", "samples"))),
-        *map(_attention_cell, unlike.values()),
-    ]
-
-
-def _combinations(levels: Mapping[str, Any], names: tuple[str, ...]) -> list[dict[str, Level]]:
-    """Every combination of these levels, each a list or a single one."""
-    return list(grid({name: level if isinstance(level := levels[name], list) else [level] for name in names}))
-
-
-def _product_cell(levels: Mapping[str, Any]) -> Cell:
-    requires = precision.requires(levels["device"], levels["dtype"])
-    return Cell(levels, requires, cost=float(2 * levels["matrix_size"] ** 3))
-
-
-def _attention_cell(levels: Mapping[str, Any]) -> Cell:
-    """Cost: columns of products and of passes over the matrix, in elements, and a floor for launching."""
-    chosen = backends.named(levels["implementation"])
-    needs = (*precision.requires(levels["device"], levels["dtype"]), *chosen.requires(levels["device"]))
-    width = levels["head_dim"] + (0 if chosen.name in ("triton", "triton_ieee", "tiled", "flex") else COLUMNS_OF_A_PASS)
-    matrix = levels["batch"] * levels["heads"] * levels["seq_len"] ** 2
-    slow = 4 if levels["dtype"] == "fp32" else 1
-    return Cell(levels, tuple(dict.fromkeys(needs)), cost=float(slow * matrix * width + 1e6))
 
 
 def run(cell: Cell) -> Measurement:

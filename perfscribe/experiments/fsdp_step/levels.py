@@ -1,8 +1,20 @@
-"""Keys of experiments.fsdp_step with their defaults, and what it shows."""
+"""Keys of experiments.fsdp_step with their defaults, its cells, and what it shows."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from perfscribe.analytic.fsdp_plan import FSDP1, FSDP2, IMPLICIT, PER_BLOCK, WHOLE
+from perfscribe.analytic.workshop_shapes import BLOOM
+from perfscribe.base.cells import Cell, grid
 from perfscribe.base.registry import Shown
 from perfscribe.config import shared
 from perfscribe.config.keys import choice, choices, experiment, whole, wholes
+from perfscribe.distributed import needs
+from perfscribe.instruments import precision
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 LEVELS = experiment(
     "One training step under FULL_SHARD, traced: computing, communication and idle time, by wrapping and batch",
@@ -24,3 +36,24 @@ LEVELS = experiment(
 )
 
 SHOWN = Shown(tables=("fsdp.step",))
+
+WAYS = {
+    PER_BLOCK: {"api": FSDP2, "wrapping": PER_BLOCK, "prefetch": IMPLICIT},
+    WHOLE: {"api": FSDP1, "wrapping": WHOLE, "prefetch": "backward_post_forward"},
+}
+
+
+def cells(config: Mapping[str, Any]) -> list[Cell]:
+    """A cell a number of ranks, wrapping and batch."""
+    fixed = {name: config[name] for name in ("backend", "model", "dtype", "seq_len", "warmup_steps", "timed_steps")}
+    fixed |= {"device": needs.DEVICES[config["backend"]], "strategy": "full_shard", "reduce_dtype": "fp32"}
+    fixed |= {"offload": False, "checkpointing": False}
+    found = []
+    for levels in grid({name: config[name] for name in ("world_size", "wrapping", "batch")}):
+        factors = {**levels, **WAYS[str(levels["wrapping"])], **fixed}
+        requires = [*precision.requires(factors["device"], factors["dtype"])]
+        requires += ["transformers"] * (factors["model"] in BLOOM)
+        requires += needs.of_ranks(factors["device"], factors["world_size"])
+        cost = 100.0 * factors["world_size"] + factors["batch"]
+        found.append(Cell(factors, requires=tuple(requires), cost=cost))
+    return found

@@ -1,7 +1,16 @@
-"""Keys of experiments.io_formats with their defaults, and what it shows."""
+"""Keys of experiments.io_formats with their defaults, its cells, and what it shows."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from perfscribe.base.cells import Cell, grid
 from perfscribe.base.registry import Shown
 from perfscribe.config.keys import alone, choices, devices, experiment, whole
+from perfscribe.data.layout import file_names
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 LEVELS = experiment(
     "Training from, and reading of, one data set in several file formats",
@@ -46,3 +55,58 @@ LEVELS = experiment(
 )
 
 SHOWN = Shown(tables=("polaris.io_formats", "polaris.io_parts", "polaris.io_reads"), figures=("polaris.io_times",))
+
+SHAPE = ("samples", "source_length", "target_length", "features")
+SETTINGS = ("batch", "epochs", "layers", "d_ff", "features", *SHAPE[:3], "read_samples")
+
+
+def dataset_name(config: Mapping[str, Any]) -> str:
+    """The data set's name holds its shape, so that two presets never share a folder."""
+    return "polaris_io_{samples}x{source_length}x{target_length}x{features}".format(**config)
+
+
+def datasets(config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """What must be generated before: parameters, formats and files (relative to the data set's folder) by name."""
+    formats = [name for name in config["format"] if name != "memory"]
+    parameters = {name: config[name] for name in (*SHAPE, "seed")}
+    return {dataset_name(config): {"parameters": parameters, "formats": formats, "files": file_names(formats)}}
+
+
+def _requirements(factors: Mapping[str, Any]) -> tuple[str, ...]:
+    wanted = {
+        "cuda": factors["device"] == "cuda",
+        "hdf5": factors["format"].startswith("hdf5"),
+        "posix_fadvise": factors["cache"] == "cold",
+    }
+    return tuple(name for name, needed in wanted.items() if needed)
+
+
+def _cost_bytes(factors: Mapping[str, Any]) -> float:
+    """Bytes decoded, read or copied, roughly: enough for an order."""
+    sample_bytes: int = 4 * factors["features"] * (factors["source_length"] + factors["target_length"])
+    whole_bytes: int = factors["samples"] * sample_bytes
+    per_sample_reads = factors["epochs"] * factors["training_samples"] + factors["read_samples"]
+    cost: float = whole_bytes + per_sample_reads * sample_bytes
+    if factors["format"] == "hdf5_gzip":
+        # h5py guesses chunks of about 128 samples; each is inflated whole for a single one.
+        cost += per_sample_reads * 128 * sample_bytes
+    if factors["format"] == "npz_compressed":
+        cost += 8 * whole_bytes
+    return cost * (2 if factors["cache"] == "cold" else 1)
+
+
+def cells(config: Mapping[str, Any]) -> list[Cell]:
+    """One cell for each device, format and cache; the format memory has no file that could be cold."""
+    training_samples = min(config["training_samples"] or config["samples"], config["samples"])
+    settings = {name: config[name] for name in SETTINGS} | {"training_samples": training_samples}
+    result = []
+    for levels in grid({name: config[name] for name in ("device", "format", "cache")}):
+        if levels["format"] == "memory" and levels["cache"] == "cold":
+            continue
+        factors = {**levels, **settings}
+        if levels["cache"] == "cold":
+            factors["epochs"] = 1  # from the second epoch on the files are warm
+        result.append(
+            Cell(factors, requires=_requirements(factors), cost=_cost_bytes(factors), data=(dataset_name(config),))
+        )
+    return result

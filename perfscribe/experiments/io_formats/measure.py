@@ -9,73 +9,17 @@ from __future__ import annotations
 
 import gc
 import math
-from collections.abc import Mapping
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from perfscribe.base.cells import Cell, Measurement, grid
-from perfscribe.data.layout import file_names
+from perfscribe.base.cells import Cell, Measurement
 
 if TYPE_CHECKING:
     from perfscribe.experiments.io_formats.reading import Source
     from perfscribe.experiments.io_formats.training import Epoch, Trainer
 
 WARMUP_STEPS = 3
-SHAPE = ("samples", "source_length", "target_length", "features")
-SETTINGS = ("batch", "epochs", "layers", "d_ff", "features", *SHAPE[:3], "read_samples")
-
-
-def dataset_name(config: Mapping[str, Any]) -> str:
-    """The data set's name holds its shape, so that two presets never share a folder."""
-    return "polaris_io_{samples}x{source_length}x{target_length}x{features}".format(**config)
-
-
-def datasets(config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """What must be generated before: parameters, formats and files (relative to the data set's folder) by name."""
-    formats = [name for name in config["format"] if name != "memory"]
-    parameters = {name: config[name] for name in (*SHAPE, "seed")}
-    return {dataset_name(config): {"parameters": parameters, "formats": formats, "files": file_names(formats)}}
-
-
-def _requirements(factors: Mapping[str, Any]) -> tuple[str, ...]:
-    wanted = {
-        "cuda": factors["device"] == "cuda",
-        "hdf5": factors["format"].startswith("hdf5"),
-        "posix_fadvise": factors["cache"] == "cold",
-    }
-    return tuple(name for name, needed in wanted.items() if needed)
-
-
-def _cost_bytes(factors: Mapping[str, Any]) -> float:
-    """Bytes decoded, read or copied, roughly: enough for an order."""
-    sample_bytes: int = 4 * factors["features"] * (factors["source_length"] + factors["target_length"])
-    whole_bytes: int = factors["samples"] * sample_bytes
-    per_sample_reads = factors["epochs"] * factors["training_samples"] + factors["read_samples"]
-    cost: float = whole_bytes + per_sample_reads * sample_bytes
-    if factors["format"] == "hdf5_gzip":
-        # h5py guesses chunks of about 128 samples; each is inflated whole for a single one.
-        cost += per_sample_reads * 128 * sample_bytes
-    if factors["format"] == "npz_compressed":
-        cost += 8 * whole_bytes
-    return cost * (2 if factors["cache"] == "cold" else 1)
-
-
-def cells(config: Mapping[str, Any]) -> list[Cell]:
-    """One cell for each device, format and cache; the format memory has no file that could be cold."""
-    training_samples = min(config["training_samples"] or config["samples"], config["samples"])
-    settings = {name: config[name] for name in SETTINGS} | {"training_samples": training_samples}
-    result = []
-    for levels in grid({name: config[name] for name in ("device", "format", "cache")}):
-        if levels["format"] == "memory" and levels["cache"] == "cold":
-            continue
-        factors = {**levels, **settings}
-        if levels["cache"] == "cold":
-            factors["epochs"] = 1  # from the second epoch on the files are warm
-        result.append(
-            Cell(factors, requires=_requirements(factors), cost=_cost_bytes(factors), data=(dataset_name(config),))
-        )
-    return result
 
 
 def run(cell: Cell) -> Measurement:

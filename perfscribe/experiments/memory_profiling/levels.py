@@ -1,7 +1,18 @@
-"""Keys of experiments.memory_profiling with their defaults, and what it shows."""
+"""Keys of experiments.memory_profiling with their defaults, its cells, and what it shows."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from perfscribe.analytic.shapes import SIZES
+from perfscribe.base.cells import Cell, grid
 from perfscribe.base.registry import Shown
 from perfscribe.config.keys import choices, devices, dtypes, experiment, isolation, lengths, sizes, whole
+from perfscribe.data import tokens
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
 
 LEVELS = experiment(
     "Every allocation and free of one pass of that model: memory over its course, by kind and by line of code",
@@ -26,3 +37,18 @@ SHOWN = Shown(
     ),
     figures=("cs336.memory_timeline",),
 )
+
+datasets = tokens.of_section
+
+
+def cells(config: Mapping[str, Any]) -> list[Cell]:
+    """Every combination of the config's device, size, context length, mode and dtype."""
+    levels = {name: config[name] for name in ("device", "size", "seq_len", "mode", "dtype")}
+    return [_cell({**factors, "batch": config["batch"]}) for factors in grid(levels)]
+
+
+def _cell(factors: dict[str, Any]) -> Cell:
+    shape = SIZES[factors["size"]]
+    # A fresh process and a model's parameters cost more than the few passes.
+    cost = 1e12 + shape.layers * 12.0 * shape.d_model**2 * (1e3 + factors["batch"] * factors["seq_len"])
+    return tokens.cell(factors, cost)

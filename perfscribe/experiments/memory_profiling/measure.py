@@ -6,15 +6,14 @@ allocator's cache.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from perfscribe.analytic.shapes import SIZES
-from perfscribe.base.cells import Cell, Measurement, grid
-from perfscribe.data import tokens
+from perfscribe.base.cells import Cell, Measurement
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import torch
 
     from perfscribe.instruments.profiling.memory_timeline import Timeline
@@ -24,21 +23,6 @@ if TYPE_CHECKING:
 PHASES = {"inference": ("forward",), "forward": ("forward",), "full_step": ("forward", "backward", "optimizer")}
 TIMELINE_POINTS = 200
 LARGEST_GROUPS = 8
-
-datasets = tokens.of_section
-
-
-def cells(config: Mapping[str, Any]) -> list[Cell]:
-    """Every combination of the config's device, size, context length, mode and dtype."""
-    levels = {name: config[name] for name in ("device", "size", "seq_len", "mode", "dtype")}
-    return [_cell({**factors, "batch": config["batch"]}) for factors in grid(levels)]
-
-
-def _cell(factors: dict[str, Any]) -> Cell:
-    shape = SIZES[factors["size"]]
-    # A fresh process and a model's parameters cost more than the few passes.
-    cost = 1e12 + shape.layers * 12.0 * shape.d_model**2 * (1e3 + factors["batch"] * factors["seq_len"])
-    return tokens.cell(factors, cost)
 
 
 def run(cell: Cell) -> Measurement:

@@ -7,11 +7,10 @@ accumulator's dtype is near the sum, so that a reader sees which part of the err
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from perfscribe.base.cells import Cell, Measurement, grid
+from perfscribe.base.cells import Cell, Measurement
 
 if TYPE_CHECKING:
     import torch
@@ -24,20 +23,6 @@ ACCUMULATIONS = {
     "fp32_plus_upcast_fp16": ("float32", "float16", "float32"),
 }
 OF_THE_SUM = ("sum", "error", "relative_error", "error_from_accumulation", "ulp_at_sum", "last_increment")
-
-
-def cells(config: Mapping[str, Any]) -> list[Cell]:
-    """One cell per device and accumulation; terms and addend go along as factors of one level."""
-    levels = {
-        "device": config["device"],
-        "accumulation": list(ACCUMULATIONS),
-        "terms": [config["terms"]],
-        "addend": [config["addend"]],
-    }
-    return [
-        Cell(factors, requires=("cuda",) if factors["device"] == "cuda" else (), cost=float(config["terms"]))
-        for factors in grid(levels)
-    ]
 
 
 def run(cell: Cell) -> Measurement:

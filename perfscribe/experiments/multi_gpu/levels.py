@@ -1,8 +1,19 @@
-"""Keys of experiments.multi_gpu with their defaults, and what it shows."""
+"""Keys of experiments.multi_gpu with their defaults, its cells, and what it shows."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
 
 from perfscribe.base.registry import Shown
 from perfscribe.config import shared
 from perfscribe.config.keys import experiment, whole
+from perfscribe.data import squad_sets
+from perfscribe.training import launching
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from perfscribe.base.cells import Cell
 
 LEVELS = experiment(
     "BLOOM on several GPUs of one node, and on one GPU of each of several nodes; by Trainer, and tuned",
@@ -24,3 +35,11 @@ SHOWN = Shown(
     tables=("fsdp.multi_gpu", "fsdp.multi_node"),
     figures=("fsdp.multi_gpu",),
 )
+
+
+datasets = squad_sets.datasets
+
+
+def cells(config: Mapping[str, Any]) -> list[Cell]:
+    """All ranks on one node, by Trainer as the workshop does and tuned; as many on each of a cluster's nodes."""
+    return launching.over_ranks({"model_name": config["model_name"]}, config)

@@ -1,8 +1,18 @@
-"""Keys of experiments.nsys_profile with their defaults, and what it shows."""
+"""Keys of experiments.nsys_profile with their defaults, its cells, and what it shows."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from perfscribe.analytic.shapes import SIZES
+from perfscribe.base.cells import Cell, grid
 from perfscribe.base.registry import Shown
 from perfscribe.config import shared
 from perfscribe.config.keys import devices, experiment, lengths, section, sizes, whole
+from perfscribe.data import tokens
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 LEVELS = experiment(
     "Kernels and ranges of that model's inference and training steps, by Nsight Systems or torch's profiler",
@@ -28,3 +38,22 @@ SHOWN = Shown(
     ),
     figures=("cs336.nsys_forward",),
 )
+
+datasets = tokens.of_section
+
+
+def cells(config: Mapping[str, Any]) -> list[Cell]:
+    """Size x context x dtype. The factor `detailed` says whether the record keeps every kernel."""
+    wanted = [*grid({name: config[name] for name in ("device", "size", "seq_len", "dtype")})]
+    fixed = {name: config[name] for name in ("batch", "warmup_steps", "timed_steps", "traced_steps")}
+    detailed = [all(levels[name] in of for name, of in config["detailed"].items()) for levels in wanted]
+    return [_cell({**levels, "detailed": every, **fixed}) for levels, every in zip(wanted, detailed, strict=True)]
+
+
+def _cell(factors: dict[str, Any]) -> Cell:
+    weight = 4.0 if factors["dtype"] == "fp32" else 1.0
+    shape, batch_tokens = SIZES[factors["size"]], factors["batch"] * factors["seq_len"]
+    work = shape.layers * (12 * shape.d_model**2 + 2 * factors["seq_len"] * shape.d_model) * batch_tokens
+    passes = 2 * factors["warmup_steps"] + factors["timed_steps"] + factors["traced_steps"]
+    # Starting the traced program takes longer than the passes of the small sizes.
+    return tokens.cell(factors, cost=1e13 + float(weight * passes * work))

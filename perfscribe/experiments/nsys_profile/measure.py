@@ -8,16 +8,15 @@ kernels, torch's profiler traces the passes in the cell's process.
 from __future__ import annotations
 
 import gc
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from perfscribe.analytic.shapes import SIZES
-from perfscribe.base.cells import Cell, Measurement, grid
-from perfscribe.data import tokens
+from perfscribe.base.cells import Cell, Measurement
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from perfscribe.instruments.profiling.trace import Trace
 
 PROGRAM = "perfscribe.experiments.nsys_profile.program"
@@ -26,25 +25,6 @@ TIMEOUT_S = 300.0
 # What the host clock read under the profiler; of other phases it is what their ranges say.
 HOST_CLOCK_KEPT = ("forward", "full_step")
 MS_DIGITS = 6  # of a millisecond: nanoseconds, which is what both clocks resolve
-
-datasets = tokens.of_section
-
-
-def cells(config: Mapping[str, Any]) -> list[Cell]:
-    """Size x context x dtype. The factor `detailed` says whether the record keeps every kernel."""
-    wanted = [*grid({name: config[name] for name in ("device", "size", "seq_len", "dtype")})]
-    fixed = {name: config[name] for name in ("batch", "warmup_steps", "timed_steps", "traced_steps")}
-    detailed = [all(levels[name] in of for name, of in config["detailed"].items()) for levels in wanted]
-    return [_cell({**levels, "detailed": every, **fixed}) for levels, every in zip(wanted, detailed, strict=True)]
-
-
-def _cell(factors: dict[str, Any]) -> Cell:
-    weight = 4.0 if factors["dtype"] == "fp32" else 1.0
-    shape, batch_tokens = SIZES[factors["size"]], factors["batch"] * factors["seq_len"]
-    work = shape.layers * (12 * shape.d_model**2 + 2 * factors["seq_len"] * shape.d_model) * batch_tokens
-    passes = 2 * factors["warmup_steps"] + factors["timed_steps"] + factors["traced_steps"]
-    # Starting the traced program takes longer than the passes of the small sizes.
-    return tokens.cell(factors, cost=1e13 + float(weight * passes * work))
 
 
 def run(cell: Cell) -> Measurement:

@@ -7,16 +7,15 @@ comes twice in each turn, which shows how far equal things differ.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from perfscribe.analytic.shapes import SIZES
-from perfscribe.base.cells import Cell, Measurement, grid
-from perfscribe.data import tokens
+from perfscribe.base.cells import Cell, Measurement
 from perfscribe.distributed import needs
-from perfscribe.instruments import precision
 from perfscribe.instruments.memory import CPU_COUNTER, CUDA_COUNTER
 from perfscribe.instruments.timing import record_of_ranks
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
 
 PRELOADED = needs.PRELOADED
 # Below the time that a cell may take, so that a rank that hangs is named.
@@ -34,35 +33,6 @@ MOMENTS = (INIT, PASSES, BEFORE_STEP, STEP, AFTER_STEP)
 PARAMETERS, GRADIENTS, STATE = "parameters", "gradients", "optimizer state"
 ACTIVATIONS, COMMUNICATION, OTHER = "activations and temporaries", "communication buffers", "tables, batch, workspaces"
 KINDS = (PARAMETERS, GRADIENTS, STATE, ACTIVATIONS, COMMUNICATION, OTHER)
-
-
-def datasets(config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Token batches for every batch and context length."""
-    batches = [*config["batch"], *config["further"]["batch"]]
-    return tokens.datasets(batches, config["seq_len"], config["seed"])
-
-
-def cells(config: Mapping[str, Any]) -> list[Cell]:
-    """Every combination of the config's levels, then the further batches."""
-    of = {name: config[name] for name in ("backend", "world_size", "size", "seq_len", "batch", "dtype")}
-    fixed = {name: config[name] for name in ("wrapper", "turns", "warmup_steps", "timed_steps", "optimizer_steps")}
-    first = grid(of)
-    return [_cell({**one, **fixed}) for one in [*first, *(o for o in grid(of | config["further"]) if o not in first)]]
-
-
-def _cell(factors: dict[str, Any]) -> Cell:
-    device, ranks, batch = needs.DEVICES[factors["backend"]], factors["world_size"], factors["batch"]
-    shape = SIZES[factors["size"]]
-    width = shape.layers * (4 * shape.d_model**2 + 3 * shape.d_model * shape.d_ff)
-    # Every parameter is updated whatever the batch; ranks of a CPU share it.
-    work = width * (factors["seq_len"] * batch / (ranks if device == "cuda" else 1) + 100 * ranks)
-    return Cell(
-        {"device": device, **factors},
-        requires=(*precision.requires(device, factors["dtype"]), *needs.of_ranks(device, ranks)),
-        cost=float(work),
-        data=(tokens.dataset_name(batch, factors["seq_len"]),),
-        skip="" if batch % ranks == 0 else f"a batch of {batch} cannot be divided among {ranks} ranks",
-    )
 
 
 def run(cell: Cell) -> Measurement:

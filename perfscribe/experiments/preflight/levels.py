@@ -1,7 +1,17 @@
-"""Keys of experiments.preflight with their defaults, and what it shows."""
+"""Keys of experiments.preflight with their defaults, its cells, and what it shows."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from perfscribe.base.cells import Cell
 from perfscribe.base.registry import Shown
 from perfscribe.config.keys import choice, choices, experiment, number, section, timeout, whole, wholes
+from perfscribe.distributed import needs
+from perfscribe.experiments.preflight.measure import NCCL_CHOOSES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
 
 LEVELS = experiment(
     "All-reduce that is tried before trainings on several processes; these are skipped where it is too slow",
@@ -44,3 +54,29 @@ LEVELS = experiment(
 )
 
 SHOWN = Shown(tables=("fsdp.preflight",))
+
+FIXED = ("program", "warmup", "iterations", "algorithm")
+
+
+def cells(config: Mapping[str, Any]) -> list[Cell]:
+    """Every backend and number of processes on one node; then as many on each of several."""
+    return [
+        _cell({"backend": backend, **placed}, config) for backend in config["backend"] for placed in _placed(config)
+    ]
+
+
+def _placed(config: Mapping[str, Any]) -> Iterator[dict[str, int]]:
+    for ranks in config["world_size"]:
+        yield {"nodes": 1, "world_size": ranks}
+    for each in config["ranks_per_node"]:
+        for count in config["nodes"]:
+            yield {"nodes": count, "world_size": count * each}
+
+
+def _cell(level: Mapping[str, Any], config: Mapping[str, Any]) -> Cell:
+    backend = str(level["backend"])
+    own = {name: config[name][backend] for name in ("size_mib", "threshold_gb_per_s")}
+    factors = {**level, "device": needs.DEVICES[backend], **own, **{name: config[name] for name in FIXED}}
+    factors["algorithm"] = config["algorithm"] if backend == "nccl" and config["algorithm"] else NCCL_CHOOSES
+    requires = needs.of_ranks(factors["device"], factors["world_size"], factors["nodes"])
+    return Cell(factors, requires, cost=own["size_mib"] * level["world_size"])

@@ -6,7 +6,6 @@ as many processes is held back where the bandwidth is below the threshold.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -16,34 +15,9 @@ from perfscribe.distributed import needs, self_test
 from perfscribe.distributed.self_test import MIB, Outcome, Trial
 
 PRELOADED = needs.BASE
-FIXED = ("program", "warmup", "iterations", "algorithm")
 OWN, NVIDIA = "own loop", "all_reduce_perf"
 NCCL_CHOOSES = "default"
 TIMEOUT_S = 170.0  # below the worker's own, so that the rank that hangs is named
-
-
-def cells(config: Mapping[str, Any]) -> list[Cell]:
-    """Every backend and number of processes on one node; then as many on each of several."""
-    return [
-        _cell({"backend": backend, **placed}, config) for backend in config["backend"] for placed in _placed(config)
-    ]
-
-
-def _placed(config: Mapping[str, Any]) -> Iterator[dict[str, int]]:
-    for ranks in config["world_size"]:
-        yield {"nodes": 1, "world_size": ranks}
-    for each in config["ranks_per_node"]:
-        for count in config["nodes"]:
-            yield {"nodes": count, "world_size": count * each}
-
-
-def _cell(level: Mapping[str, Any], config: Mapping[str, Any]) -> Cell:
-    backend = str(level["backend"])
-    own = {name: config[name][backend] for name in ("size_mib", "threshold_gb_per_s")}
-    factors = {**level, "device": needs.DEVICES[backend], **own, **{name: config[name] for name in FIXED}}
-    factors["algorithm"] = config["algorithm"] if backend == "nccl" and config["algorithm"] else NCCL_CHOOSES
-    requires = needs.of_ranks(factors["device"], factors["world_size"], factors["nodes"])
-    return Cell(factors, requires, cost=own["size_mib"] * level["world_size"])
 
 
 def run(cell: Cell) -> Measurement:

@@ -1,7 +1,27 @@
-"""Keys of experiments.rank_methods with their defaults, and what it shows."""
+"""Keys of experiments.rank_methods with their defaults, its cells, and what it shows."""
 
+from __future__ import annotations
+
+from itertools import product
+from typing import TYPE_CHECKING, Any
+
+from perfscribe.base.cells import Cell
 from perfscribe.base.registry import Shown
 from perfscribe.config.keys import choice, choices, experiment, section, texts, whole, wholes
+from perfscribe.distributed import needs
+from perfscribe.distributed.mpi_start import MODULO, SPLIT
+from perfscribe.experiments.rank_methods.measure import (
+    BOUND,
+    GUIDE_BINDING,
+    HERE,
+    HOMEWORK_BINDING,
+    LAUNCHED,
+    POLARIS,
+    SIZES,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 LEVELS = experiment(
     "Ways to find rank, world size and local rank, under several launchers; binding of ranks to cores",
@@ -47,3 +67,29 @@ LEVELS = experiment(
 )
 
 SHOWN = Shown(tables=("polaris.rank_methods", "polaris.rank_bindings"))
+
+# The launcher's own variables last: the homework asks MPI.
+METHODS_OF = {"perfscribe": ("torchrun",), "torchrun": ("torchrun",)} | {
+    name: (MODULO, SPLIT, name) for name in ("open_mpi", "mpich", "pals", "slurm")
+}
+
+
+def cells(config: Mapping[str, Any]) -> list[Cell]:
+    """Launches by launcher and method, then bindings."""
+    device, most = needs.DEVICES[config["backend"]], max(config["world_size"])
+    sizes = {name: config[name] for name in SIZES}
+    found = []
+    for place, (launcher, ranks) in enumerate(product(config["launcher"], config["world_size"])):
+        fixed = {"backend": config["backend"], "device": device, "world_size": ranks, **sizes}
+        # One rank needs the GPUs of all, too: it runs alone, as they do, and only where they can be compared.
+        requires = (*needs.of_ranks(device, most), *(["srun_mpi"] if launcher == "slurm" else []))
+        # Alone a rank has nothing to find: one method is enough for its time.
+        for method in METHODS_OF[launcher][: 1 if ranks == 1 else None]:
+            factors = {"part": LAUNCHED, "launcher": launcher, "method": method, **fixed}
+            found.append(Cell(factors, requires=requires, cost=10.0 + place))
+    asked = config["binding"]
+    bound = [(HERE, launcher, text, most, 1.0) for launcher in asked["launcher"] for text in asked["cpu_bind"]]
+    bound += [(POLARIS, "pals", text, 4, 0.0) for text in (HOMEWORK_BINDING, GUIDE_BINDING)]
+    names = ("machine", "launcher", "cpu_bind", "world_size")
+    found += [Cell({"part": BOUND, **dict(zip(names, one, strict=True))}, cost=cost) for *one, cost in bound]
+    return found

@@ -11,52 +11,27 @@ import atexit
 import os
 import subprocess
 import tempfile
-from collections.abc import Mapping, Sequence
-from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from perfscribe.base.cells import Cell, Measurement, Unsupported
 from perfscribe.distributed import binding, needs
-from perfscribe.distributed.mpi_start import METHODS, MODULO, SPLIT
+from perfscribe.distributed.mpi_start import METHODS
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from perfscribe.distributed.launch import WorkerGroup
 
 LAUNCHED, BOUND = "launched", "bound"  # parts of the experiment
 LAUNCH_S, BOUND_S = 180.0, 60.0
 SIZES = ("samples", "source_length", "target_length", "features", "layers", "d_ff", "batch", "epochs", "warmup_steps")
-# The launcher's own variables last: the homework asks MPI.
-METHODS_OF = {"perfscribe": ("torchrun",), "torchrun": ("torchrun",)} | {
-    name: (MODULO, SPLIT, name) for name in ("open_mpi", "mpich", "pals", "slurm")
-}
 EVEN, NEAREST = "even", "nearest"
 HERE, POLARIS = "this machine", "Polaris"
 # A node of Polaris: the cores nearest to each of its GPUs, and the binding lists that are used there. Source: ALCF's
 # guide (one 32-core EPYC 7543P with two threads a core, four A100); the homework's job script.
 POLARIS_CORES = tuple(tuple(range(first, first + 8)) + tuple(range(first + 32, first + 40)) for first in (24, 16, 8, 0))
 HOMEWORK_BINDING, GUIDE_BINDING = "list:0,1:8,9:16,17:24,25", "list:24:16:8:0"
-
-
-def cells(config: Mapping[str, Any]) -> list[Cell]:
-    """Launches by launcher and method, then bindings."""
-    device, most = needs.DEVICES[config["backend"]], max(config["world_size"])
-    sizes = {name: config[name] for name in SIZES}
-    found = []
-    for place, (launcher, ranks) in enumerate(product(config["launcher"], config["world_size"])):
-        fixed = {"backend": config["backend"], "device": device, "world_size": ranks, **sizes}
-        # One rank needs the GPUs of all, too: it runs alone, as they do, and only where they can be compared.
-        requires = (*needs.of_ranks(device, most), *(["srun_mpi"] if launcher == "slurm" else []))
-        # Alone a rank has nothing to find: one method is enough for its time.
-        for method in METHODS_OF[launcher][: 1 if ranks == 1 else None]:
-            factors = {"part": LAUNCHED, "launcher": launcher, "method": method, **fixed}
-            found.append(Cell(factors, requires=requires, cost=10.0 + place))
-    asked = config["binding"]
-    bound = [(HERE, launcher, text, most, 1.0) for launcher in asked["launcher"] for text in asked["cpu_bind"]]
-    bound += [(POLARIS, "pals", text, 4, 0.0) for text in (HOMEWORK_BINDING, GUIDE_BINDING)]
-    names = ("machine", "launcher", "cpu_bind", "world_size")
-    found += [Cell({"part": BOUND, **dict(zip(names, one, strict=True))}, cost=cost) for *one, cost in bound]
-    return found
 
 
 def run(cell: Cell) -> Measurement:

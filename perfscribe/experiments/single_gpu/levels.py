@@ -1,7 +1,16 @@
-"""Keys of experiments.single_gpu with their defaults, and what it shows."""
+"""Keys of experiments.single_gpu with their defaults, its cells, and what it shows."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from perfscribe.base.cells import Cell, grid
 from perfscribe.base.registry import Shown
 from perfscribe.config.keys import choice, choices, devices, experiment, isolation, whole, wholes
+from perfscribe.instruments import precision
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 LEVELS = experiment(
     "The Polaris homework's training on one device: every epoch, throughput, memory",
@@ -36,3 +45,18 @@ LEVELS = experiment(
 )
 
 SHOWN = Shown(tables=("polaris.single_gpu",))
+
+SIZES = ("d_model", "d_ff", "samples", "source_length", "target_length", "batch", "epochs")
+
+
+def cells(config: Mapping[str, Any]) -> list[Cell]:
+    """Every combination of device, number of layers and way to draw batches."""
+    fixed = {name: config[name] for name in SIZES} | {"dtype": config["dtype"]}
+    varied = {name: config[name] for name in ("device", "layers", "batches")}
+    return [_cell({**levels, **fixed}) for levels in grid(varied)]
+
+
+def _cell(factors: dict[str, Any]) -> Cell:
+    work = factors["layers"] * factors["d_model"] * (factors["d_model"] + factors["d_ff"])
+    cost = float(factors["epochs"] * factors["samples"] * (1e6 + work))
+    return Cell(factors, requires=precision.requires(factors["device"], factors["dtype"]), cost=cost)

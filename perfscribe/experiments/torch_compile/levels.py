@@ -1,5 +1,11 @@
-"""Keys of experiments.torch_compile with their defaults, and what it shows."""
+"""Keys of experiments.torch_compile with their defaults, its cells, and what it shows."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from perfscribe.analytic.shapes import SIZES
+from perfscribe.base.cells import Cell, grid
 from perfscribe.base.registry import Shown
 from perfscribe.config.keys import (
     choices,
@@ -14,6 +20,11 @@ from perfscribe.config.keys import (
     whole,
     wholes,
 )
+from perfscribe.data import tokens
+from perfscribe.instruments import precision
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
 
 LEVELS = experiment(
     "Attention and training steps, eager and compiled, interleaved",
@@ -70,3 +81,49 @@ SHOWN = Shown(
     ),
     figures=("cs336.compiled_speedups",),
 )
+
+
+def datasets(config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Token batches for every context length of the models."""
+    model = config["model"]
+    return tokens.datasets([model["batch"]], model["seq_len"], config["seed"])
+
+
+def cells(config: Mapping[str, Any]) -> list[Cell]:
+    """The attention grid, then the models."""
+    return [_cell(factors) for problem in ("attention", "model") for factors in _levels(config, problem)]
+
+
+def _levels(config: Mapping[str, Any], problem: str) -> Iterator[dict[str, Any]]:
+    """The factors of every cell of a problem."""
+    of = config[problem]
+    names = ("backend", "dtype", *(("head_dim", "seq_len") if problem == "attention" else ("size", "seq_len")))
+    levels = {"device": config["device"], **{name: of[name] for name in names}}
+    fixed = {"batch": of["batch"], "turns": config["turns"], "warmup_passes": 1, "passes": of["passes"]}
+    return ({"problem": problem, "implementation": "compiled", **one, **fixed} for one in grid(levels))
+
+
+def _cell(factors: dict[str, Any]) -> Cell:
+    """What it needs of the machine: inductor writes C++ for a CPU, and Triton for a GPU."""
+    device, is_model = factors["device"], factors["problem"] == "model"
+    requires = precision.requires(device, factors["dtype"])
+    if factors["backend"] == "inductor":
+        requires += ("triton", "c_compiler") if device == "cuda" else ("compiler",)
+    data = (tokens.dataset_name(factors["batch"], factors["seq_len"]),) if is_model else ()
+    return Cell(factors, requires=requires, cost=_cost(factors), data=data)
+
+
+def _cost(factors: Mapping[str, Any]) -> float:
+    """FLOP and element-wise work of all passes, and what compiling costs on that scale.
+
+    Seconds are worth more work on a GPU than on a CPU; aot_eager writes no kernels.
+    """
+    passes = 3 * factors["turns"] * (factors["warmup_passes"] + factors["passes"])  # eager comes twice in each turn
+    if factors["problem"] == "attention":
+        parts, work = 1, factors["seq_len"] ** 2 * (12 * factors["head_dim"] + 300)
+    else:
+        shape = SIZES[factors["size"]]
+        flop_per_token = 6.0 * shape.layers * (4 * shape.d_model**2 + 3 * shape.d_model * shape.d_ff)
+        parts, work = 3 * shape.layers, factors["seq_len"] * flop_per_token
+    compiling_s = 10 + parts if factors["backend"] == "inductor" else 1 + 0.1 * parts
+    return float(passes * factors["batch"] * work + compiling_s * (2e13 if factors["device"] == "cuda" else 2e10))

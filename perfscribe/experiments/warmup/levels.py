@@ -1,7 +1,17 @@
-"""Keys of experiments.warmup with their defaults, and what it shows."""
+"""Keys of experiments.warmup with their defaults, its cells, and what it shows."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from perfscribe.analytic.shapes import SIZES
+from perfscribe.base.cells import Cell, grid
 from perfscribe.base.registry import Shown
 from perfscribe.config.keys import alone, devices, dtypes, experiment, isolation, lengths, sizes, whole, wholes
+from perfscribe.data import tokens
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 LEVELS = experiment(
     "Full training steps of that model after few warm-up steps or none",
@@ -21,3 +31,20 @@ SHOWN = Shown(
     figures=("cs336.benchmarking_steps",),
     references=("end_to_end",),
 )
+
+datasets = tokens.of_section
+
+
+def cells(config: Mapping[str, Any]) -> list[Cell]:
+    """Every combination of the config's device, size, context length, dtype and number of warm-up steps."""
+    factors = {name: config[name] for name in ("device", "size", "seq_len", "dtype", "warmup_steps")}
+    fixed = {"batch": config["batch"], "timed_steps": config["timed_steps"]}
+    return [_cell({**levels, **fixed}) for levels in grid(factors)]
+
+
+def _cell(factors: dict[str, Any]) -> Cell:
+    shape = SIZES[factors["size"]]
+    steps = factors["warmup_steps"] + factors["timed_steps"]
+    # A fresh process costs some seconds, whatever the model.
+    cost = 1e12 + shape.layers * 12.0 * shape.d_model**2 * factors["batch"] * factors["seq_len"] * steps
+    return tokens.cell(factors, cost)
