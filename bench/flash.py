@@ -31,8 +31,8 @@ sys.path.insert(0, str(ROOT))
 from perfscribe.attention import backends  # noqa: E402
 from perfscribe.attention.triton_kernels import FlashAttentionTriton  # noqa: E402
 from perfscribe.base.cells import Unsupported  # noqa: E402
-from perfscribe.experiments.flash_benchmarking.correctness import TOLERANCE, Check  # noqa: E402
-from perfscribe.experiments.flash_benchmarking.measure import Problem  # noqa: E402
+from perfscribe.experiments.cs336.flash_benchmarking.correctness import TOLERANCE, Check  # noqa: E402
+from perfscribe.experiments.cs336.flash_benchmarking.measure import Problem  # noqa: E402
 from perfscribe.instruments.graph_timing import CudaGraphs, time_replays  # noqa: E402
 
 TURNS = 3

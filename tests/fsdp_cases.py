@@ -17,7 +17,7 @@ from perfscribe.distributed import fsdp_applied, fsdp_state
 from perfscribe.distributed.collective_bytes import Collectives
 from perfscribe.distributed.fsdp import wrap
 from perfscribe.distributed.fsdp_training import Training, local, local_gradients
-from perfscribe.experiments.strategies import program as strategies
+from perfscribe.experiments.fsdp.strategies import program as strategies
 from perfscribe.instruments.memory import PeakMemory
 from perfscribe.models.simple_gpt import SimpleGPTModel, build
 

@@ -29,9 +29,9 @@ class ShardJob:
         leave_out = shutil.ignore_patterns("__pycache__", "experiments")
         shutil.copytree(ROOT / "perfscribe", root / "perfscribe", ignore=leave_out)
         shutil.copytree(ROOT / "workflow" / "scripts", root / "workflow" / "scripts", ignore=leave_out)
-        folder = root / "perfscribe" / "experiments" / "probe"
+        folder = root / "perfscribe" / "experiments" / "cs336" / "probe"
         folder.mkdir(parents=True)
-        for package in (folder, folder.parent):
+        for package in (folder, folder.parent, folder.parent.parent):
             (package / "__init__.py").write_text("")
         (folder / "measure.py").write_text(source)
         self.plan_file = self.site / "plan" / "measure-probe-0.json"
@@ -40,7 +40,7 @@ class ShardJob:
 
     def plan(self, cells: Sequence[Cell], isolation: str = "job", timeout_s: float = 60, **fields: Any) -> None:
         """Write the shard's plan; fields replace its defaults."""
-        code = Sources(self.root).fingerprint("perfscribe.experiments.probe.measure")
+        code = Sources(self.root).fingerprint("perfscribe.experiments.cs336.probe.measure")
         planned(self.root, cells, **{"fingerprint": code, "libraries": [], "budget_minutes": None, **fields})
         options = {"probe": {"isolation": isolation, "timeout_s": timeout_s}}
         files.write_json(self.plan_file.with_name("options.json"), options)

@@ -12,7 +12,7 @@ from typing import Any
 
 from perfscribe.distributed.fork_server import SERVER
 from perfscribe.distributed.needs import PRELOADED
-from perfscribe.experiments.checkpoints import measure as checkpoints
+from perfscribe.experiments.fsdp.checkpoints import measure as checkpoints
 from perfscribe.training import launching
 
 # What PRELOADED of the experiments that train so names.
@@ -39,7 +39,7 @@ def train_as_on_gpus(arguments: Mapping[str, Any], rank: Any) -> dict[str, Any]:
 
 def checkpoint_as_on_gpus(arguments: Mapping[str, Any], rank: Any) -> dict[str, Any]:
     """The same of what a cell of checkpoints does."""
-    from perfscribe.experiments.checkpoints import program
+    from perfscribe.experiments.fsdp.checkpoints import program
 
     _pretend(arguments)
     return program.on_rank(arguments, rank)
@@ -47,7 +47,7 @@ def checkpoint_as_on_gpus(arguments: Mapping[str, Any], rank: Any) -> dict[str, 
 
 def checkpoint_fused(arguments: Mapping[str, Any], rank: Any) -> dict[str, Any]:
     """A cell of checkpoints by the bare loop with the AdamW that it has on GPUs."""
-    from perfscribe.experiments.checkpoints import program
+    from perfscribe.experiments.fsdp.checkpoints import program
     from perfscribe.training import bare_loop
 
     bare_loop.FUSED_ON = ("cpu",)

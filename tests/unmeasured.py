@@ -1,6 +1,5 @@
 """What the experiments' show.py make of cells that were planned and gave no figures."""
 
-import importlib
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,6 @@ from perfscribe.base import registry
 from perfscribe.base.cells import Cell
 from perfscribe.plan import plan, subjects
 from perfscribe.plan.fingerprint import Sources
-from perfscribe.plan.plan_cells import show_module
 from perfscribe.records.records import Record
 from perfscribe.show.tables import Table
 
@@ -55,4 +53,4 @@ def sources(experiment: str) -> list[str]:
 
 def present(experiment: str) -> Any:
     """Its presenting module."""
-    return importlib.import_module(show_module(experiment))
+    return registry.module(experiment, "show")

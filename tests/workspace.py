@@ -58,7 +58,7 @@ def run(cell):
 LEVELS = '''"""Keys of a test's experiment, its cells, which stand in its measure.py, and what it shows."""
 from perfscribe.base.registry import Shown
 from perfscribe.config.keys import experiment
-from perfscribe.experiments.{name} import measure
+from perfscribe.experiments.cs336.{name} import measure
 
 cells, datasets = measure.cells, getattr(measure, "datasets", lambda config: {{}})
 
@@ -126,14 +126,14 @@ class Workspace:
         """Take away all experiments but these, and what config.yaml says of any."""
         config = self.root / "config.yaml"
         config.write_text(config.read_text().partition("\nexperiments:")[0] + "\n")
-        for folder in (self.root / "perfscribe" / "experiments").iterdir():
-            if folder.is_dir() and folder.name not in experiments:
+        for folder in (self.root / "perfscribe" / "experiments").glob("*/*/"):
+            if folder.name not in experiments:
                 shutil.rmtree(folder)
 
     def add_experiment(self, name: str, measure: str, present: str = "", **section: object) -> None:
         """An experiment from the text of its measure.py; section: its own keys, plain values or lists of levels."""
-        folder = self.root / "perfscribe" / "experiments" / name
-        folder.mkdir(parents=True)
+        folder = self.root / "perfscribe" / "experiments" / "cs336" / name
+        folder.mkdir()
         (folder / "__init__.py").write_text(f'"""{name}."""\n')
         (folder / "measure.py").write_text(measure)
         present = present or PRESENT.format(name=name)

@@ -1,4 +1,4 @@
-"""The experiments: a folder each below experiments/, found by the files that it holds."""
+"""The experiments: a folder each in their course's below experiments/, found by the files that it holds."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Shown:
 
 
 def _holding(file: str) -> list[str]:
-    return sorted(path.parent.name for path in (ROOT / "perfscribe" / "experiments").glob(f"*/{file}"))
+    return sorted(path.parent.name for path in (ROOT / "perfscribe" / "experiments").glob(f"*/*/{file}"))
 
 
 def known() -> list[str]:
@@ -49,9 +49,15 @@ def measured() -> list[str]:
     return _holding("measure.py")
 
 
+def module_name(experiment: str, part: str, root: Path = ROOT) -> str:
+    """Dotted name of its module levels, measure, show or subject, whether it is there or not."""
+    folders = (root / "perfscribe" / "experiments").glob(f"*/{experiment}")
+    return f"perfscribe.experiments.{next((one.parent.name for one in folders), 'unknown')}.{experiment}.{part}"
+
+
 def module(experiment: str, part: str) -> ModuleType:
-    """Its module levels, measure or show."""
-    return importlib.import_module(f"perfscribe.experiments.{experiment}.{part}")
+    """Its module levels, measure, show or subject."""
+    return importlib.import_module(module_name(experiment, part))
 
 
 @cache

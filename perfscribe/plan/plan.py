@@ -18,7 +18,7 @@ from perfscribe.base.registry import Shown
 from perfscribe.config import resolve
 from perfscribe.plan import cluster, demands, subjects
 from perfscribe.plan.fingerprint import Sources, digest_files
-from perfscribe.plan.plan_cells import cell_to_json, measure_module, show_module
+from perfscribe.plan.plan_cells import cell_to_json
 from perfscribe.records import environment, form
 
 # The preset that holds the homework's own grid; every site's tables list its cells, measured or not.
@@ -144,7 +144,7 @@ def _measure_units(
     """One unit a shard."""
     section = config["experiments"][experiment]
     cells = [cell for share in dealt for _, cell in share.cells]
-    module = measure_module(experiment)
+    module = registry.module_name(experiment, "measure")
     plan.shards[experiment] = len(dealt)
     if any(any(demands.demands(cell.requires)) for cell in cells if not cell.skip):
         plan.gated.append(experiment)
@@ -246,7 +246,7 @@ def _present_unit(plan: Plan, experiment: str, code: Sources) -> None:
         "experiment": experiment,
         "site": plan.site,
         "preset": plan.preset,
-        "fingerprint": code.fingerprint(show_module(experiment)),
+        "fingerprint": code.fingerprint(registry.module_name(experiment, "show")),
         # Whatever show.py imports, the report's code writes the line below every figure.
         "footer": code.fingerprint("perfscribe.show.provenance"),
         "references": digest_files(references),

@@ -1,4 +1,4 @@
-"""Cells as plan files hold them, their keys, and the modules behind an experiment's name."""
+"""Cells as plan files hold them, and their keys."""
 
 from __future__ import annotations
 
@@ -8,16 +8,6 @@ from typing import Any
 
 from perfscribe.base import files
 from perfscribe.base.cells import Cell
-
-
-def measure_module(experiment: str) -> str:
-    """Dotted name of the experiment's measuring module."""
-    return f"perfscribe.experiments.{experiment}.measure"
-
-
-def show_module(experiment: str) -> str:
-    """Dotted name of the experiment's presenting module."""
-    return f"perfscribe.experiments.{experiment}.show"
 
 
 def cell_to_json(cell: Cell) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from perfscribe.base import registry
 from perfscribe.base.cells import Cell
 from perfscribe.plan.fingerprint import Import, Sources, digest_of, imports_of, module_path, with_parents
 from perfscribe.subjects import FLASH, KERNELS, YOURS, has_module, module_name, roots
@@ -93,7 +94,7 @@ def cells(experiment: str, of: Sequence[Cell], subjects: Iterable[Subject], sour
     The factor `code` is a digest of their code and of what measures it. A kernel that a subject has not written has its
     cells too, which say so and are left out.
     """
-    module = f"perfscribe.experiments.{experiment}.subject"
+    module = registry.module_name(experiment, "subject", sources.root)
     subjects = list(subjects)
     if not subjects or module_path(module, sources.root) is None:
         return []
@@ -129,7 +130,7 @@ def _digest(text: str) -> str:
 def is_planned(experiment: str, factors: Mapping[str, Any], adapters: Path, sources: Sources) -> bool:
     """Whether the code of a subject's cell is what its factors say, or was edited since."""
     try:
-        ours = sources.fingerprint(f"perfscribe.experiments.{experiment}.subject")
+        ours = sources.fingerprint(registry.module_name(experiment, "subject", sources.root))
         return _code(ours, read(factors["subject"], adapters), factors["kernel"]) == str(factors["code"])
     except (ValueError, KeyError):  # no file, no adapters, not this one
         return False

@@ -22,10 +22,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TextIO
 
-from perfscribe.base import causes, partial
+from perfscribe.base import causes, partial, registry
 from perfscribe.base.cells import Measurement, Unsupported
 from perfscribe.instruments.memory import is_oom, parse_oom
-from perfscribe.plan.plan_cells import cell_from_json, measure_module
+from perfscribe.plan.plan_cells import cell_from_json
 
 # Bytes of a folder in which multiprocessing's "pymp-xxxxxxxx/listener-xxxxxxxx" is a socket's path, of 103 at most.
 LONGEST_FOLDER = 71
@@ -186,7 +186,7 @@ def main(experiment: str, memory_limit_bytes: int, libraries: list[str]) -> None
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8", errors="replace")
     os.dup2(2, 1)
     try:
-        module = importlib.import_module(measure_module(experiment))
+        module = registry.module(experiment, "measure")
         if preloaded := getattr(module, "PRELOADED", ()):
             from perfscribe.distributed.fork_server import SERVER
 

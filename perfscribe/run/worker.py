@@ -14,11 +14,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
-from perfscribe.base import files
+from perfscribe.base import files, registry
 from perfscribe.instruments import tools
 from perfscribe.plan import cluster, subjects
 from perfscribe.plan.fingerprint import Sources
-from perfscribe.plan.plan_cells import measure_module
 from perfscribe.records import environment, journal, records
 from perfscribe.records.disturbances import flags_of
 from perfscribe.run import leases, variables
@@ -97,7 +96,8 @@ class Worker:
         A child that has begun too: what is imported within functions, and by ranks, is read when they are called.
         """
         code, experiment, factors = Sources(self.shard.root), self.shard.plan["experiment"], task.cell["factors"]
-        if code.fingerprint(measure_module(experiment)) != str(self.shard.plan["fingerprint"]):
+        module = registry.module_name(experiment, "measure", code.root)
+        if code.fingerprint(module) != self.shard.plan["fingerprint"]:
             return True
         adapters = self.shard.options["subjects"].get(factors.get("subject"))
         return adapters is not None and not subjects.is_planned(experiment, factors, Path(adapters), code)

@@ -20,7 +20,7 @@ TEMPLATES = Path(__file__).resolve().parent / "job_scripts"
 LAUNCHERS = {"slurm": ("srun", "torchrun"), "pbs": ("mpiexec", "torchrun")}
 PROFILES = ("torch", "nsys")
 SELF_TEST = "workflow/scripts/preflight.py"
-JOB = "perfscribe.experiments.rank_methods.job"
+JOB = "perfscribe.experiments.polaris.rank_methods.job"
 MOST_NODES, MOST_RANKS = 100_000, 1024
 # What schedulers take as names; nothing else gets into a directive.
 _NAME = re.compile(r"[A-Za-z0-9][\w.@+-]*")

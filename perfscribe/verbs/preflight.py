@@ -19,7 +19,7 @@ from perfscribe import config
 from perfscribe.base.cells import Cell
 from perfscribe.distributed import nccl_tests, ranks, self_test
 from perfscribe.distributed.self_test import NO_FIGURE, PASSED, Outcome, Trial, prefix
-from perfscribe.experiments.preflight import levels, measure
+from perfscribe.experiments.fsdp.preflight import levels, measure
 from perfscribe.records import environment
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -66,7 +66,7 @@ def as_rank(factors: Mapping[str, Any]) -> tuple[Outcome, bool]:
     """Take part in a test among processes that a launcher started; and whether this one tells of it."""
     import torch.distributed as dist
 
-    from perfscribe.experiments.rank_methods.job import join
+    from perfscribe.experiments.polaris.rank_methods.job import join
 
     algorithm = None if factors["algorithm"] == measure.NCCL_CHOOSES else factors["algorithm"]
     with self_test.algorithm(os.environ, algorithm):

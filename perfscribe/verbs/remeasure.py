@@ -6,10 +6,9 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from perfscribe.base import files
+from perfscribe.base import files, registry
 from perfscribe.config.errors import hint
 from perfscribe.plan.fingerprint import Sources
-from perfscribe.plan.plan_cells import measure_module
 from perfscribe.records import checksums, journal
 from perfscribe.records.records import STATUSES
 from perfscribe.run import session
@@ -35,7 +34,7 @@ def _codes(root: Path, site: str, experiment: str) -> set[str]:
     """Fingerprints of the code of now and of the last plan; what other commits measured stays, to be compared with."""
     plans = (root / "results" / site / "plan").glob(f"measure-{experiment}-*.json")
     return {str(files.read_json(plan)["fingerprint"]) for plan in plans} | {
-        Sources(root).fingerprint(measure_module(experiment))
+        Sources(root).fingerprint(registry.module_name(experiment, "measure", root))
     }
 
 

@@ -10,7 +10,7 @@ import pytest
 from perfscribe.data import formats, synthetic, tokens
 from perfscribe.data.digest_file import load_digest, verify
 from perfscribe.data.generate import generate
-from perfscribe.experiments.io_formats.reading import PerSample, Source, Whole
+from perfscribe.experiments.polaris.io_formats.reading import PerSample, Source, Whole
 
 PARAMETERS = {"samples": 40, "source_length": 1, "target_length": 5, "features": 16, "seed": 3}
 NAMES = list(formats.FORMATS)

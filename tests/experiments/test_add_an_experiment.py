@@ -21,7 +21,7 @@ def test_the_example_is_measured_shown_and_done_and_meets_the_checks_of_the_proj
         (project.root / path).parent.mkdir(parents=True, exist_ok=True)
         (project.root / path).write_text(text)
     for step in (["check"], ["format", "--check"]):
-        ruff = [sys.executable, "-m", "ruff", *step, "--no-cache", f"perfscribe/experiments/{EXAMPLE}"]
+        ruff = [sys.executable, "-m", "ruff", *step, "--no-cache", f"perfscribe/experiments/polaris/{EXAMPLE}"]
         checked = subprocess.run(ruff, cwd=project.root, capture_output=True, text=True)
         assert checked.returncode == 0, checked.stdout + checked.stderr
     project.succeed("report", "--config", "preset=tiny")

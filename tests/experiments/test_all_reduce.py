@@ -12,7 +12,7 @@ from perfscribe.analytic.traffic import size_bytes
 from perfscribe.base.cells import Cell
 from perfscribe.distributed import collectives, launch
 from perfscribe.distributed.failures import RankError
-from perfscribe.experiments.all_reduce import levels, measure
+from perfscribe.experiments.cs336.all_reduce import levels, measure
 from perfscribe.plan import plan
 
 NAME = "all_reduce"

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from perfscribe.experiments.autocast_dtypes import levels, measure, variance
-from perfscribe.experiments.mixed_precision_accumulation import levels as sums_levels
-from perfscribe.experiments.mixed_precision_accumulation import measure as sums
+from perfscribe.experiments.cs336.autocast_dtypes import levels, measure, variance
+from perfscribe.experiments.cs336.mixed_precision_accumulation import levels as sums_levels
+from perfscribe.experiments.cs336.mixed_precision_accumulation import measure as sums
 
 CONFIG = {
     "device": ["cpu"],

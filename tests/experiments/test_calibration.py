@@ -10,7 +10,7 @@ import unmeasured
 from measured_cells import as_record
 
 from perfscribe.base.cells import Cell, Unsupported
-from perfscribe.experiments.calibration import measure
+from perfscribe.experiments.cs336.calibration import measure
 from perfscribe.plan import plan
 from perfscribe.show import ceilings
 

@@ -15,8 +15,8 @@ from trainer_programs import checkpoint_as_on_gpus, checkpoint_fused, preload
 from perfscribe.base.cells import Cell
 from perfscribe.data import squad_sets
 from perfscribe.distributed.launch import launch
-from perfscribe.experiments.checkpoints import levels, measure, program
-from perfscribe.experiments.checkpoints.measure import PIECES_BYTES, needed_bytes, predicted_bytes
+from perfscribe.experiments.fsdp.checkpoints import levels, measure, program
+from perfscribe.experiments.fsdp.checkpoints.measure import PIECES_BYTES, needed_bytes, predicted_bytes
 
 SECTION: dict[str, Any] = {"train_size": 24, "eval_size": 4, "max_length": 64, "new_tokens": 8, "vocab_size": 400}
 SECTION |= {"workshop": {"squad": None, "weights": None, "tokenizer": None}, "seed": 0}

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from perfscribe.distributed import links
-from perfscribe.experiments.communication import measure, program
+from perfscribe.experiments.polaris.communication import measure, program
 
 
 def event(name: str, cat: str, start_us: float, us: float, tid: int = 1, **args: Any) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from measured_cells import as_record
 
 from perfscribe.analytic import traffic
 from perfscribe.analytic.communication import Inputs, account
-from perfscribe.experiments.communication_accounting import measure, show
+from perfscribe.experiments.cs336.communication_accounting import measure, show
 from perfscribe.plan import plan
 
 NAME = "communication_accounting"

@@ -14,9 +14,9 @@ import pytest
 import torch
 from ranks import run_ranks
 
-from perfscribe.experiments.ddp import measure, program, tracing, variants
-from perfscribe.experiments.ddp.program import Wrapped
-from perfscribe.experiments.ddp.variants import Variant
+from perfscribe.experiments.cs336.ddp import measure, program, tracing, variants
+from perfscribe.experiments.cs336.ddp.program import Wrapped
+from perfscribe.experiments.cs336.ddp.variants import Variant
 from perfscribe.instruments.profiling.trace import Kernel, Range, Trace, thread_key
 
 

@@ -10,7 +10,7 @@ import torch
 
 from perfscribe.attention.eager import scaled_dot_product_attention
 from perfscribe.base.cells import Cell
-from perfscribe.experiments.flash_benchmarking import correctness, measure, show, subject
+from perfscribe.experiments.cs336.flash_benchmarking import correctness, measure, show, subject
 from perfscribe.records.records import Record
 
 PROBLEM = {"workload": "grid", "device": "cpu", "seq_len": 96, "head_dim": 16, "dtype": "fp32", "batch": 1, "heads": 2}

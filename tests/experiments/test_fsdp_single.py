@@ -12,7 +12,7 @@ pytest.importorskip("transformers", reason="the package transformers is not inst
 from perfscribe import config
 from perfscribe.base.cells import Unsupported
 from perfscribe.data.generate import generate
-from perfscribe.experiments.baseline import levels, measure
+from perfscribe.experiments.fsdp.baseline import levels, measure
 from perfscribe.models import bloom
 from perfscribe.plan import plan
 from perfscribe.run import child

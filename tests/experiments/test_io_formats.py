@@ -10,7 +10,7 @@ from measured_cells import generated
 from perfscribe.base.cells import Cell, Unsupported
 from perfscribe.data import page_cache
 from perfscribe.data.layout import FILES
-from perfscribe.experiments.io_formats import levels, measure, reading
+from perfscribe.experiments.polaris.io_formats import levels, measure, reading
 
 CONFIG = {
     **{"device": ["cpu"], "format": list(FILES), "cache": ["warm", "cold"], "seed": 0},

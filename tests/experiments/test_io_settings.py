@@ -8,7 +8,7 @@ import pytest
 from measured_cells import generated
 
 from perfscribe.base.cells import Cell
-from perfscribe.experiments.io_settings import levels, measure, reading
+from perfscribe.experiments.polaris.io_settings import levels, measure, reading
 
 NAME = "polaris_chunks_40x1x5x16"
 SAMPLE_BYTES = 4 * 16 * (1 + 5)

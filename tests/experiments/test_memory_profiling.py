@@ -8,8 +8,8 @@ from measured_cells import as_record, with_tokens
 
 from perfscribe.base.cells import Cell, Measurement
 from perfscribe.base.partial import of_error
-from perfscribe.experiments.attention import measure as attention
-from perfscribe.experiments.memory_profiling import levels, measure, show
+from perfscribe.experiments.cs336.attention import measure as attention
+from perfscribe.experiments.cs336.memory_profiling import levels, measure, show
 from perfscribe.models.training_step import Step
 
 

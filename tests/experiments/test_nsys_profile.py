@@ -12,14 +12,14 @@ from measured_cells import as_record, with_tokens
 from workspace import ROOT
 
 from perfscribe import config
+from perfscribe.base import registry
 from perfscribe.base.cells import Cell
-from perfscribe.experiments.nsys_profile import levels, measure, reading, show
+from perfscribe.experiments.cs336.nsys_profile import levels, measure, reading, show
 from perfscribe.instruments.profiling import ranges
 from perfscribe.instruments.profiling.families import family
 from perfscribe.instruments.profiling.trace import Kernel, Range, Trace
 from perfscribe.plan import plan
 from perfscribe.plan.fingerprint import Sources
-from perfscribe.plan.plan_cells import measure_module, show_module
 
 GEMM = "void cutlass::Kernel2<cutlass_80_simt_sgemm_128x128_8x4_tn_align1>(T1::Params)"
 MUL = "void at::native::vectorized_elementwise_kernel<4, at::native::MulFunctor<float>>(int, T2, T3)"
@@ -30,10 +30,10 @@ MAIN, AUTOGRAD = 1, 2
 
 
 def test_a_rule_for_families_needs_no_new_measurement() -> None:
-    reached = Sources(ROOT).closure(measure_module("nsys_profile"))
+    reached, shown = (Sources(ROOT).closure(registry.module_name("nsys_profile", one)) for one in ("measure", "show"))
     assert "perfscribe.instruments.profiling.summary" in reached
     assert "perfscribe.instruments.profiling.families" not in reached
-    assert "perfscribe.instruments.profiling.families" in Sources(ROOT).closure(show_module("nsys_profile"))
+    assert "perfscribe.instruments.profiling.families" in shown
 
 
 def test_names_stay_different_and_have_the_family_of_the_full_one() -> None:

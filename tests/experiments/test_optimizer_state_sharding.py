@@ -15,8 +15,8 @@ from measured_cells import as_record, with_tokens
 from ranks import run_ranks
 
 from perfscribe.analytic.shapes import SIZES
-from perfscribe.experiments.optimizer_state_sharding import levels, measure, program, show
-from perfscribe.experiments.optimizer_state_sharding.measure import IMPLEMENTATIONS, SHARDED
+from perfscribe.experiments.cs336.optimizer_state_sharding import levels, measure, program, show
+from perfscribe.experiments.cs336.optimizer_state_sharding.measure import IMPLEMENTATIONS, SHARDED
 from perfscribe.models.transformer import Model
 
 CONTEXT, BATCH = 12, 6

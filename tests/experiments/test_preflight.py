@@ -17,7 +17,7 @@ from perfscribe.distributed import nccl_tests, self_test
 from perfscribe.distributed.launch import launch
 from perfscribe.distributed.nccl_tests import NoFigure
 from perfscribe.distributed.self_test import MIB, NO_FIGURE, PASSED, TOO_SLOW
-from perfscribe.experiments.preflight import levels, measure
+from perfscribe.experiments.fsdp.preflight import levels, measure
 from perfscribe.verbs import preflight
 
 ROOT = Path(__file__).resolve().parents[2]

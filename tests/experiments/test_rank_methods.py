@@ -15,8 +15,8 @@ import unmeasured
 from perfscribe import config
 from perfscribe.base.cells import Cell, Unsupported
 from perfscribe.distributed import binding, launch, launchers, mpi_start, ranks
-from perfscribe.experiments.rank_methods import levels, measure
-from perfscribe.experiments.rank_methods.program import Adam
+from perfscribe.experiments.polaris.rank_methods import levels, measure
+from perfscribe.experiments.polaris.rank_methods.program import Adam
 
 # What launchers put into the environment of each rank on several nodes, and what mpi4py said there: recorded by running
 # them, or made from a launcher's documentation where `source` says so. Only the variables that a method reads are kept;

@@ -11,7 +11,7 @@ from unmeasured import raw_config
 from perfscribe import config
 from perfscribe.base.cells import Cell
 from perfscribe.distributed.launch import launch
-from perfscribe.experiments.strategies import levels, measure, program
+from perfscribe.experiments.fsdp.strategies import levels, measure, program
 from perfscribe.plan import plan
 
 NAME = "strategies"

@@ -10,7 +10,7 @@ import torch
 from measured_cells import with_tokens
 
 from perfscribe.base.cells import Cell
-from perfscribe.experiments.torch_compile import measure, pairs
+from perfscribe.experiments.cs336.torch_compile import measure, pairs
 from perfscribe.instruments import compiling
 from perfscribe.instruments.interleaving import split, time_interleaved
 from perfscribe.instruments.timing import Mark

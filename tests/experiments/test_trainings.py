@@ -1,6 +1,6 @@
 """Rows of the FSDP workshop's scaling tables."""
 
-from perfscribe.experiments.trainings import STEPPING, rows
+from perfscribe.experiments.fsdp.trainings import STEPPING, rows
 from perfscribe.records.records import Record
 
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from perfscribe.base.cells import Cell
-from perfscribe.experiments.single_gpu import measure
+from perfscribe.experiments.polaris.single_gpu import measure
 from perfscribe.models import seq2seq_run, seq2seq_training
 from perfscribe.models.seq2seq_training import Job, Training
 

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from perfscribe.base import registry
 from perfscribe.plan import fingerprint as fp
 from perfscribe.plan.cache import Memory
 from perfscribe.plan.fingerprint import Sources
-from perfscribe.plan.plan_cells import measure_module, show_module
 
 ROOT = Path(__file__).resolve().parents[2]
 FIXTURE = ROOT / "tests" / "fixtures" / "fingerprint_module"
@@ -142,7 +142,8 @@ print(json.dumps([Sources(Path(fixture)).fingerprint("perfscribe.fixed"), answer
 
 
 def test_every_python_gives_the_same_fingerprints():
-    modules = measure_module("end_to_end"), show_module("attention"), "perfscribe.report.report"
+    measure, show = registry.module_name("end_to_end", "measure"), registry.module_name("attention", "show")
+    modules = measure, show, "perfscribe.report.report"
     expected = [COMMITTED, {module: fingerprint(module, ROOT) for module in modules}]
     others = {"3.11", "3.12", "3.13"} - {"{}.{}".format(*sys.version_info)}
     pythons = {version: path for version in others if (path := interpreter(version))}

@@ -1,6 +1,7 @@
 """The plan: which cells, in which units, written only where their content changes."""
 
 import copy
+import inspect
 import re
 import subprocess
 import sys
@@ -59,7 +60,7 @@ def test_the_references_of_what_an_experiment_reads_are_its_own() -> None:
     assert {"mixed_precision.csv", "end_to_end.csv"} <= set(units["present-end_to_end"]["references"])
     assert {"attention.csv", "flash_benchmarking.csv"} <= set(units["present-calibration"]["references"])
     for name in EXPERIMENTS:  # so that an edit of what a table shows makes it again
-        text = (ROOT / "perfscribe" / "experiments" / name / "show.py").read_text()
+        text = inspect.getsource(registry.module(name, "show"))
         asked = {f"{file}.csv" for file in re.findall(r'\.(?:published|load)\(\s*"(\w+)"', text)}
         assert asked <= set(units[f"present-{name}"]["references"]), name
 
@@ -85,7 +86,7 @@ def test_auto_takes_the_preset_of_the_machine(
 def test_cells_that_cannot_be_planned_are_one_line(
     monkeypatch: pytest.MonkeyPatch, cells: Callable[[dict], list[Cell]], message: str
 ) -> None:
-    module = types.ModuleType("perfscribe.experiments.attention.levels")
+    module = types.ModuleType("perfscribe.experiments.cs336.attention.levels")
     module.cells = cells  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, module.__name__, module)
     with pytest.raises(ValueError, match=f"^{re.escape(message)}"):

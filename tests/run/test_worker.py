@@ -254,7 +254,7 @@ def test_no_child_outlives_its_worker(tmp_path: Path, side: Path) -> None:
 
 def edit(probe: ShardJob) -> None:
     """Code of the experiment that is not as it was."""
-    with open(probe.root / "perfscribe" / "experiments" / "probe" / "measure.py", "a") as source:
+    with open(probe.root / "perfscribe" / "experiments" / "cs336" / "probe" / "measure.py", "a") as source:
         source.write("\nEDITED = True\n")
 
 

@@ -13,7 +13,7 @@ import unmeasured
 from matplotlib import pyplot as plt
 
 from perfscribe.base import registry
-from perfscribe.experiments.torch_compile import show as torch_compile
+from perfscribe.experiments.cs336.torch_compile import show as torch_compile
 from perfscribe.show import figures as f
 
 ROOT = Path(__file__).resolve().parents[2]

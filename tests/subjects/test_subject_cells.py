@@ -13,7 +13,7 @@ from workspace import CHEAP
 
 from perfscribe.base import files
 from perfscribe.base.cells import Cell
-from perfscribe.experiments.subjects import show
+from perfscribe.experiments.cs336.subjects import show
 from perfscribe.plan import subjects
 from perfscribe.plan.fingerprint import Sources
 from perfscribe.records.records import Record
@@ -168,7 +168,7 @@ def test_what_breaks_an_import_is_in_the_code_of_the_kernels_that_need_it(subjec
 
 def test_an_edit_during_a_run_is_left_to_the_next(subject: Subject, tmp_path: Path) -> None:
     """Taking it back would bring its figures, or its failure, under the name of the code before."""
-    adapters, name = subject(), "perfscribe.experiments.probe.subject"
+    adapters, name = subject(), "perfscribe.experiments.cs336.probe.subject"
     job = ShardJob(tmp_path / "root", CHEAP)
     job.root.joinpath(*name.split(".")).with_suffix(".py").write_text(CHEAP)
     code = subjects._code(Sources(job.root).fingerprint(name), subjects.read("yours", adapters), "flash_pytorch")

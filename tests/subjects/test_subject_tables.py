@@ -9,9 +9,9 @@ import pytest
 from chapter_sites import problem
 from chapter_sites import site as committed
 
-from perfscribe.experiments.optimizer_state_sharding import measure as m
-from perfscribe.experiments.optimizer_state_sharding import show as sharding
-from perfscribe.experiments.subjects import show
+from perfscribe.experiments.cs336.optimizer_state_sharding import measure as m
+from perfscribe.experiments.cs336.optimizer_state_sharding import show as sharding
+from perfscribe.experiments.cs336.subjects import show
 from perfscribe.plan import plan
 from perfscribe.records.records import Record
 from perfscribe.report import details

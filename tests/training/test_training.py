@@ -10,7 +10,7 @@ pytest.importorskip("transformers", reason="the package transformers is not inst
 
 from perfscribe.analytic.workshop_shapes import SimpleGptShape
 from perfscribe.data import squad_sets
-from perfscribe.experiments.baseline import training
+from perfscribe.experiments.fsdp.baseline import training
 from perfscribe.models import bloom, simple_gpt
 from perfscribe.training import bare_loop, knobs, trainer
 from perfscribe.training.knobs import Knobs

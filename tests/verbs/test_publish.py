@@ -215,7 +215,7 @@ def test_another_checkout_draws_the_same_bytes_and_measures_nothing(site: Site, 
     expected = drawn(site.root, "demo")
     assert {Path(name).suffix for name in expected} == {".jsonl", ".csv", ".json", ".svg", ".md"}
     journals = {path: path.read_bytes() for path in (clone.root / "results" / "demo" / "journal").rglob("*.gz")}
-    measure = clone.root / "perfscribe" / "experiments" / "probe" / "measure.py"
+    measure = clone.root / "perfscribe" / "experiments" / "cs336" / "probe" / "measure.py"
     measure.write_text(measure.read_text().replace("2.0, 3.0", "2.0, 3.5"))
     clone.succeed("report", "--config", "site=demo")
     got = drawn(clone.root, "demo")

@@ -23,7 +23,7 @@ from perfscribe.run import session
 SITE = "local"
 RESULTS, SHOWN = f"results/{SITE}", f"report/{SITE}"
 EAGER = "perfscribe/attention/eager.py"
-ATTENTION = "perfscribe/experiments/attention"
+ATTENTION = "perfscribe/experiments/cs336/attention"
 
 # Few and small cells. What is left out here runs in the same way.
 SETTINGS: dict[str, Any] = {

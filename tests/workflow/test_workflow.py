@@ -21,13 +21,13 @@ from workspace import ROOT, Workspace
 
 from perfscribe.analytic.memory import total_bytes
 from perfscribe.base import chapters, registry
-from perfscribe.experiments.communication import show as communication_shown
-from perfscribe.experiments.communication.measure import PLACEMENTS
-from perfscribe.experiments.ddp import variants
-from perfscribe.experiments.fsdp_step import show as step_shown
-from perfscribe.experiments.memory_profiling import show as memory_shown
-from perfscribe.experiments.optimizer_state_sharding import measure as sharding
-from perfscribe.experiments.optimizer_state_sharding import show as sharding_shown
+from perfscribe.experiments.cs336.ddp import variants
+from perfscribe.experiments.cs336.memory_profiling import show as memory_shown
+from perfscribe.experiments.cs336.optimizer_state_sharding import measure as sharding
+from perfscribe.experiments.cs336.optimizer_state_sharding import show as sharding_shown
+from perfscribe.experiments.fsdp.fsdp_step import show as step_shown
+from perfscribe.experiments.polaris.communication import show as communication_shown
+from perfscribe.experiments.polaris.communication.measure import PLACEMENTS
 from perfscribe.instruments.profiling.memory_timeline import KINDS
 from perfscribe.records import records
 from perfscribe.records.records import Record

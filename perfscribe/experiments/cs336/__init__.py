@@ -1,0 +1,1 @@
+"""Stanford CS336, assignment 2 (systems)."""

@@ -1,0 +1,164 @@
+"""Tables and figure of all_reduce."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import pandas as pd
+
+from perfscribe.analytic.traffic import busbw_gb_per_s, size_bytes
+from perfscribe.distributed.transport import TRANSPORTS
+from perfscribe.experiments.cs336.all_reduce.levels import SHOWN
+from perfscribe.instruments.statistics import Summary
+from perfscribe.records.records import Record
+from perfscribe.show import ceilings, references
+from perfscribe.show import figures as f
+from perfscribe.show import tables as t
+
+TABLES, FIGURES = SHOWN.tables, SHOWN.figures
+NAME = "all_reduce"
+NO_NCCL = "none: gloo"
+MOST_TICKS = 5
+SOURCES = (references.OF_002, "brandon-snider", "yyin-dev", "damek", "kesavanramakrishnan")
+NCCL = {"algorithm": "Algorithm", "protocol": "Protocol", "links": "GPU links"}
+RULES = (
+    "Time: slowest rank per call, median over calls; rates as in nccl-tests (PERFORMANCE.md). "
+    "NCCL's algorithm and protocol are those that its log names."
+)
+# What the sizes of one way to communicate have in common.
+WAY = ("operation", "backend", "device", "transport", "world_size", "megabyte")
+
+
+def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
+    """The homework's grid; every operation, and forced transports, over sizes."""
+    every = _once(records[NAME])
+    grid = t.having(every, grid="sizes")
+    nccl = _nccl(every)
+    timed = [*PLACE[1:], *TIMES, *nccl, *map(_published_ms, SOURCES), ceilings.slowest_link(records)]
+    timed_over_sizes = [*PLACE, *TIMES, *nccl]
+    return [
+        t.make(TABLES[0], "All-reduce of fp32, by backend, processes and size", grid, timed, [RULES]),
+        t.make(TABLES[1], "Collectives from small to large messages", _swept(every), timed_over_sizes, [RULES]),
+    ]
+
+
+def _way_of(record: Record) -> tuple[Any, ...]:
+    return tuple(record.factors[name] for name in WAY)
+
+
+def _once(records: Iterable[Record]) -> list[Record]:
+    """The records without cells that the preset leaves out while it has the same message, timed within other limits."""
+    every = list(records)
+    planned = {(*_way_of(record), record.factors["size_mb"]) for record in every if record.status != "skipped"}
+    return [r for r in every if r.status != "skipped" or (*_way_of(r), r.factors["size_mb"]) not in planned]
+
+
+def _swept(every: Iterable[Record]) -> list[Record]:
+    """The sweep, the forced transports, and the homework's cells of the same ways, by size; what has no times last."""
+    groups = t.grouped(every, _way_of).values()
+    swept = [group for group in groups if any(one.factors["grid"] != "sizes" for one in group)]
+    found = [one for group in swept for one in sorted(group, key=lambda r: r.factors["size_mb"])]
+    return sorted(found, key=lambda r: ("", "") if r.samples else (r.status, r.reason))
+
+
+def message(record: Record) -> str:
+    """A size as people write it: 1 KB, 64 KB, 10 MB, 1 GB."""
+    size_mb, step = record.factors["size_mb"], 1024 if record.factors["megabyte"] == "2^20" else 1000
+    if size_mb < 1 and size_mb * step == round(size_mb * step):
+        return f"{round(size_mb * step)} KB"
+    return f"{size_mb // step} GB" if size_mb >= step and size_mb % step == 0 else f"{size_mb:g} MB"
+
+
+def _way(record: Record) -> str:
+    """How messages go: gloo knows TCP alone, NCCL's own choice is named by what its log says."""
+    asked = "tcp" if record.factors["backend"] == "gloo" else record.factors["transport"]
+    if asked != "default":
+        return TRANSPORTS[asked][0]
+    return f"NCCL's choice ({record.values.get('connections', t.NOT_RECORDED)})" if record.ok else "NCCL's choice"
+
+
+def _on_host(record: Record) -> Summary:
+    """By the host's clock, which alone compares backends."""
+    return t.summary(record, "host_ms" if "host_ms" in record.samples else "time_ms")
+
+
+def _host_iqr(record: Record) -> float | str:
+    return t.ONE_SAMPLE if _on_host(record).n == 1 else _on_host(record).iqr
+
+
+def busbw(record: Record) -> float:
+    """What each link carries, in GB/s."""
+    sent = int(record.values["message_bytes"]), t.summary(record, "time_ms").median
+    return busbw_gb_per_s(record.factors["operation"], record.factors["world_size"], *sent)
+
+
+PLACE = [
+    *t.factors(operation="Operation", backend="Backend", device="Device"),
+    t.factor("transport", "Transport", _way),
+    t.factor("world_size", "Processes"),
+    t.factor("message", "Message", message),
+    # As asked: what is sent is cut to what divides evenly among ranks.
+    t.factor("size_bytes", "Message (B)", lambda r: size_bytes(r.factors["size_mb"], r.factors["megabyte"])),
+]
+TIMES = [
+    *t.timed("time_ms", "Time (ms)", "Calls"),
+    t.timer("time_ms"),
+    t.rate("busbw_gb_per_s", "busbw (GB/s)", busbw, "time_ms"),
+    t.Column("host_ms", "Host clock (ms)", lambda r: _on_host(r).median, spread="host_ms_iqr", spread_get=_host_iqr),
+]
+
+
+def _nccl(records: Iterable[Record]) -> list[t.Column]:
+    """What NCCL said of itself; nothing where it was never asked."""
+    if not any(record.ok and record.has(backend="nccl") for record in records):
+        return []
+    return t.only(lambda record: record.has(backend="nccl"), NO_NCCL, *t.exact(**NCCL))
+
+
+def _published_ms(source: str) -> t.Column:
+    """Published times of the same processes and MB, the longest of its ranks where a source tells ranks apart."""
+
+    def get(record: Record) -> Any:
+        levels = {name: record.factors[name] for name in ("backend", "world_size", "size_mb")}
+        found = references.find(NAME, "time_ms", source, **levels)
+        return max((one.value for one in found if one.value), default="none")
+
+    return t.quoted(f"published_{source}", f"{references.short(source)} (ms)", get)
+
+
+def figures(tables: Mapping[str, t.Table]) -> list[f.Figure]:
+    """Time over size."""
+    caption = (
+        "All-reduce of fp32 over size, one panel per backend. Median of the slowest rank's time; bars show the "
+        "interquartile range. Host clock with synchronise."
+    )
+    draw = f.of(tables[TABLES[0]].frame, _by_size)
+    return [f.Figure(FIGURES[0], caption, draw, (7.0, 3.6), "host_ms")]
+
+
+def _by_size(canvas: Any, rows: pd.DataFrame) -> None:
+    """A line a number of processes, a panel a backend that was measured."""
+    ok = rows[rows["status"] == "ok"].astype({"host_ms": float})
+    backends = list(dict.fromkeys(ok["backend"]))
+    panels = canvas.subplots(1, len(backends), squeeze=False, sharey=True)[0]
+    for axes, backend in zip(panels, backends, strict=True):
+        of_backend = ok[ok["backend"] == backend]
+        f.lines(axes, of_backend, "size_bytes", "host_ms", "world_size", "{} processes".format, "host_ms_iqr")
+        _name_sizes(axes, of_backend)
+        f.mark_statuses(axes, rows[rows["backend"] == backend], "size_bytes")
+        axes.set_title({"gloo": "Gloo, CPUs", "nccl": "NCCL, GPUs"}[backend])
+    panels[0].set_ylabel("All-reduce (ms)")
+
+
+def _name_sizes(axes: Any, rows: pd.DataFrame) -> None:
+    """Name messages on the x axis, the largest first, as far as names stay apart."""
+    named = dict(sorted(zip(rows["size_bytes"].astype(float), rows["message"], strict=True)))
+    apart = (max(named) / min(named)) ** (1 / MOST_TICKS)
+    chosen: list[float] = []
+    for size in sorted(named, reverse=True):
+        if not chosen or chosen[-1] / size >= apart:
+            chosen.append(size)
+    axes.set_xticks(chosen, [named[size] for size in chosen], fontsize=f.LABEL_POINTS)
+    axes.minorticks_off()
+    axes.set_xlabel("Message")

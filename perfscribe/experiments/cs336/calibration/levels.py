@@ -1,0 +1,94 @@
+"""Keys of experiments.calibration with their defaults, its cells, and what it shows."""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING, Any
+
+from perfscribe.base.cells import Cell, Level, grid
+from perfscribe.base.registry import Shown
+from perfscribe.config.keys import alone, choices, devices, dtypes, experiment, section, timeout, whole, wholes
+from perfscribe.experiments.cs336.calibration.measure import DISK, LINK, MEMORY, MIB, PRODUCT, TRANSFER
+from perfscribe.instruments import precision
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+LEVELS = experiment(
+    "Ceilings of the machine: products, memory, links between GPUs, host to device, disk",
+    timeout_s=timeout(60, gpu=600),
+    alone=alone("which would use the same memory, links and disk"),
+    device=devices(["cpu"], gpu=["cuda"]),
+    samples=whole("samples of each cell; of long products fewer, but at least 3", 1, 1000, 5, tiny=3, gpu=10),
+    product=section(
+        "square products of random matrices",
+        matrix_size=wholes("rows and columns", 16, 65_536, [512, 1024, 2048], tiny=[128, 256], gpu=[4096, 8192, 16384]),
+        dtype=dtypes("fp32 | tf32 | bf16 | fp16", ["fp32", "bf16"], gpu=["fp32", "tf32", "bf16", "fp16"]),
+    ),
+    memory=section(
+        "within a device's memory",
+        operation=choices("triad: a = b + s c", ["copy", "triad"]),
+        size_mib=wholes(
+            "of a tensor; the largest is the ceiling", 1, 1_048_576, [16, 256], tiny=[1, 16], gpu=[256, 1024, 4096]
+        ),
+    ),
+    link=section(
+        "from each GPU to each other one",
+        gpus=whole("of so many GPUs; pairs that the machine does not have are skipped", 2, 16, 4),
+        size_mib=wholes("sizes of the copy", 1, 1_048_576, [1024]),
+    ),
+    transfer=section(
+        "between the host's memory and the device",
+        operation=choices("directions", ["host to device", "device to host"]),
+        host_memory=choices("how the host's memory is held", ["pinned", "pageable"]),
+        size_mib=wholes("sizes of the copy", 1, 65_536, [256]),
+    ),
+    disk=section(
+        "a file on the disk that holds the results; it is removed",
+        operation=choices("write: with fsync; cold read: dropped from the page cache before", ["write", "cold read"]),
+        size_mib=wholes("sizes of the file", 1, 65_536, [64], tiny=[8], gpu=[512]),
+        samples=whole("times that it is written, or read", 1, 1000, 3),
+    ),
+)
+
+# The roofline shows what the experiments that it reads have measured.
+SHOWN = Shown(
+    tables=("cs336.ceilings_products", "cs336.ceilings_bandwidths", "cs336.roofline"),
+    reads=("attention", "end_to_end", "flash_benchmarking"),
+)
+
+# Costs are in seconds, at rates between a CPU's and a GPU's, and what making and checking the operands takes at least.
+FLOP_PER_S, BYTES_PER_S, DISK_BYTES_PER_S, LEAST_S = 1e12, 5e10, 1e9, 0.2
+
+
+def cells(config: Mapping[str, Any]) -> list[Cell]:
+    """Products, memory, each ordered pair of GPUs (a link may carry less in one direction), transfers, disk."""
+
+    def levels(workload: str, *names: str) -> list[dict[str, Level]]:
+        """The section's levels; what it leaves open is the experiment's."""
+        section = {**config, **config[workload]}
+        listed = {name: section[name] for name in names}
+        return list(grid({"workload": [workload], **listed, "samples": [section["samples"]]}))
+
+    found = []
+    for one in levels(PRODUCT, "device", "dtype", "matrix_size"):
+        work_s = 2 * one["matrix_size"] ** 3 * one["samples"] / FLOP_PER_S  # type: ignore[operator]
+        found.append(Cell(one, precision.requires(str(one["device"]), str(one["dtype"])), LEAST_S + work_s))
+    for one in levels(MEMORY, "device", "operation", "size_mib"):
+        found.append(Cell(one, ("cuda",) if one["device"] == "cuda" else (), _cost(one)))
+    for size_mib, pair in itertools.product(
+        config[LINK]["size_mib"], itertools.permutations(range(config[LINK]["gpus"]), 2)
+    ):
+        gpus = {"source_gpu": pair[0], "target_gpu": pair[1]}
+        one = {"workload": LINK, **gpus, "size_mib": size_mib, "samples": config["samples"]}
+        found.append(Cell(one, (f"cuda:{max(pair) + 1}",), _cost(one)))
+    for one in levels(TRANSFER, "operation", "host_memory", "size_mib"):
+        found.append(Cell({**one, "device": "cuda"}, ("cuda",), _cost(one)))
+    for one in levels(DISK, "operation", "size_mib"):
+        requires = ("posix_fadvise",) if one["operation"] == "cold read" else ()
+        found.append(Cell(one, requires, _cost(one, DISK_BYTES_PER_S)))
+    return found
+
+
+def _cost(levels: Mapping[str, Any], bytes_per_s: float = BYTES_PER_S) -> float:
+    return LEAST_S + float(MIB * levels["size_mib"] * levels["samples"]) / bytes_per_s

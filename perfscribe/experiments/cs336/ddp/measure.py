@@ -1,0 +1,59 @@
+"""naive_ddp to ddp_bucketed_benchmarking of CS336 assignment 2: training steps of one model on several ranks.
+
+A cell is a model, a backend and a number of ranks; all implementations take turns within its one launch, each with its
+communication and without, so that what is compared is of the same minutes, devices and parameters.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from perfscribe.base.cells import Cell, Measurement
+from perfscribe.distributed import needs
+from perfscribe.instruments.timing import longest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+PRELOADED = needs.PRELOADED
+# Below the worker's own limit (timeout_s), so that the rank that hangs is named.
+LAUNCH_TIMEOUT_S = 540.0
+
+
+def run(cell: Cell) -> Measurement:
+    """One launch: every implementation is checked, then all take turns, then a step of each is traced."""
+    from perfscribe.experiments.cs336.ddp.program import on_rank
+
+    return launched(cell, on_rank)
+
+
+def launched(cell: Cell, on_rank: Callable[..., Any]) -> Measurement:
+    """One launch of the cell's ranks with this program."""
+    from perfscribe.distributed.launch import launch
+
+    arguments = {"factors": dict(cell.factors), "data_folder": cell.data_folder}
+    ranks = {name: cell[name] for name in ("world_size", "backend")}
+    measurement = combine(launch(on_rank, arguments, timeout_s=LAUNCH_TIMEOUT_S, **ranks))
+    measurement.values["implementations"] = len(cell["variants"].split())
+    return measurement
+
+
+def combine(ranks: Sequence[Mapping[str, Any]]) -> Measurement:
+    """A Measurement from what each rank says.
+
+    Of each variant (names begin with its key): samples <key>_step_ms (all with communication), _off_ms (without), and
+    where they are timed _<phase>_ms and _copies_ms; a sample is the longest time of any rank. Values are the largest of
+    any rank. Series: the traced step of rank 0.
+    """
+    first = ranks[0]
+    measurement = Measurement(
+        samples={name: longest([rank["samples"][name] for rank in ranks]) for name in first["samples"]},
+        warmup={name: longest([rank["warmup"][name] for rank in ranks]) for name in first["warmup"]},
+        values={name: max(rank["values"][name] for rank in ranks) for name in first["values"]},
+        timers=dict.fromkeys(first["samples"], first["timer"]),
+        warmup_s=max(rank["warmup_s"] for rank in ranks),
+        timed_s=max(rank["timed_s"] for rank in ranks),
+    )
+    measurement.values |= first["traced_values"]
+    measurement.series |= first["series"]
+    return measurement

@@ -1,0 +1,331 @@
+"""What each rank of a ddp cell does: check, time all implementations interleaved, trace a step of each.
+
+Of each turn of an implementation: it is put around the module anew, which makes all replicas equal again; steps to warm
+up; then steps with communication and without, in an order that is reversed from turn to turn; then, for some, one step
+whose phases are timed, for which the device is waited for after each of them.
+"""
+
+from __future__ import annotations
+
+import copy
+import gc
+import math
+import time
+import warnings
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from perfscribe.analytic.shapes import SIZES
+from perfscribe.data import tokens
+from perfscribe.distributed.ddp import BucketedDDP, DataParallel, FlatDDP, NaiveDDP, OverlappedDDP
+from perfscribe.distributed.process_group import together
+from perfscribe.experiments.cs336.ddp import tracing
+from perfscribe.experiments.cs336.ddp import variants as v
+from perfscribe.instruments import precision
+from perfscribe.instruments.timing import HOST_CLOCK, Mark, synchronise, time_host, time_phases
+from perfscribe.models.training_step import Step
+from perfscribe.models.transformer import Model, next_token_loss
+
+if TYPE_CHECKING:
+    from perfscribe.distributed.rank import Rank
+
+COPIES = ("flatten", "unflatten")
+OURS: dict[str, type[DataParallel]] = {v.NAIVE: NaiveDDP, v.FLAT: FlatDDP, v.OVERLAP: OverlappedDDP}
+# The model that is compared with a single process's.
+CHECKED_SIZE, CHECKED_LENGTH = "nano", 32
+# Plain steps without normalisation: a gradient that is off by a factor moves parameters by that factor.
+CHECKED_RATE = 0.1
+
+
+def on_rank(arguments: Mapping[str, Any], rank: Rank) -> dict[str, Any]:
+    """What this rank has to say of every implementation; names of samples and values are those of measure.combine."""
+    factors, of = arguments["factors"], v.from_level(arguments["factors"]["variants"])
+    precision.set_matmul_precision(factors["dtype"])
+    whole = tokens.read(Path(arguments["data_folder"]), factors["batch"], factors["seq_len"])
+    token_ids = torch.from_numpy(whole).to(rank.device)
+    found = Found()
+    found.values |= {f"{key}_error": error for key, error in errors(of, factors, token_ids, rank).items()}
+    bench = Bench(factors, share(token_ids, rank), rank, found)
+    for turn in range(factors["turns"]):
+        for variant in of if turn % 2 == 0 else reversed(of):
+            bench.take_turn(variant, turn)
+    for variant in v.traced(of):
+        bench.trace(variant)
+    return vars(found) | {"timer": HOST_CLOCK}
+
+
+@dataclass
+class Found:
+    """What a rank has measured so far."""
+
+    samples: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+    warmup: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+    values: dict[str, float] = field(default_factory=dict)
+    traced_values: dict[str, Any] = field(default_factory=dict)
+    series: dict[str, list[Any]] = field(default_factory=dict)
+    warmup_s: float = 0.0
+    timed_s: float = 0.0
+
+
+class Wrapped:
+    """A module that one implementation keeps equal on all ranks; its parameters are rank 0's from here on.
+
+    call(...) is the module's forward. ours: the wrapper, None for PyTorch's own.
+    """
+
+    def __init__(self, variant: v.Variant, module: nn.Module) -> None:
+        self.variant, self.ours = variant, _ours(variant, module)
+        self.call: Any = self.ours if self.ours is not None else _torch_ddp(module)
+
+    def finish(self) -> None:
+        """End a backward: gradients are averages. PyTorch's ends it by itself."""
+        if self.ours is not None:
+            self.ours.finish_gradient_synchronization()
+
+    def without_communication(self) -> AbstractContextManager[Any]:
+        """Steps in it, forward included, send nothing; PyTorch's no_sync() leaves out its copies as well."""
+        found: AbstractContextManager[Any] = self.call.no_sync() if self.ours is None else self.ours.communication_off()
+        return found
+
+    def release(self) -> None:
+        """Take its hooks off the module, and free what it holds."""
+        if self.ours is not None:
+            self.ours.release()
+        del self.call  # PyTorch's by its last reference: its reducer takes its hooks along
+
+    def facts(self) -> dict[str, float]:
+        """All-reduces since the last call and the bytes handed over to them; how many buckets there are."""
+        if self.ours is None:
+            return {}
+        traffic = self.ours.traffic
+        found: dict[str, float] = {"all_reduces": traffic.calls, "sent_bytes": traffic.bytes}
+        traffic.reset()
+        if isinstance(self.ours, BucketedDDP):
+            found["buckets"] = len(self.ours.bucket_sizes_bytes)
+        return found
+
+
+def _ours(variant: v.Variant, module: nn.Module) -> DataParallel | None:
+    if variant.bucket_mb is not None:
+        return BucketedDDP(module, variant.bucket_mb)
+    return OURS[variant.implementation](module) if variant.implementation in OURS else None
+
+
+def _torch_ddp(module: nn.Module) -> DistributedDataParallel:
+    """PyTorch's with its own defaults, but for buffers: here they are constants, and ours do not send them either."""
+    device = next(module.parameters()).device
+    with warnings.catch_warnings(), torch.cuda.device(device) if device.type == "cuda" else nullcontext():
+        warnings.simplefilter("ignore", FutureWarning)  # newer torch has another name for buffers at construction
+        # One device a rank, on which the module lies already: no device_ids, which would only move the inputs.
+        return DistributedDataParallel(module, broadcast_buffers=False)
+
+
+class Bench:
+    """One model, its optimizer and this rank's part of the batch, around which implementations take turns."""
+
+    def __init__(self, factors: Mapping[str, Any], token_ids: torch.Tensor, rank: Rank, found: Found) -> None:
+        self.factors, self.rank, self.found = factors, rank, found
+        model = Model(SIZES[factors["size"]], factors["seq_len"], device=rank.device)
+        self.training = Step(model, token_ids, factors["device"], factors["dtype"])
+        self.training.make_optimizer()
+        sizes = [tensor.nbytes for tensor in model.parameters()]
+        found.values |= {"parameter_tensors": len(sizes), "gradient_bytes": sum(sizes)}
+
+    def take_turn(self, variant: v.Variant, turn: int) -> None:
+        """Warm up, then time steps with communication and without, and phases."""
+        wrapped = Wrapped(variant, self.training.model)
+        counted = self._warm_up(wrapped)
+        if turn == 0:
+            self.found.values |= {f"{variant.key}_{name}": one for name, one in counted.items()}
+            require_equal_gradients(self.training.model, variant.key)
+        began = time.perf_counter()
+        order = ["step", "off"] * self.factors["steps"]
+        with without_collection():
+            for name in order if turn % 2 == 0 else reversed(order):
+                with wrapped.without_communication() if name == "off" else nullcontext():
+                    self.found.samples[f"{variant.key}_{name}_ms"] += self._timed_ms(wrapped)
+            if variant.implementation in v.PHASED:
+                self._time_phases(wrapped)
+        self.found.timed_s += time.perf_counter() - began
+        wrapped.release()
+
+    def trace(self, variant: v.Variant) -> None:
+        """Trace one step, replicas being equal."""
+        wrapped = Wrapped(variant, self.training.model)
+        self._warm_up(wrapped)
+        seen = tracing.record(self.prepare, lambda mark: self.step(wrapped, mark), self.factors["device"])
+        lanes = tracing.lanes(seen, self.rank.place.world_size, self.factors["device"])
+        self.found.traced_values |= {f"{variant.key}_{name}": one for name, one in lanes.values().items()}
+        if self.rank.place.rank == 0:
+            self.found.series |= {f"{variant.key}_{name}": one for name, one in lanes.series().items()}
+        wrapped.release()
+
+    def prepare(self) -> None:
+        """No gradients; all ranks here."""
+        self.training.zero_grad()
+        together(self.rank.device)
+
+    def step(self, wrapped: Wrapped, mark: Mark = lambda _: None) -> None:
+        """A training step; mark(name) at the end of each phase, communication being what finish() has left to do."""
+        training = self.training
+        with training.autocast():
+            loss = next_token_loss(wrapped.call, training.inputs, training.targets)
+        mark("forward")
+        training.scaler.scale(loss).backward()
+        del loss
+        mark("backward")
+        wrapped.finish()
+        mark("communication")
+        training.scaler.step(training.optimizer)
+        training.scaler.update()
+        mark("optimizer")
+
+    def _timed_ms(self, wrapped: Wrapped) -> list[float]:
+        """The milliseconds of one step."""
+        device = self.rank.device
+        return time_host(lambda: self.step(wrapped), warmup=0, timed=1, device=device, prepare=self.prepare).samples_ms
+
+    def _warm_up(self, wrapped: Wrapped) -> dict[str, float]:
+        """Steps before the timed ones; all-reduces, buckets and peak memory of the last, whose gradients are left."""
+        # PyTorch's arranges its buckets anew in its second step.
+        steps = self.factors["warmup_steps"] + (wrapped.variant.implementation == v.TORCH)
+        device, on_gpu = self.rank.device, self.rank.device.type == "cuda"
+        began, counted = time.perf_counter(), dict[str, float]()
+        for _ in range(steps):
+            if on_gpu:
+                torch.cuda.reset_peak_memory_stats(device)
+            self.found.warmup[f"{wrapped.variant.key}_step_ms"] += self._timed_ms(wrapped)
+            counted = wrapped.facts()
+            if on_gpu:
+                counted["peak_bytes"] = torch.cuda.max_memory_allocated(device)
+        self.found.warmup_s += time.perf_counter() - began
+        return counted
+
+    def _time_phases(self, wrapped: Wrapped) -> None:
+        key, spent_ms = wrapped.variant.key, dict.fromkeys(COPIES, 0.0)
+        if wrapped.variant.implementation == v.FLAT and wrapped.ours is not None:
+            wrapped.ours.around = lambda part: _stopwatch(part, spent_ms, self.rank.device)
+        phases = time_phases(
+            lambda mark: self.step(wrapped, mark), warmup=0, timed=1, device=self.rank.device, prepare=self.prepare
+        )
+        for phase, timing in phases.items():
+            name = "marked_step" if phase == "step" else phase
+            self.found.samples[f"{key}_{name}_ms"] += timing.samples_ms
+        if wrapped.variant.implementation == v.FLAT:
+            self.found.samples[f"{key}_copies_ms"].append(sum(spent_ms.values()))
+
+
+@contextmanager
+def without_collection() -> Iterator[None]:
+    """Python collects garbage before it, not in it, as in timeit: a collection may take a quarter of a step."""
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+@contextmanager
+def _stopwatch(part: str, spent_ms: dict[str, float], device: torch.device) -> Iterator[None]:
+    """Adds the milliseconds of a part that is asked for; the device is waited for before and after it."""
+    if part not in spent_ms:
+        yield
+        return
+    synchronise(device)
+    began = time.perf_counter()
+    yield
+    synchronise(device)
+    spent_ms[part] += (time.perf_counter() - began) * 1e3
+
+
+# --- checks -----------------------------------------------------------------------------------------------------
+
+
+def share(token_ids: Tensor, rank: Rank) -> Tensor:
+    """This rank's part of the sequences (batch, length), in the order of ranks."""
+    count = token_ids.shape[0] // rank.place.world_size
+    return token_ids[rank.place.rank * count :][:count]
+
+
+def errors(of: Sequence[v.Variant], factors: Mapping[str, Any], token_ids: Tensor, rank: Rank) -> dict[str, float]:
+    """By variant the largest error of any parameter tensor's change over v.CHECKED_STEPS steps.
+
+    A small model on the cell's device, in its dtype. token_ids: the whole batch (batch, length + 1). Ranks other than 0
+    begin with parameters of their own, which the wrapper must overwrite.
+    ArithmeticError: an error beyond the tolerance.
+    """
+    token_ids = token_ids[:, : CHECKED_LENGTH + 1]
+    torch.manual_seed(rank.seed)
+    begin = Model(SIZES[CHECKED_SIZE], token_ids.shape[1] - 1, device=rank.device)
+    for tensor in begin.parameters():
+        dist.broadcast(tensor.detach(), 0)
+    alone = copy.deepcopy(begin)
+    _train(alone, alone, lambda: None, token_ids, factors)
+    found = {}
+    for variant in of:
+        found[variant.key] = _error(variant, begin, alone, token_ids, factors, rank)
+        allowed = v.TOLERANCE[factors["dtype"]]
+        if not found[variant.key] <= allowed:
+            what = f"{variant.key}: parameters after {v.CHECKED_STEPS} steps differ from a single process's"
+            raise ArithmeticError(f"{what} by {found[variant.key]:.2g} of their change, allowed {allowed:g}")
+    return found
+
+
+def _error(
+    variant: v.Variant, begin: Model, alone: Model, token_ids: Tensor, factors: Mapping[str, Any], rank: Rank
+) -> float:
+    model = copy.deepcopy(begin)
+    if rank.place.rank:
+        with torch.no_grad():
+            for tensor in model.parameters():
+                tensor.add_(1)
+    wrapped = Wrapped(variant, model)
+    _train(model, wrapped.call, wrapped.finish, share(token_ids, rank), factors)
+    wrapped.release()
+    triples = zip(begin.parameters(), alone.parameters(), model.parameters(), strict=True)
+    ratios = [_norm(got - expected) / _norm(expected - before) for before, expected, got in triples]
+    return max(ratios, key=lambda ratio: (math.isnan(ratio), ratio))
+
+
+def _norm(difference: Tensor) -> float:
+    return float(difference.detach().double().norm())
+
+
+def _train(
+    model: Model, call: nn.Module, finish: Callable[[], object], token_ids: Tensor, factors: Mapping[str, Any]
+) -> None:
+    optimizer = torch.optim.SGD(model.parameters(), lr=CHECKED_RATE)
+    for _ in range(v.CHECKED_STEPS):
+        model.zero_grad(set_to_none=True)
+        with precision.autocast(factors["device"], factors["dtype"]):
+            loss = next_token_loss(call, token_ids[:, :-1], token_ids[:, 1:])
+        loss.backward()  # type: ignore[no-untyped-call]
+        finish()
+        optimizer.step()
+
+
+def require_equal_gradients(model: nn.Module, who: str) -> None:
+    """ArithmeticError where the gradients of one rank are not, to the last bit, those of the others.
+
+    Compared are sums in float64, which ranks with equal gradients compute alike. (Parameters would differ once steps
+    without communication were among those before: the optimizer's moments keep them.)
+    """
+    with torch.no_grad():
+        gradients = [tensor.grad for tensor in model.parameters() if tensor.grad is not None]
+        sums = torch.stack([gradient.sum(dtype=torch.float64) for gradient in gradients])
+    least, largest = sums.clone(), sums.clone()
+    dist.all_reduce(least, dist.ReduceOp.MIN)
+    dist.all_reduce(largest, dist.ReduceOp.MAX)
+    differing = int((least != largest).sum())
+    if differing or not bool(torch.isfinite(sums).all()):
+        raise ArithmeticError(f"{who}: {differing} of {len(sums)} gradients differ between ranks, or are not finite")

@@ -1,0 +1,187 @@
+"""flash_benchmarking of CS336 assignment 2: forward, backward and both of attention, by every implementation.
+
+Three kinds of cell, told apart by the factor `workload`: grid (the homework's problem), leaderboard (the course's
+competition) and matmul (a large product, whose rate is the ceiling that the others are compared with).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from perfscribe.attention import backends
+from perfscribe.base.cells import Cell, Measurement
+from perfscribe.base.partial import kept_on_failure
+from perfscribe.experiments.cs336.flash_benchmarking import closure, correctness, products
+from perfscribe.instruments import precision
+from perfscribe.instruments.graph_timing import Clocks
+from perfscribe.instruments.timing import synchronise
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from torch import Tensor
+
+# Those of which it is known what they run; the others leave it to PyTorch.
+OPEN = ("eager", "tiled", "triton", "triton_ieee")
+SHOWN_KERNELS = 2
+NAME_LENGTH = 64
+NOT_SEEN = "not seen by the profiler"
+# Words in kernels' (on the CPU: operators') names that give away a backend of scaled_dot_product_attention.
+SDPA_BACKENDS = (
+    ("CUDNN_ATTENTION", r"cudnn"),
+    ("FLASH_ATTENTION", r"pytorch_flash|flash_fwd|flash_bwd|_scaled_dot_product_flash_attention"),
+    ("EFFICIENT_ATTENTION", r"fmha_cutlass|AttentionKernel|AttentionBackwardKernel|efficient_attention"),
+    ("MATH", r"_scaled_dot_product_attention_math|softmax"),
+)
+
+Inputs = tuple["Tensor", "Tensor", "Tensor", "Tensor"]  # q, k, v and the gradient of the output
+
+
+def run(cell: Cell) -> Measurement:
+    """Time one cell, the result compared with float64 first."""
+    keep_compiled_code(cell.data_folder)
+    precision.set_matmul_precision(cell["dtype"])
+    return products.measure(cell.factors) if cell["workload"] == "matmul" else attention(cell.factors)
+
+
+def keep_compiled_code(data_folder: str) -> None:
+    """Let Triton and inductor keep what they compile beside the site's results, unless the user has said where.
+
+    Both ask for their folder when they first need it, which is later than this.
+    """
+    if not data_folder:
+        return
+    cache = Path(data_folder).resolve().parent / "cache"
+    for variable, name in (("TRITON_CACHE_DIR", "triton"), ("TORCHINDUCTOR_CACHE_DIR", "inductor")):
+        os.environ.setdefault(variable, str(cache / name))
+
+
+def attention(factors: Mapping[str, Any]) -> Measurement:
+    """Compare with float64, then time, forward before backward: where backward has no room, forward is measured."""
+    import torch
+
+    device, is_causal, implementation = factors["device"], factors["causal"], factors["implementation"]
+    dtype = precision.tensor_dtype(factors["dtype"])
+    call = backends.make_call(implementation, device, dtype, factors["head_dim"], is_causal)
+    shape = tuple(factors[name] for name in ("batch", "heads", "seq_len", "head_dim"))
+    q, k, v, d_out = (torch.randn(shape, device=device, dtype=dtype) for _ in range(4))
+    problem = Problem(call, (q, k, v, d_out), is_causal)
+    check = correctness.Check(problem.attend, problem.leaves(), correctness.TOLERANCE[factors["dtype"]])
+    timers = Clocks(device, factors["samples"])
+    measurement = Measurement()
+    with kept_on_failure(measurement):
+        measurement.compile_s += _beyond_the_second_s(problem.forward(), check.forward, device)
+        measurement.values |= check.largest_error()
+        timers.time(measurement, "forward", problem.forward)
+        measurement.compile_s += _beyond_the_second_s(problem.both(), check.both, device)
+        measurement.values |= check.largest_error()
+        if implementation not in OPEN:
+            measurement.values |= kernels_of(problem.both(), device, implementation)
+        timers.time(measurement, "backward", problem.backward)
+        timers.time(measurement, "both", problem.both)
+        measurement.values |= timers.values()
+        if factors["workload"] == "leaderboard" and device == "cuda" and implementation in closure.TIMED:
+            own = implementation == backends.ours(device)
+            closure.measure(measurement, closure.SAMPLE, call, shape, dtype, compiled=own)
+    return measurement
+
+
+class Problem:
+    """One implementation on one set of inputs; each method gives a call on copies of them, made on the current stream.
+
+    Copies, so that several calls in a row find nothing of each other's in a cache; leaves of their own, so that
+    autograd accumulates on the stream that the call runs on. All tensors are (batch, heads, n, d).
+    """
+
+    def __init__(self, call: backends.Call, inputs: Inputs, is_causal: bool) -> None:
+        self._call, self._inputs, self._is_causal = call, inputs, is_causal
+
+    def leaves(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Fresh copies of q, k and v that ask for gradients."""
+        q, k, v = (tensor.clone().requires_grad_() for tensor in self._inputs[:3])
+        return q, k, v
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """The output."""
+        return self._call(q, k, v, self._is_causal)
+
+    def forward(self) -> Callable[[], Tensor]:
+        """A forward pass that keeps what backward needs."""
+        q, k, v = self.leaves()
+        return lambda: self.attend(q, k, v)
+
+    def backward(self) -> Callable[[], Any]:
+        """A backward pass alone, again and again over one forward pass."""
+        import torch
+
+        leaves, d_out = self.leaves(), self._inputs[3].clone()
+        out = self.attend(*leaves)
+        return lambda: torch.autograd.grad(out, leaves, d_out, retain_graph=True)
+
+    def both(self) -> Callable[[], Any]:
+        """A forward and a backward pass."""
+        import torch
+
+        leaves, d_out = self.leaves(), self._inputs[3].clone()
+        return lambda: torch.autograd.grad(self.attend(*leaves), leaves, d_out)
+
+
+def _beyond_the_second_s(first: Callable[[], object], second: Callable[[], object], device: str) -> float:
+    """Run both; the s that the first call took beyond the second: compiling, autotuning, loading of libraries."""
+    return max(0.0, _wall_s(first, device) - _wall_s(second, device))
+
+
+def _wall_s(call: Callable[[], object], device: str) -> float:
+    synchronise(device)
+    start = time.perf_counter()
+    call()
+    synchronise(device)
+    return time.perf_counter() - start
+
+
+def kernels_of(call: Callable[[], object], device: str, implementation: str) -> dict[str, str]:
+    """kernels: those that took most time, shortened; sdpa_backend: what scaled_dot_product_attention took, if it is it.
+
+    On the CPU operators of attention stand in the place of kernels.
+    """
+    from torch.profiler import ProfilerActivity, profile
+
+    on_gpu = device == "cuda"
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # Kineto would print two lines for each profile
+    with profile(activities=[ProfilerActivity.CUDA if on_gpu else ProfilerActivity.CPU]) as profiler:
+        call()
+        synchronise(device)
+    times = times_by_name(profiler.events(), on_gpu)
+    found = {}
+    if on_gpu or times:
+        found["kernels"] = "; ".join(_short(name) for name, _ in times.most_common(SHOWN_KERNELS)) or NOT_SEEN
+    if backends.named(implementation).sdpa:
+        found["sdpa_backend"] = backend_of(times)
+    return found
+
+
+def times_by_name(events: Any, on_gpu: bool) -> Counter[str]:
+    """Microseconds by name: of a GPU's trace kernels, without copies and fills; of a CPU's operators of attention."""
+    times: Counter[str] = Counter()
+    for event in events:
+        if not on_gpu and "_scaled_dot_product" in event.name:
+            times[event.name] += event.cpu_time_total
+        elif on_gpu and str(event.device_type).endswith("CUDA") and not event.name.startswith(("Memset", "Memcpy")):
+            times[event.name] += event.time_range.elapsed_us()
+    return times
+
+
+def backend_of(names: Counter[str]) -> str:
+    """The SDPBackend that kernels or operators of these names belong to."""
+    return next((backend for backend, words in SDPA_BACKENDS if re.search(words, " ".join(names))), NOT_SEEN)
+
+
+def _short(name: str) -> str:
+    """A kernel's name without return type, template arguments and parameters."""
+    bare = re.sub(r"^(void|std::enable_if\S*) ", "", name)
+    return re.split(r"[<(]", bare, maxsplit=1)[0][:NAME_LENGTH].strip() or name[:NAME_LENGTH]

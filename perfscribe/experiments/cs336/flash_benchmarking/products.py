@@ -1,0 +1,39 @@
+"""The rate of a large square product: the ceiling of a device. It imports no attention, as calibration takes it too."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from perfscribe.base.cells import Measurement
+from perfscribe.experiments.cs336.flash_benchmarking.correctness import TOLERANCE
+from perfscribe.instruments import precision
+from perfscribe.instruments.graph_timing import Clocks
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+CHECKED_ROWS = 16
+
+
+def measure(factors: Mapping[str, Any]) -> Measurement:
+    """Time an n x n product of random matrices, in the cell's dtype; some rows are compared with float64 first."""
+    import torch
+
+    device, size, tolerance = factors["device"], factors["matrix_size"], TOLERANCE[factors["dtype"]]
+    dtype = precision.tensor_dtype(factors["dtype"])
+    a, b = (torch.randn(size, size, device=device, dtype=dtype) for _ in range(2))
+    expected = a[:CHECKED_ROWS].double() @ b.double()
+    error = float(((a @ b)[:CHECKED_ROWS].double() - expected).norm() / expected.norm())
+    if not error <= tolerance:
+        raise ValueError(f"product is off by {error:.2g} against float64, allowed {tolerance:g}")
+    measurement = Measurement(values={"relative_error": float(f"{error:.3g}")})
+
+    def make() -> Callable[[], Tensor]:
+        left, right = a.clone(), b.clone()
+        return lambda: left @ right
+
+    timers = Clocks(device, factors["samples"])
+    timers.time(measurement, "product", make)
+    measurement.values |= timers.values()
+    return measurement

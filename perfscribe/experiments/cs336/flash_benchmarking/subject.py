@@ -1,0 +1,225 @@
+"""A subject's FlashAttention: checked against float64 as the handout asks, then timed turn by turn with ours."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import sys
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from perfscribe.attention import backends
+from perfscribe.base.cells import Cell, Measurement
+from perfscribe.base.partial import kept_on_failure
+from perfscribe.experiments.cs336.flash_benchmarking import closure, correctness
+from perfscribe.experiments.cs336.flash_benchmarking import measure as m
+from perfscribe.instruments import precision
+from perfscribe.instruments.graph_timing import Clocks
+from perfscribe.instruments.memory import is_oom
+from perfscribe.subjects import FLASH
+from perfscribe.subjects.loading import WrongResult, adapters, subjects_code
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+# As the course's tests allow for fp32 and TF32; largest relative errors (Frobenius norm) of outputs and gradients.
+ALLOWED = {"fp32": 1e-2, "tf32": 1e-2, "bf16": 2e-2, "fp16": 1e-2}
+CHECKED_LENGTHS = (64, 128)  # with every head dimension and dtype of the cells, causal and not
+# Both handouts let the PyTorch version ignore is_causal, and the course's tests never ask it to be causal.
+MAY_IGNORE_CAUSAL = FLASH["cpu"]
+NOT_CAUSAL = "not_causal"
+TURNS = 2
+LEAK_CALLS = 3
+PASSES = ("forward", "backward", "both")
+
+
+def cells(of: Sequence[Cell], name: str, kernels: Collection[str]) -> list[Cell]:
+    """One beside each cell of our own implementation."""
+    found = []
+    for cell in of:
+        kernel = FLASH[cell["device"]]
+        if cell.factors.get("implementation") == backends.ours(cell["device"]) and kernel in kernels:
+            found.append(replace(cell, factors={**cell.factors, "implementation": name, "kernel": kernel}))
+    return found
+
+
+def run(cell: Cell) -> Measurement:
+    """Check and time one cell."""
+    m.keep_compiled_code(cell.data_folder)
+    with subjects_code():
+        return _measured(cell.factors)
+
+
+def _measured(factors: Mapping[str, Any]) -> Measurement:
+    import torch
+
+    device, head_dim, allowed = factors["device"], factors["head_dim"], ALLOWED[factors["dtype"]]
+    dtype = precision.tensor_dtype(factors["dtype"])
+    (get,) = adapters(factors["subject"], factors["kernel"])
+    assert get is not None
+    theirs = as_call(get().apply)
+    precision.set_matmul_precision(factors["dtype"])
+    error, remark = checked(theirs, factors, dtype)
+    is_causal = factors["causal"] and not remark
+    if "torch._dynamo" in sys.modules:  # what is compiled for the lengths of the check would be for any length
+        torch._dynamo.reset()
+    shape = tuple(factors[name] for name in ("batch", "heads", "seq_len", "head_dim"))
+    inputs = tuple(torch.randn(shape, device=device, dtype=dtype) for _ in range(4))
+    problem = m.Problem(theirs, inputs, is_causal)  # type: ignore[arg-type]
+    full = (correctness.Check if is_causal else NotCausal)(problem.attend, problem.leaves(), allowed)
+    measurement = Measurement(values={"largest_relative_error": error} | ({NOT_CAUSAL: remark} if remark else {}))
+    with kept_on_failure(measurement):
+        measurement.compile_s += m._beyond_the_second_s(problem.both(), full.both, device)
+        try:
+            at_length = full.largest_error()
+        except ValueError as wrong:
+            raise WrongResult(f"{wrong}, at {factors['seq_len']} tokens, d {head_dim}") from None
+        measurement.values["largest_relative_error"] = max(error, *at_length.values())
+        measurement.values["kept_bytes"] = kept_bytes(problem.both(), device)
+        our_call = backends.make_call(backends.ours(device), device, dtype, head_dim, is_causal)
+        ours = m.Problem(our_call, inputs, is_causal)  # type: ignore[arg-type]
+        for turn in range(TURNS):
+            clocks = Clocks(device, -(-factors["samples"] // TURNS))
+            for one in PASSES:
+                named = [(one, problem), (f"ours_{one}", ours)]
+                for name, what in named if turn % 2 == 0 else reversed(named):
+                    _time(measurement, clocks, name, getattr(what, one))
+            measurement.values |= clocks.values()
+        if factors["workload"] == "leaderboard" and device == "cuda":
+            try:
+                closure.measure(measurement, closure.SAMPLE, theirs, shape, dtype, compiled=True)
+            except Exception as error:  # theirs runs by itself; that it does not compile is what its row says
+                measurement.values[closure.WHY_NOT] = cause(error)
+    if "torch._dynamo" in sys.modules:  # of ours they would be a fault; how a subject compiles is its own choice
+        measurement.values["graph_breaks"] = sum(torch._dynamo.utils.counters["graph_break"].values())
+    return measurement
+
+
+def cause(error: Exception) -> str:
+    """The last line of its text that names an error, as torch.compile puts what it met at the end of its own."""
+    named = [line.strip() for line in str(error).splitlines() if "Error" in line]
+    return f"{type(error).__name__}: {named[-1] if named else error}"
+
+
+def as_call(apply: Callable[..., Tensor]) -> backends.Call:
+    """A call on (batch, heads, n, d) of a function that takes the course's (batch, n, d): heads join the batch."""
+
+    def call(q: Tensor, k: Tensor, v: Tensor, is_causal: bool) -> Tensor:
+        return apply(q.flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1), is_causal).reshape(q.shape)
+
+    return call
+
+
+def _time(measurement: Measurement, clocks: Clocks, name: str, make: Callable[[], Callable[[], object]]) -> None:
+    """Keep the samples of another turn beside those before."""
+    turn = Measurement()
+    clocks.time(turn, name, make)
+    for sample, times in turn.samples.items():
+        measurement.samples.setdefault(sample, []).extend(times)
+    measurement.timers |= turn.timers
+    measurement.warmup_s += turn.warmup_s
+    measurement.timed_s += turn.timed_s
+
+
+class NotCausal(correctness.Check):
+    """The check at full length without a mask."""
+
+    def _expected(self) -> tuple[Tensor, ...]:
+        import torch
+
+        q, k, v = (leaf.detach().double() for leaf in self._leaves)
+        rows, k, v = q[:, :, self.rows].requires_grad_(), k.requires_grad_(), v.requires_grad_()
+        out = torch.softmax(rows @ k.mT / q.shape[-1] ** 0.5, dim=-1) @ v
+        d_rows, dk, dv = torch.autograd.grad(out, (rows, k, v), self._d_rows.double())
+        dq = torch.zeros_like(q)
+        dq[:, :, self.rows] = d_rows
+        return out.detach(), dq, dk, dv
+
+
+def checked(call: backends.Call, factors: Mapping[str, Any], dtype: torch.dtype) -> tuple[float, str]:
+    """The largest error, and why it is of calls that are not causal alone; nothing where it is of both."""
+    import torch
+
+    device, head_dim, allowed = factors["device"], factors["head_dim"], ALLOWED[factors["dtype"]]
+    error = check(call, device, dtype, head_dim, allowed, is_causal=False)
+    try:
+        return max(error, check(call, device, dtype, head_dim, allowed, is_causal=True)), ""
+    except Exception as wrong:
+        if factors["kernel"] != MAY_IGNORE_CAUSAL or is_oom(wrong):
+            raise
+        q, k, v = (torch.randn((1, 1, CHECKED_LENGTHS[0], head_dim), device=device, dtype=dtype) for _ in range(3))
+        with contextlib.suppress(Exception):
+            if torch.equal(call(q, k, v, True), call(q, k, v, False)):
+                return error, "ignores is_causal, as the handout allows in PyTorch: its times, and ours, are not causal"
+        why = f"{type(wrong).__name__}: {wrong}".removeprefix("WrongResult: ")
+        return error, f"not right where is_causal, which the handout allows in PyTorch ({why}): times are not causal"
+
+
+def check(
+    call: backends.Call, device: str, dtype: torch.dtype, head_dim: int, allowed: float, is_causal: bool
+) -> float:
+    """The largest error of output, log-sum-exp and gradients against float64 at several lengths.
+
+    The log-sum-exp is the one tensor of its shape that the function saved, as the course's tests look for it.
+    WrongResult: an error above `allowed`, no such tensor, or several.
+    """
+    import torch
+
+    from perfscribe.subjects.checks import require_close
+
+    worst = 0.0
+    for length in CHECKED_LENGTHS:
+        where = f"{'causal' if is_causal else 'not causal'}, d {head_dim}, {length} tokens"
+        q, k, v, d_out = (torch.randn((1, 2, length, head_dim), device=device, dtype=dtype) for _ in range(4))
+        exact = [one.double().requires_grad_() for one in (q, k, v)]
+        scores = exact[0] @ exact[1].mT / head_dim**0.5
+        if is_causal:
+            scores = scores.masked_fill(~torch.ones_like(scores, dtype=torch.bool).tril(), float("-inf"))
+        want_out, want_sums = torch.softmax(scores, dim=-1) @ exact[2], scores.logsumexp(-1).view(2, length)
+        want = [want_out, want_sums, *torch.autograd.grad(want_out, exact, d_out.double())]
+        leaves = [one.requires_grad_() for one in (q, k, v)]
+        out = call(leaves[0], leaves[1], leaves[2], is_causal)
+        saved = _saved(out, (2, length))
+        if len(saved) > 1:
+            raise WrongResult(f"{len(saved)} saved tensors of shape {(2, length)} at {where}; expected the log-sum-exp")
+        sums = saved[0] if saved else None
+        got = [out, sums, *torch.autograd.grad(out, leaves, d_out)]
+        for what, one, expected in zip(("output", "log-sum-exp", "dQ", "dK", "dV"), got, want, strict=True):
+            worst = max(worst, require_close(what, one, expected, allowed, where))
+    return float(f"{worst:.3g}")
+
+
+def _saved(out: Tensor, shape: tuple[int, ...]) -> list[Tensor]:
+    """Tensors of this shape that the function behind a view of its output saved for backward."""
+    nodes, found = [out.grad_fn], []
+    while nodes:
+        node = nodes.pop()
+        found += [one for one in getattr(node, "saved_tensors", ()) if one is not None and one.shape == shape]
+        if not hasattr(node, "saved_tensors"):
+            nodes += [inner for inner, _ in node.next_functions if inner is not None] if node is not None else []
+    return found
+
+
+def kept_bytes(call: Callable[[], object], device: str) -> float:
+    """Bytes by which each further call lets memory grow: of CUDA's allocator, of tensors that Python knows on a CPU."""
+    call()
+    before = _held_bytes(device)
+    for _ in range(LEAK_CALLS):
+        call()
+    return max(0.0, (_held_bytes(device) - before) / LEAK_CALLS)
+
+
+def _held_bytes(device: str) -> int:
+    import torch
+
+    gc.collect()
+    if device == "cuda":
+        torch.cuda.synchronize()
+        return torch.cuda.memory_allocated()
+    storages = {}
+    for one in gc.get_objects():
+        if type(one) in (torch.Tensor, torch.nn.Parameter):
+            storages[one.untyped_storage().data_ptr()] = one.untyped_storage().nbytes()
+    return sum(storages.values())

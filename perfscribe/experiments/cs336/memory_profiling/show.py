@@ -1,0 +1,270 @@
+"""Tables and figure of memory_profiling."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.patches import Patch
+
+from perfscribe.analytic import memory
+from perfscribe.analytic.ledger import Items
+from perfscribe.analytic.parameters import transformer_parameters
+from perfscribe.analytic.shapes import SIZES
+from perfscribe.analytic.workload import Workload
+from perfscribe.experiments.cs336.memory_profiling.levels import SHOWN
+from perfscribe.instruments.profiling import memory_timeline as kinds
+from perfscribe.records.records import Record
+from perfscribe.show import figures as f
+from perfscribe.show import references
+from perfscribe.show import tables as t
+
+TABLES, FIGURES = SHOWN.tables, SHOWN.figures
+FACTORS = t.factors(size="Size", seq_len="Context", mode="Mode", dtype="Dtype", batch="Batch", device="Device")
+PHASES = ("forward", "backward", "optimizer")
+SHOWN_GROUPS = 3
+GROUP_FIELDS = ("size_bytes", "count", "phase", "kind", "frame", "below")
+NO_PHASE = "no such phase"
+# Published peaks by mode: metrics in GiB, and in a GB that the source does not define.
+METRICS = {
+    "inference": ("peak_forward_no_grad_gib", "peak_forward_no_grad_gb"),
+    "forward": ("peak_forward_graph_gib", "peak_forward_gb"),
+    "full_step": ("peak_full_step_gib", "peak_full_step_gb", "peak_full_step_forward_gb"),
+}
+SOURCES = {"brandon-snider": "GiB", "damek": "GiB", "kbjiang": "GB", references.OF_002: "GB", references.OF_004: "GB"}
+PEAK_NOTE = (
+    "Peak of the bytes handed out by torch's allocator, its counters reset at each phase; on a CPU replayed from the "
+    "recorded history. Inference ends with the logits and keeps no graph, forward ends with the loss; neither has "
+    "optimizer state. kbjiang, 002 and 004 do not state what a GB is, and 004's batch is larger."
+)
+RESIDUAL_NOTE = "Recorded: the blocks that the layers' additions to the residual stream asked for."
+LARGEST_NOTE = (
+    "The groups with the largest blocks at the longest context: blocks of one size and kind that one line asked for in "
+    "one phase. On CUDA backward runs on autograd's own thread, which has no Python frame."
+)
+CAPTION = (
+    "Bytes allocated during one pass, stacked by kind, over allocations and frees in their order: forward alone and a "
+    "full training step at the longest context of the largest size. Dashed lines end the phases."
+)
+
+
+def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
+    """Peaks by phase, the residual stream, the largest blocks, timelines."""
+    cells = records["memory_profiling"]
+    forward, largest = t.having(cells, mode="forward"), t.expanded(_longest(cells), ["rank"], _largest)
+    return [
+        t.make(TABLES[0], "Peak memory by phase", cells, PEAKS, [PEAK_NOTE]),
+        t.make(TABLES[1], "A tensor of the residual stream", forward, RESIDUAL, [RESIDUAL_NOTE]),
+        t.make(TABLES[2], "Largest allocations", largest, LARGEST, [LARGEST_NOTE]),
+        t.make(TABLES[3], "Recorded histories", cells, TIMELINE),
+    ]
+
+
+# --- peaks and their predictions ------------------------------------------------------------------------------------
+
+
+def predicted(record: Record) -> dict[str, Items]:
+    """Predicted bytes by item at the peak of each phase; a pass without backward uses one cuBLAS handle, a step two."""
+    mode, level = record.factors["mode"], {one: record.factors[one] for one in ("batch", "seq_len", "dtype", "device")}
+    load = Workload(SIZES[record.factors["size"]], **level, cublas_handles=2 if mode == "full_step" else 1)
+    if mode == "inference":
+        return {"forward": memory.inference_peak(load)}
+    if mode == "forward":
+        return {"forward": memory.forward_peak(load)}
+    # torch.optim.AdamW takes foreach on CUDA and the loop over tensors on a CPU.
+    return memory.step_phase_peaks(load, "foreach" if load.device == "cuda" else "for-loop")
+
+
+def _predicted_gib(record: Record) -> float:
+    """Of the whole pass."""
+    return max(memory.total_bytes(phase) for phase in predicted(record).values()) / t.GIB
+
+
+def _published(source: str, record: Record) -> Any:
+    metrics = METRICS[record.factors["mode"]]
+    found = (references.shown("memory_profiling", source, metric, record.factors) for metric in metrics)
+    return next((one for one in found if one != "none"), "none")
+
+
+# Peak by phase; of the whole beside its prediction and published ones.
+PEAKS = [
+    *FACTORS,
+    *(t.gib(f"{one}_peak", one.capitalize(), one, NO_PHASE) for one in PHASES),
+    t.gib("peak", "Peak"),
+    t.gib("reserved", "Reserved", without="no caching allocator"),
+    t.derived("predicted_gib", "Predicted (GiB)", _predicted_gib),
+    *(
+        t.quoted(f"peak_{source}", f"{references.short(source)} ({unit})", partial(_published, source))
+        for source, unit in SOURCES.items()
+    ),
+]
+
+
+# --- blocks ---------------------------------------------------------------------------------------------------------
+
+
+def _derivation(record: Record) -> str:
+    factors = record.factors
+    return f"{factors['batch']} · {factors['seq_len']} · {SIZES[factors['size']].d_model} · 4 B"
+
+
+def _residual_mib(record: Record) -> float:
+    factors = record.factors
+    return memory.residual_stream_bytes(SIZES[factors["size"]], factors["batch"], factors["seq_len"]) / t.MIB
+
+
+RESIDUAL = [
+    *(one for one in FACTORS if one.name != "mode"),
+    t.derived("derivation", "Derivation", _derivation),
+    t.derived("expected_mib", "Derived (MiB)", _residual_mib),
+    t.value("residual_bytes", "Recorded (MiB)", 1 / t.MIB, "recorded_mib", without="no such allocation"),
+    t.published("memory_profiling", "cs336-writeup-002", "residual_stream_mib", "Published (MiB)"),
+]
+
+
+def _longest(cells: Sequence[Record]) -> list[Record]:
+    """The cells at the longest context of their size."""
+    alike = t.grouped(cells, lambda record: (record.factors["device"], record.factors["size"]))
+    longest = {key: max(record.factors["seq_len"] for record in group) for key, group in alike.items()}
+    return [r for r in cells if r.factors["seq_len"] == longest[r.factors["device"], r.factors["size"]]]
+
+
+def _largest(record: Record) -> Iterator[tuple[int, dict[str, Any]]]:
+    """The first groups of blocks."""
+    columns = [record.series[f"group_{name}"][:SHOWN_GROUPS] for name in GROUP_FIELDS]
+    for rank, group in enumerate(zip(*columns, strict=True), start=1):
+        yield rank, dict(zip(GROUP_FIELDS, group, strict=True))
+
+
+LARGEST = [
+    *FACTORS,
+    t.factor("rank", "Rank"),
+    t.value("size_bytes", "Size (MiB)", 1 / t.MIB, "size_mib"),
+    t.value("count", "Blocks", exact=True),
+    *t.values(phase="Phase", kind="Kind", frame="Frame", below="Below it"),
+]
+
+
+# --- timelines ------------------------------------------------------------------------------------------------------
+
+
+def _course(record: Record) -> str:
+    moments = record.series["change"]
+    courses = {kind: record.series[f"course_{number}"] for number, kind in enumerate(kinds.KINDS)}
+    content = {
+        "unit_bytes": record.values["unit_bytes"],
+        "change": moments,
+        "phase_end": record.series["phase_end"],
+        "kinds": {kind: one * len(moments) if len(one) == 1 else one for kind, one in courses.items() if any(one)},
+    }
+    return json.dumps(content, separators=(",", ":"))
+
+
+TIMELINE = [
+    *FACTORS,
+    t.value("changes", "Allocations and frees", exact=True),
+    t.Column("timeline", "Course, as JSON", _course, kind="unshown", exact=True),
+]
+
+# From the bottom: what stays first.
+COLOURS = {
+    kinds.REST: "#555555",
+    kinds.OTHER: "#999999",
+    kinds.TABLES: "#CCCCCC",
+    kinds.PARAMETERS: "#0072B2",
+    kinds.STATE: "#56B4E9",
+    kinds.GRADIENTS: "#E69F00",
+    kinds.COPIES: "#CC79A7",
+    kinds.SAVED: "#009E73",
+    kinds.TEMPORARY: "#D55E00",
+}
+LEAST_NAMED = 0.003  # thinner layers, as shares of a panel's height, are left out of the legend
+DRAWN = {"inference": "Forward under no_grad", "full_step": "Full step"}
+
+
+def figures(tables: Mapping[str, t.Table]) -> list[f.Figure]:
+    """The timelines that the handout asks for."""
+    frame = tables[TABLES[3]].frame
+    return [f.Figure(FIGURES[0], CAPTION, lambda canvas: _draw(canvas, frame), (7.5, 3.6))]
+
+
+def _draw(canvas: Any, frame: pd.DataFrame) -> None:
+    """Forward alone beside a full step, on one scale."""
+    cells = {mode: cell for mode in DRAWN if (cell := _chosen(frame, mode)) is not None}
+    courses = {mode: json.loads(cell["timeline"]) for mode, cell in cells.items()}
+    sums = (max(map(sum, zip(*one["kinds"].values(), strict=True))) * one["unit_bytes"] for one in courses.values())
+    highest = max(sums, default=0)
+    unit, name = (1e9, "GB") if highest >= 1e8 else (1e6, "MB")
+    panels = canvas.subplots(1, 2, sharey=True, width_ratios=(1, 2))
+    for axes, (mode, title) in zip(panels, DRAWN.items(), strict=True):
+        axes.set_title(title, fontsize=8)
+        if mode not in cells:
+            f.no_data(axes, "no such cell was measured")
+            continue
+        cell, course = cells[mode], courses[mode]
+        if mode == "full_step":
+            axes.set_title(f"{title}: {cell['size']}, context {cell['seq_len']}, {cell['dtype']}", fontsize=8)
+        _stack(axes, course, unit)
+        axes.set_xlim(course["change"][0], course["change"][-1])
+        axes.set_ylim(0, 1.1 * highest / unit)
+        # Not time: the host asks for memory long before a GPU gets there, so that whole phases would be a hair wide.
+        axes.set_xlabel("Allocations and frees, in order")
+        axes.grid(False)
+        _mark_phases(axes, course, str(cell["status"]))
+    panels[0].set_ylabel(f"Allocated ({name})")
+    patches = [
+        Patch(color=colour, label=kind)
+        for kind, colour in reversed(COLOURS.items())
+        if any(
+            max(one["kinds"].get(kind, [0])) * one["unit_bytes"] >= LEAST_NAMED * highest for one in courses.values()
+        )
+    ]
+    if patches:
+        canvas.legend(handles=patches, loc="outside right upper", fontsize=7)
+
+
+def _chosen(frame: pd.DataFrame, mode: str) -> pd.Series | None:
+    """The row of a mode at the longest context of the size with most parameters, in the first dtype.
+
+    One whose pass was cut short counts too, if it has a course.
+    """
+    has_course = frame["timeline"].map(lambda text: isinstance(text, str) and text.startswith("{"))
+    rows = frame[has_course & (frame["mode"] == mode)]
+    if rows.empty:
+        return None
+    size = max(rows["size"].unique(), key=lambda name: transformer_parameters(SIZES[name]))
+    rows = rows[rows["size"] == size]
+    return rows[rows["seq_len"] == rows["seq_len"].max()].iloc[0]
+
+
+def _stack(axes: Any, course: Mapping[str, Any], unit: float) -> None:
+    """The kinds on top of each other; drawn from the highest sum down, each to the ground, which keeps files small."""
+    moments = course["change"]
+    stacked = [kind for kind in COLOURS if kind in course["kinds"]]
+    sums = np.cumsum([course["kinds"][kind] for kind in stacked], axis=0).tolist()
+    for kind, heights in reversed(list(zip(stacked, sums, strict=True))):
+        # An outline of heights that last from their moment to the next, down to zero at both ends.
+        xs, ys = [moments[0]], [0]
+        for moment, height in zip(moments, heights, strict=True):
+            if height != ys[-1]:
+                xs += [moment, moment]
+                ys += [ys[-1], height]
+        xs, ys = [*xs, moments[-1], moments[-1]], [*ys, ys[-1], 0]
+        # an edge of the same colour, or a peak of one moment would be too thin to see
+        axes.fill(xs, [y * course["unit_bytes"] / unit for y in ys], color=COLOURS[kind], linewidth=0.6)
+
+
+def _mark_phases(axes: Any, course: Mapping[str, Any], status: str) -> None:
+    """A line where a phase ends, its name above it, and how the pass ended if not well."""
+    limits = [0, *course["phase_end"]]
+    for phase, first, last in zip(PHASES, limits[:-1], limits[1:], strict=False):
+        axes.axvline(last, color="#000000", linewidth=0.8, linestyle="--", zorder=0)  # behind peaks at a phase's end
+        style = {"ha": "center", "va": "top", "fontsize": 7, "bbox": {"color": "#FFFFFF", "pad": 0.5}}
+        axes.annotate(phase, ((first + last) / 2, 0.99), xycoords=("data", "axes fraction"), **style)
+    if status != "ok":
+        style = {"ha": "right", "va": "top", "fontsize": 7, "color": "#B00020"}
+        axes.annotate(status.upper(), (0.99, 0.9), xycoords="axes fraction", **style)

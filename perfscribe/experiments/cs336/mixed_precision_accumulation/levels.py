@@ -1,0 +1,36 @@
+"""Keys of experiments.mixed_precision_accumulation with their defaults, its cells, and what it shows."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from perfscribe.base.cells import Cell, grid
+from perfscribe.base.registry import Shown
+from perfscribe.config.keys import devices, experiment, number, whole
+from perfscribe.experiments.cs336.mixed_precision_accumulation.measure import ACCUMULATIONS
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+LEVELS = experiment(
+    "The sum of many small equal terms in fp32, in fp16 and in a mix of both",
+    terms=whole("number of terms in each sum", 1, 10_000_000, 1000),
+    addend=number("value of each term", 0, 65_504, 0.01, above=True),
+    device=devices(["cpu"], gpu=["cpu", "cuda"]),
+)
+
+SHOWN = Shown(tables=("cs336.mixed_precision_accumulation",))
+
+
+def cells(config: Mapping[str, Any]) -> list[Cell]:
+    """One cell per device and accumulation; terms and addend go along as factors of one level."""
+    levels = {
+        "device": config["device"],
+        "accumulation": list(ACCUMULATIONS),
+        "terms": [config["terms"]],
+        "addend": [config["addend"]],
+    }
+    return [
+        Cell(factors, requires=("cuda",) if factors["device"] == "cuda" else (), cost=float(config["terms"]))
+        for factors in grid(levels)
+    ]

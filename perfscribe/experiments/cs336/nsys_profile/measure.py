@@ -1,0 +1,156 @@
+"""nsys_profile of CS336 assignment 2: inference and training steps under Nsight Systems, or under torch's profiler.
+
+Passes are timed first with no profiler about, in the cell's own process. Then a program of its own (program.py) makes
+the same passes under nsys; its process is a fresh one, so that cells may share theirs. Where nsys is missing or sees no
+kernels, torch's profiler traces the passes in the cell's process.
+"""
+
+from __future__ import annotations
+
+import gc
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from perfscribe.base.cells import Cell, Measurement
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from perfscribe.instruments.profiling.trace import Trace
+
+PROGRAM = "perfscribe.experiments.cs336.nsys_profile.program"
+# Below the time that a cell may take by default, so that a program that hangs leaves time for torch's profiler.
+TIMEOUT_S = 300.0
+# What the host clock read under the profiler; of other phases it is what their ranges say.
+HOST_CLOCK_KEPT = ("forward", "full_step")
+MS_DIGITS = 6  # of a millisecond: nanoseconds, which is what both clocks resolve
+
+
+def run(cell: Cell) -> Measurement:
+    """Time the passes without a profiler, then trace them; of a training step that finds no memory, inference alone."""
+    import torch
+
+    from perfscribe.base.partial import kept_on_failure
+
+    measurement = Measurement()
+    with kept_on_failure(measurement):
+        out_of_memory = _time_untraced(cell, measurement)
+        gc.collect()
+        if cell["device"] == "cuda":
+            torch.cuda.empty_cache()
+        _keep(cell, _trace(cell, full_step=out_of_memory is None), measurement)
+        if out_of_memory is not None:
+            raise out_of_memory
+    return measurement
+
+
+def _time_untraced(cell: Cell, measurement: Measurement) -> BaseException | None:
+    """Check the loss and time the passes; the error of a full step that runs out of memory, whose frames are freed."""
+    from perfscribe.instruments.memory import is_oom
+    from perfscribe.instruments.timing import record, time_host
+    from perfscribe.models.loss_check import check_loss
+    from perfscribe.models.training_step import build, time_full
+
+    step = build(cell.factors, cell.data_folder)
+    counts = {"warmup": cell["warmup_steps"], "timed": cell["timed_steps"]}
+    measurement.values |= check_loss(step)
+    record(measurement, "inference_ms", time_host(step.inference, **counts, device=step.device))
+    try:
+        step.make_optimizer()
+        time_full(step, measurement, **counts)
+    except Exception as error:
+        if not is_oom(error):
+            raise
+        return error.with_traceback(None)
+    return None
+
+
+# --- tracing --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Traced:
+    """Who traced what. kernels and ranges are of one trace, or of one each where no tool gives both.
+
+    host_ms: what the program's host clock read, by phase, under the tool that gave the ranges. remark: why torch's
+    profiler took part, or what the tool said.
+    """
+
+    kernels: Trace
+    ranges: Trace
+    host_ms: Mapping[str, list[float]]
+    remark: str
+
+
+def _trace(cell: Cell, full_step: bool) -> Traced:
+    """Trace the passes by nsys; where that lacks kernels, by torch's profiler too, and nsys's ranges are kept."""
+    from perfscribe.experiments.cs336.nsys_profile import reading
+    from perfscribe.instruments.profiling import nsys
+
+    first, why = None, ""
+    try:
+        first, host_ms = _by_nsys(cell, full_step)
+        nsys.check(first, uses_cuda=cell["device"] == "cuda")
+        if first.kernels:
+            reading.device_times(first)
+    except (nsys.NsysError, reading.NoKernel) as error:
+        why = str(error)
+    if first is not None and first.kernels and not why:
+        return Traced(first, first, host_ms, "; ".join(first.remarks))
+    second, torch_host_ms = _by_torch(cell, full_step)
+    if first is None or not first.ranges:
+        return Traced(second, second, torch_host_ms, why)
+    return Traced(second, first, host_ms, why or f"{first.tool} saw no kernels ({first.no_kernels})")
+
+
+def _by_nsys(cell: Cell, full_step: bool) -> tuple[Trace, dict[str, list[float]]]:
+    """Run the program under nsys; its trace, and what its host clock read. NsysError where there is no trace.
+
+    RuntimeError where the program itself failed. The report stays below nsys/, beside the folder of the data sets.
+    """
+    from perfscribe.instruments.profiling import nsys
+
+    found = nsys.find()
+    data_folder = Path(cell.data_folder).resolve()
+    name = "-".join(str(cell[name]) for name in ("device", "size", "seq_len", "dtype"))
+    request = {"factors": dict(cell.factors), "data_folder": str(data_folder), "full_step": full_step}
+    told, export = nsys.run_module(found, PROGRAM, request, data_folder.parent / "nsys" / name, TIMEOUT_S)
+    try:
+        return nsys.read_sqlite(export), told["host_ms"]
+    except ValueError as error:
+        raise nsys.NsysError(str(error)) from error
+    finally:
+        export.unlink(missing_ok=True)
+
+
+def _by_torch(cell: Cell, full_step: bool) -> tuple[Trace, dict[str, list[float]]]:
+    """The same passes under torch's profiler, in this process."""
+    from perfscribe.experiments.cs336.nsys_profile.program import traced_passes
+    from perfscribe.instruments.profiling import torch_profiler
+    from perfscribe.models.training_step import build
+
+    step = build(cell.factors, cell.data_folder)
+    with torch_profiler.recording(cell["device"]) as recorded:
+        host_ms = traced_passes(step, warmup=cell["warmup_steps"], timed=cell["traced_steps"], full_step=full_step)
+    return recorded.trace, host_ms
+
+
+def _keep(cell: Cell, traced: Traced, measurement: Measurement) -> None:
+    """Put into the measurement what tables need of the traces."""
+    from perfscribe.experiments.cs336.nsys_profile import reading
+    from perfscribe.instruments.timing import HOST_CLOCK
+
+    clock = {f"{name}_traced_ms": list(traced.host_ms[name]) for name in HOST_CLOCK_KEPT if name in traced.host_ms}
+    for tool, samples in (
+        (HOST_CLOCK, clock),
+        (traced.ranges.tool, reading.host_ranges(traced.ranges)),
+        (traced.kernels.tool, reading.device_times(traced.kernels)),
+    ):
+        measurement.samples |= samples
+        measurement.timers |= dict.fromkeys(samples, tool)
+    measurement.series |= reading.kernel_series(traced.kernels, cell["detailed"])
+    for group in (measurement.samples, measurement.warmup):
+        group.update({name: [round(ms, MS_DIGITS) for ms in found] for name, found in group.items()})
+    measurement.values |= {"range_tool": traced.ranges.tool, "kernel_tool": traced.kernels.tool}
+    measurement.values["tool_remark"] = traced.remark or "none"

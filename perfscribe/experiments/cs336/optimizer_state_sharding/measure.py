@@ -1,0 +1,77 @@
+"""optimizer_state_sharding of CS336 assignment 2: AdamW, its state divided among ranks by ours and by torch's class.
+
+A cell holds all three, in one launch of its ranks: memory is counted with one optimizer at a time, then ours and
+torch's are compared with the plain one over ten steps, then all are timed interleaved on the same model. The plain one
+comes twice in each turn, which shows how far equal things differ.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from perfscribe.base.cells import Cell, Measurement
+from perfscribe.distributed import needs
+from perfscribe.instruments.memory import CPU_COUNTER, CUDA_COUNTER
+from perfscribe.instruments.timing import record_of_ranks
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+PRELOADED = needs.PRELOADED
+# Below the time that a cell may take, so that a rank that hangs is named.
+LAUNCH_TIMEOUT_S = 300.0
+
+UNSHARDED, SHARDED, PEER = "unsharded", "sharded", "zero_redundancy"
+IMPLEMENTATIONS = (UNSHARDED, SHARDED, PEER)
+AGAIN = "unsharded_again"  # the plain optimizer once more in each turn: how far equal things differ
+
+# In the order of a step. Three are moments, at which what is allocated is counted; two are stretches between them, of
+# which the peak is.
+INIT, PASSES, BEFORE_STEP, STEP, AFTER_STEP = "init", "passes", "before_step", "step", "after_step"
+MOMENTS = (INIT, PASSES, BEFORE_STEP, STEP, AFTER_STEP)
+
+PARAMETERS, GRADIENTS, STATE = "parameters", "gradients", "optimizer state"
+ACTIVATIONS, COMMUNICATION, OTHER = "activations and temporaries", "communication buffers", "tables, batch, workspaces"
+KINDS = (PARAMETERS, GRADIENTS, STATE, ACTIVATIONS, COMMUNICATION, OTHER)
+
+
+def run(cell: Cell) -> Measurement:
+    """Launch the ranks, and make one measurement of what they say."""
+    from perfscribe.experiments.cs336.optimizer_state_sharding.program import on_rank
+
+    return launched(cell, on_rank)
+
+
+def launched(cell: Cell, on_rank: Callable[..., Any]) -> Measurement:
+    """One launch of the cell's ranks with this program."""
+    from perfscribe.distributed.launch import launch
+
+    arguments = {**cell.factors, "data_folder": str(cell.data_folder)}
+    ranks = {name: cell[name] for name in ("world_size", "backend")}
+    return combine(launch(on_rank, arguments, timeout_s=LAUNCH_TIMEOUT_S, **ranks))
+
+
+def combine(ranks: Sequence[Mapping[str, Any]]) -> Measurement:
+    """A Measurement from the results of program.on_rank, in the order of ranks.
+
+    samples: <implementation>_step_ms, <implementation>_optimizer_ms and sharded_<part>_ms; of each call the longest
+    time of any rank. series: <implementation>_<moment>_bytes, bytes by kind (KINDS) on the rank that holds most at that
+    moment, and <implementation>_<moment>_rank_bytes, the total of each rank. values: difference,
+    <implementation>_outside_bytes where there is a GPU, gradient_calls and gradient_bytes of a rank's averages in a
+    step.
+    """
+    first = ranks[0]
+    found = Measurement(values=dict(first["traffic"]))
+    found.values["difference"] = max(rank["difference"] for rank in ranks)
+    on_gpu = first["outside"][UNSHARDED] is not None
+    found.values["memory_counter"] = CUDA_COUNTER if on_gpu else CPU_COUNTER
+    for name in IMPLEMENTATIONS:
+        for moment in MOMENTS:
+            held = [rank["memory"][name][moment] for rank in ranks]
+            found.series[f"{name}_{moment}_bytes"] = max(held, key=sum)
+            found.series[f"{name}_{moment}_rank_bytes"] = [sum(kinds) for kinds in held]
+        if on_gpu:
+            found.values[f"{name}_outside_bytes"] = max(rank["outside"][name] for rank in ranks)
+    for name in first["timings"]:
+        record_of_ranks(found, name, [rank["timings"][name] for rank in ranks])
+    return found

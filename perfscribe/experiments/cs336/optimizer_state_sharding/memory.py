@@ -1,0 +1,203 @@
+"""Memory of one training step with one optimizer, at each moment and by kind."""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from perfscribe.distributed.sharded_optimizer import ShardedOptimizer
+from perfscribe.experiments.cs336.optimizer_state_sharding import measure as m
+from perfscribe.instruments.memory import CpuEvents
+
+if TYPE_CHECKING:
+    from perfscribe.experiments.cs336.optimizer_state_sharding.program import Training
+
+WARMUP_STEPS = 2  # the first makes the state, and the workspaces of matrix products
+CUDA_GRANULARITY_BYTES = 512
+SETTLE_S = 0.03  # gloo's threads let go of what they have sent a moment after the wait for it
+BEGIN = "begin"  # the stretch before a part of the step, at whose end only what lives on is held
+
+Kinds = dict[str, int]
+
+
+class Segments:
+    """Context that counts the bytes that tensors take while a pass runs, and their peak between marks.
+
+    After it: before_bytes (at entry, garbage collected), and peaks: (name, bytes) of each
+    segment, in order; mark(name) ends one. CUDA: the allocator's counters. CPU: CpuEvents of instruments/memory.py.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self.before_bytes = 0
+        self.peaks: list[tuple[str, int]] = []
+
+    def __enter__(self) -> Segments:
+        if self._device.type == "cpu":
+            time.sleep(SETTLE_S)
+        gc.collect()
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+            torch.cuda.reset_peak_memory_stats(self._device)
+            self.before_bytes = torch.cuda.memory_allocated(self._device)
+        else:
+            self._ends: list[tuple[int, str]] = []
+            self._events = CpuEvents()
+            self._events.start()
+            self.before_bytes = sum(self._events.held.values())
+        return self
+
+    def mark(self, name: str) -> None:
+        """End a segment here."""
+        if self._device.type == "cuda":
+            self.peaks.append((name, torch.cuda.max_memory_allocated(self._device)))
+            torch.cuda.reset_peak_memory_stats(self._device)
+        else:
+            self._ends.append((time.time_ns(), name))
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if self._device.type == "cuda":
+            return
+        changes = self._events.stop()
+        allocated, position = self.before_bytes, 0
+        for end_ns, name in self._ends:
+            peak = allocated
+            while position < len(changes) and changes[position].time_ns <= end_ns:
+                allocated += changes[position].size_bytes
+                peak = max(peak, allocated)
+                position += 1
+            self.peaks.append((name, peak))
+
+
+def size_bytes(tensors: Iterable[Tensor], device: torch.device) -> int:
+    """What tensors on the device take of its allocator, each in a block of its own."""
+    sizes = [tensor.nbytes for tensor in tensors if tensor.device.type == device.type]
+    unit = CUDA_GRANULARITY_BYTES if device.type == "cuda" else 1
+    return sum(-(-size // unit) * unit for size in sizes)
+
+
+def after_init(parameters: list[Tensor], device: torch.device) -> list[int]:
+    """Bytes by kind of a model alone; to be called before anything else takes memory."""
+    known = size_bytes(parameters, device)
+    return as_list({m.PARAMETERS: known, m.OTHER: _allocated_bytes(device) - known})
+
+
+def _allocated_bytes(device: torch.device) -> int:
+    """What is allocated now. On a CPU found anew: a block that a thread of gloo gave back is not seen to go."""
+    with Segments(device) as now:
+        pass
+    return now.before_bytes
+
+
+def as_list(kinds: Kinds) -> list[int]:
+    """Bytes in the order of KINDS."""
+    return [kinds.get(kind, 0) for kind in m.KINDS]
+
+
+def measure_memory(training: Training, make: Callable[[], torch.optim.Optimizer]) -> dict[str, list[int]]:
+    """Bytes by kind from the forward pass to the end of the step, in a step after the first ones; by moment."""
+    optimizer = make()
+    for _ in range(WARMUP_STEPS):
+        training.zero_grad()
+        training.passes()
+        optimizer.step()
+    training.zero_grad()
+    if training.device.type == "cuda":
+        torch.cuda.empty_cache()
+    found = {m.PASSES: _of_passes(training, optimizer)} | _of_step(training, optimizer)
+    training.zero_grad()
+    del optimizer
+    gc.collect()
+    return {moment: as_list(kinds) for moment, kinds in found.items()}
+
+
+def _of_passes(training: Training, optimizer: torch.optim.Optimizer) -> Kinds:
+    """At the peak of the passes; their gradients stay."""
+
+    def handed(parameter: Tensor) -> None:
+        """End a segment, named by its bytes, whenever a gradient has been handed over."""
+        assert parameter.grad is not None
+        segments.mark(str(size_bytes([parameter.grad], training.device)))
+
+    with Segments(training.device) as segments:
+        hooks = [parameter.register_post_accumulate_grad_hook(handed) for parameter in training.parameters]
+        training.passes(segments.mark)
+        for hook in hooks:
+            hook.remove()
+    held = _held(training, optimizer)
+    standing = held | {m.GRADIENTS: 0}
+    standing[m.OTHER] = segments.before_bytes - sum(standing.values())
+    handed_over, gradients, highest = 0, 0, (0, "", 0)
+    for name, peak in segments.peaks:
+        gradients = held[m.GRADIENTS] if name == "averaging" else handed_over
+        highest = max(highest, (peak, name, gradients))
+        if name.isdecimal():
+            handed_over += int(name)
+    peak, name, gradients = highest
+    rest = m.COMMUNICATION if name == "averaging" else m.ACTIVATIONS
+    return standing | {m.GRADIENTS: gradients, rest: peak - segments.before_bytes - gradients}
+
+
+def _of_step(training: Training, optimizer: torch.optim.Optimizer) -> dict[str, Kinds]:
+    """Before the optimizer step, at its peak and after it."""
+
+    @contextmanager
+    def part(name: str) -> Iterator[None]:
+        segments.mark(BEGIN)
+        yield
+        segments.mark(name)
+
+    with Segments(training.device) as segments:
+        if isinstance(optimizer, ShardedOptimizer):
+            optimizer.around = part
+        optimizer.step()
+        segments.mark("update")
+    held = _held(training, optimizer)
+    held[m.OTHER] = segments.before_bytes - sum(held.values())
+    rest = _above(segments)
+    after_step = held | {m.OTHER: held[m.OTHER] + _allocated_bytes(training.device) - segments.before_bytes}
+    return {m.BEFORE_STEP: held, m.STEP: held | rest, m.AFTER_STEP: after_step}
+
+
+def _above(segments: Segments) -> Kinds:
+    """What the step takes at its peak: what travels, which an update begins with, and the update's temporaries."""
+    highest, found, travelling = -1, Kinds(), 0
+    for name, peak in segments.peaks:
+        above = peak - segments.before_bytes
+        if name == BEGIN:
+            travelling = above
+        elif above > highest:
+            highest = above
+            sent = above if name == "exchange" else travelling
+            found = {m.COMMUNICATION: sent, m.ACTIVATIONS: above - sent}
+    return found
+
+
+def _held(training: Training, optimizer: torch.optim.Optimizer) -> Kinds:
+    gradients = [parameter.grad for parameter in training.parameters if parameter.grad is not None]
+    return {
+        m.PARAMETERS: size_bytes(training.parameters, training.device),
+        m.GRADIENTS: size_bytes(gradients, training.device),
+        m.STATE: size_bytes(_state_tensors(optimizer), training.device),
+    }
+
+
+def _state_tensors(optimizer: torch.optim.Optimizer) -> list[Tensor]:
+    """The tensors of this rank's optimizer state; torch's sharded optimizer keeps them in one of its own."""
+    inner = getattr(optimizer, "optim", optimizer)
+    return [value for state in inner.state.values() for value in state.values() if isinstance(value, Tensor)]
+
+
+def outside_bytes(device: torch.device) -> int | None:
+    """What this GPU's memory holds beyond torch's caching allocator: CUDA's context, NCCL's buffers; None on a CPU."""
+    if device.type != "cuda":
+        return None
+    free, total = torch.cuda.mem_get_info(device)
+    return int(total - free - torch.cuda.memory_reserved(device))

@@ -1,0 +1,210 @@
+"""What each rank does for optimizer_state_sharding: count memory, compare with the plain optimizer, time."""
+
+from __future__ import annotations
+
+import gc
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from perfscribe.analytic.shapes import SIZES
+from perfscribe.data import tokens
+from perfscribe.distributed.ddp import DataParallel, FlatDDP, NaiveDDP
+from perfscribe.distributed.process_group import together
+from perfscribe.distributed.sharded_optimizer import ShardedOptimizer
+from perfscribe.experiments.cs336.optimizer_state_sharding import measure as m
+from perfscribe.experiments.cs336.optimizer_state_sharding.memory import after_init, measure_memory, outside_bytes
+from perfscribe.instruments import precision
+from perfscribe.instruments.interleaving import as_one, time_interleaved
+from perfscribe.instruments.timing import STEP, Mark, Timing
+from perfscribe.models.transformer import Model, next_token_loss
+
+if TYPE_CHECKING:
+    from perfscribe.distributed.rank import Rank
+
+Make = Callable[[Iterable[Tensor]], Any]
+
+LEARNING_RATE = 1e-4
+WRAPPERS: dict[str, type[DataParallel]] = {"naive": NaiveDDP, "flat": FlatDDP}
+CHECKED_STEPS = 10
+# Below the resolution of fp32: to the last bits.
+TOLERANCE = 1e-7
+
+
+def on_rank(arguments: Mapping[str, Any], rank: Rank) -> dict[str, Any]:
+    """The program of a rank; see measure.combine for what it gives.
+
+    ArithmeticError: after ten steps a parameter differs from the plain optimizer's.
+    """
+    make = {name: partial(make_optimizer, name) for name in m.IMPLEMENTATIONS}
+    return measured(arguments, rank, make, difference, _time_steps)
+
+
+def measured(
+    arguments: Mapping[str, Any],
+    rank: Rank,
+    make: Mapping[str, Make],
+    check: Callable[[Training], float],
+    time_steps: Callable[[Training, Mapping[str, Any]], Mapping[str, Timing]],
+) -> dict[str, Any]:
+    """Memory with each optimizer, traffic, then what a check says, then times."""
+    gc.collect()
+    gc.freeze()  # libraries: counting memory on a CPU goes through all else that Python holds
+    precision.set_matmul_precision(arguments["dtype"])
+    model = Model(SIZES[arguments["size"]], arguments["seq_len"], device=rank.device)
+    init = after_init(list(model.parameters()), rank.device)
+    training = Training(model, arguments, rank)
+    memory, outside = {}, {}
+    for name, one in make.items():
+        memory[name] = {m.INIT: init} | measure_memory(training, partial(one, training.parameters))
+        outside[name] = outside_bytes(rank.device)
+    traffic = _traffic(training)
+    return {
+        "memory": memory,
+        "outside": outside,
+        "traffic": traffic,
+        "difference": check(training),
+        "timings": {name: vars(timing) for name, timing in time_steps(training, arguments).items()},
+    }
+
+
+class Training:
+    """The model as a data-parallel replica, and this rank's part of the batch.
+
+    inputs, targets: token ids (B / world size, S), int64. ValueError: the token data are too few.
+    """
+
+    def __init__(self, model: Model, factors: Mapping[str, Any], rank: Rank) -> None:
+        self.device = rank.device
+        self.replica = WRAPPERS[factors["wrapper"]](model)
+        self.parameters = list(model.parameters())
+        held = tokens.read(Path(factors["data_folder"]), factors["batch"], factors["seq_len"])
+        mine = torch.from_numpy(held).chunk(factors["world_size"])[rank.place.rank].to(rank.device)
+        self.inputs, self.targets = mine[:, :-1].contiguous(), mine[:, 1:].contiguous()
+
+    def zero_grad(self) -> None:
+        """Give the gradients' memory back, as a step of the homework begins."""
+        for parameter in self.parameters:
+            parameter.grad = None
+
+    def passes(self, mark: Callable[[str], object] = lambda _: None) -> None:
+        """Forward, backward and the average of the gradients over the ranks, marking the end of each."""
+        loss = next_token_loss(self.replica, self.inputs, self.targets)
+        mark("forward")
+        loss.backward()  # type: ignore[no-untyped-call]
+        del loss
+        mark("backward")
+        self.replica.finish_gradient_synchronization()
+        mark("averaging")
+
+
+def make_optimizer(name: str, parameters: Iterable[Tensor]) -> torch.optim.Optimizer:
+    """AdamW with torch's own choice of its implementation: plain, in our shards, or in torch's."""
+    if name == m.SHARDED:
+        return ShardedOptimizer(parameters, torch.optim.AdamW, lr=LEARNING_RATE)
+    if name == m.PEER:
+        from torch.distributed.optim import ZeroRedundancyOptimizer
+
+        return ZeroRedundancyOptimizer(parameters, optimizer_class=torch.optim.AdamW, lr=LEARNING_RATE)
+    return torch.optim.AdamW(parameters, lr=LEARNING_RATE)
+
+
+def _traffic(training: Training) -> dict[str, int]:
+    """Calls and bytes of one step's averages."""
+    traffic = training.replica.traffic
+    traffic.reset()
+    training.zero_grad()
+    training.passes()
+    return {"gradient_calls": traffic.calls, "gradient_bytes": traffic.bytes}
+
+
+def difference(training: Training) -> float:
+    """Largest relative difference of a parameter from the plain optimizer's after ten steps on the same gradients.
+
+    As the parameters stay equal, the gradients are those of the plain training too, and no sum whose order may change
+    from run to run comes between. ArithmeticError: it is too large.
+    """
+    copies = [parameter.detach().clone() for parameter in training.parameters]
+    plain, sharded = make_optimizer(m.UNSHARDED, copies), make_optimizer(m.SHARDED, training.parameters)
+    for _ in range(CHECKED_STEPS):
+        training.zero_grad()
+        training.passes()
+        for copy, parameter in zip(copies, training.parameters, strict=True):
+            copy.grad = parameter.grad
+        sharded.step()
+        plain.step()
+    training.zero_grad()
+    largest = max(map(_apart, training.parameters, copies), key=lambda apart: (math.isnan(apart), apart))
+    if not largest <= TOLERANCE:
+        text = f"a parameter is off by {largest:.2g} after {CHECKED_STEPS} steps, allowed {TOLERANCE:g}"
+        raise ArithmeticError(text)
+    return largest
+
+
+def _apart(parameter: Tensor, other: Tensor) -> float:
+    """Largest relative difference of an element; no number where one of the two is none."""
+    apart = (parameter.detach() - other).abs_()
+    return float((apart / other.abs()).masked_fill_(apart == 0, 0).max())  # equal elements may be 0
+
+
+def _time_steps(training: Training, factors: Mapping[str, Any]) -> dict[str, Timing]:
+    """Whole steps, then optimizer steps alone, all optimizers interleaved; and the parts of our sharded step."""
+    optimizers = {name: make_optimizer(name, training.parameters) for name in m.IMPLEMENTATIONS}
+    found = time_steps(training, factors, {**optimizers, m.AGAIN: optimizers[m.UNSHARDED]})
+    sharded = optimizers[m.SHARDED]
+    assert isinstance(sharded, ShardedOptimizer)
+    counts = _counts(training, factors) | {"timed": factors["optimizer_steps"]}
+    counts["prepare"] = partial(together, training.device)
+    (parts,) = time_interleaved({m.SHARDED: _in_parts(sharded)}, **counts).values()
+    return found | {f"{m.SHARDED}_{part}_ms": parts[part] for part in ("update", "exchange")}
+
+
+def time_steps(training: Training, factors: Mapping[str, Any], optimizers: Mapping[str, Any]) -> dict[str, Timing]:
+    """<optimizer>_step_ms of whole steps, then <optimizer>_optimizer_ms of its own steps, all interleaved."""
+    if training.device.type == "cuda":
+        torch.cuda.empty_cache()
+    for optimizer in dict.fromkeys(optimizers.values()):  # each has its state now
+        training.zero_grad()
+        training.passes()
+        optimizer.step()
+
+    def fresh() -> None:
+        training.zero_grad()
+        together(training.device)
+
+    counts = _counts(training, factors)
+    steps = {name: as_one(training.passes, one.step) for name, one in optimizers.items()}
+    whole = time_interleaved(steps, timed=factors["timed_steps"], prepare=fresh, **counts)
+    training.zero_grad()
+    training.passes()
+    steps = {name: as_one(one.step) for name, one in optimizers.items()}
+    alone = time_interleaved(
+        steps, timed=factors["optimizer_steps"], prepare=partial(together, training.device), **counts
+    )
+    found = {f"{name}_step_ms": phases[STEP] for name, phases in whole.items()}
+    return found | {f"{name}_optimizer_ms": phases[STEP] for name, phases in alone.items()}
+
+
+def _counts(training: Training, factors: Mapping[str, Any]) -> dict[str, Any]:
+    return {"turns": factors["turns"], "warmup": factors["warmup_steps"], "device": training.device}
+
+
+def _in_parts(optimizer: ShardedOptimizer) -> Callable[[Mark], None]:
+    """Our sharded step with a wait after each update and each exchange, which so do not overlap."""
+
+    def step(mark: Mark) -> None:
+        @contextmanager
+        def around(name: str) -> Iterator[None]:
+            yield
+            mark(name)
+
+        optimizer.around = around
+        optimizer.step()
+
+    return step

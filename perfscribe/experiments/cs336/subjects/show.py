@@ -1,0 +1,224 @@
+"""Tables of the subjects: columns as our own tables have them, with our times from the same cells."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from statistics import median
+
+from perfscribe.experiments.cs336.ddp import drawings
+from perfscribe.experiments.cs336.ddp import show as ddp
+from perfscribe.experiments.cs336.ddp import subject as ddp_subject
+from perfscribe.experiments.cs336.ddp import variants as v
+from perfscribe.experiments.cs336.flash_benchmarking import show as flash
+from perfscribe.experiments.cs336.flash_benchmarking.subject import NOT_CAUSAL
+from perfscribe.experiments.cs336.optimizer_state_sharding import measure as sharding_names
+from perfscribe.experiments.cs336.optimizer_state_sharding import show as sharding
+from perfscribe.experiments.cs336.optimizer_state_sharding.subject import THEIRS
+from perfscribe.experiments.cs336.subjects.levels import SHOWN
+from perfscribe.instruments.statistics import summarise
+from perfscribe.records.records import STATUSES, Record
+from perfscribe.show import figures as f
+from perfscribe.show import tables as t
+from perfscribe.subjects import INDIVIDUAL, YOURS
+
+NOTE = (
+    "Correct: every check passed that the handout asks for. Over ours: median over cells of the time over that of our "
+    "implementation, timed in turns with it in the same process; ± half the interquartile range that both samples "
+    "give it, the median over cells."
+)
+BESIDE_NOTE = "Ours: our implementation, timed in turns with the subject's in the same process."
+LATE = "all-reduces start after backward ends"
+NO_REMARK = "none"
+SUBJECT = t.factor("subject", "Subject")
+
+
+def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
+    """Who is correct and how fast; every cell of attention, DDP and the sharded optimizer."""
+    attention, wrappers, optimizers = (
+        [one for one in records.get(name, []) if "subject" in one.factors] for name in SHOWN.reads
+    )
+    grid, board = (
+        [_beside(_asked(one), one, "ours_", "both_ms") for one in t.having(attention, workload=workload)]
+        for workload in ("grid", "leaderboard")
+    )
+    board = [replace(one, factors={**one.factors, "entry": f"here: {one.factors['subject']}"}) for one in board]
+    steps = [row for cell in wrappers for row in _wrapped(cell)]
+    sharded = [row for cell in optimizers for row in _optimizers(cell)]
+    kinds = [
+        replace(one, factors={**one.factors, "moment": moment}) for one in sharded for moment in sharding.MOMENT_NAMES
+    ]
+    made = (
+        ("Subjects", _summary([*grid, *board, *steps, *filter(_is_theirs, sharded)]), SUMMARY, NOTE),
+        ("Attention of the subjects", grid, _attention(flash.CELLS), BESIDE_NOTE),
+        ("The leaderboard's problem by the subjects", board, _attention(flash.BOARD), BESIDE_NOTE),
+        ("DDP of the subjects", steps, DDP, BESIDE_NOTE),
+        ("Spans of your traced step and of naive's", _spans(wrappers), TRACED, ddp.TIMELINE_NOTE),
+        ("Sharded optimizers of the subjects", sharded, SHARDING, BESIDE_NOTE),
+        ("Memory of sharded optimizers by kind", kinds, _swapped(sharding.KINDS, OPTIMIZER, STATE), BESIDE_NOTE),
+    )
+    return [
+        t.make(table, title, rows, columns, [note])
+        for table, (title, rows, columns, note) in zip(SHOWN.tables, made, strict=True)
+    ]
+
+
+def figures(tables: Mapping[str, t.Table]) -> list[f.Figure]:
+    """The timeline of the DDP that is handed in, naive's beside it."""
+    spans = tables["cs336.subject_ddp_spans"].ok
+    draw = f.of(spans, drawings.timelines, traced=spans)
+    return [f.Figure(SHOWN.figures[0], ddp.TIMELINE_CAPTION, draw, (7.0, 3.2))]
+
+
+# --- rows -------------------------------------------------------------------------------------------------------
+
+
+def _asked(row: Record) -> Record:
+    """The row with what was asked for, and what was timed: a PyTorch kernel may ignore is_causal."""
+    timed = row.factors["causal"] and NOT_CAUSAL not in row.values
+    return replace(row, factors={**row.factors, "asked": row.factors["causal"], "causal": timed})
+
+
+def _beside(row: Record, ours: Record, prefix: str, sample: str) -> Record:
+    """The row with what a sample of ours says of it: ours, over ours, and remarks."""
+    theirs, own = (one.samples.get(name, []) for one, name in ((row, sample), (ours, f"{prefix}{sample}")))
+    if not theirs or not own:
+        return row
+    times = [median(value for samples in rounds for value in samples) for rounds in (theirs, own)]
+    said = {"ours_ms": times[1], "over_ours": times[0] / times[1]}
+    apart = [summarise(rounds).iqr / middle for rounds, middle in zip((theirs, own), times, strict=True)]
+    said["over_ours_iqr"] = said["over_ours"] * math.hypot(*apart)
+    remarks = [str(row.values[NOT_CAUSAL])] if NOT_CAUSAL in row.values else []
+    if kept := row.values.get("kept_bytes"):
+        remarks.append(f"each call keeps {kept / t.MIB:.3g} MiB")
+    several = row.values.get("all_reduces", 0) > 1  # a single bucket is full when backward ends
+    if several and row.values.get("early_all_reduces") == 0:
+        remarks.append(LATE)
+    return replace(row, values={**row.values, **said, "remark": "; ".join(remarks) or NO_REMARK})
+
+
+def _wrapped(cell: Record) -> list[Record]:
+    """A row a variant of the subject's, named as ours are with the subject behind it."""
+    found = []
+    for variant in v.from_level(str(cell.factors["variants"])):
+        if known := ddp_subject.parsed(variant):
+            theirs, ours = ddp._row(cell, variant), ddp._row(cell, known)
+            bucket = ours.factors["bucket_mb"]
+            name = f"{known.implementation} ({cell.factors['subject']})"
+            row = replace(theirs, factors={**theirs.factors, "implementation": name, "bucket_mb": bucket})
+            found.append(_beside(row, ours, "", "step_ms"))
+    return found
+
+
+def _spans(cells: Iterable[Record]) -> list[Record]:
+    """One record a span of a traced step: of the overlapped one that is handed in, and of ours that waits."""
+    handed_in = [one for one in cells if (one.factors["subject"], one.factors["kernel"]) == (YOURS, INDIVIDUAL)]
+    steps = [step for cell in handed_in for step in (ddp._row(cell, v.Variant(v.NAIVE)), *_wrapped(cell))]
+    return [replace(one, values=step.values | one.values) for step in steps for one in ddp.spans(step)]
+
+
+def _optimizers(cell: Record) -> list[Record]:
+    """The subject's, and the unsharded one that was timed in turns with it."""
+    names = (sharding_names.UNSHARDED, sharding_names.SHARDED, THEIRS)
+    plain, ours, theirs = sharding.by_implementation(cell, names)
+    return [plain, _beside(theirs, ours, "", "step_ms")]
+
+
+def _is_theirs(row: Record) -> bool:
+    return bool(row.factors["implementation"] == THEIRS)
+
+
+def _summary(rows: Iterable[Record]) -> list[Record]:
+    """One row a subject and kernel; of a kernel the correct ones first, the fastest at their head."""
+    grouped = t.grouped(rows, lambda row: (row.factors["kernel"], row.factors["subject"]))
+    made = [_of_kernel(kernel, subject, of) for (kernel, subject), of in grouped.items()]
+    made.sort(key=_place)
+    return made
+
+
+def _place(row: Record) -> tuple[str, bool, float, str, str]:
+    """Subjects that are not correct, sorted by their messages, so that equal ones stand together."""
+    kernel, correct, said = (str(row.factors[name]) for name in ("kernel", "correct", "said"))
+    return kernel, correct != "yes", row.values.get("over_ours", 0) if correct == "yes" else 0, correct, said
+
+
+def _of_kernel(kernel: str, subject: str, of: Sequence[Record]) -> Record:
+    worst = max(of, key=lambda row: STATUSES.index(row.status))
+    best = min(of, key=lambda row: STATUSES.index(row.status))
+    wrong = next((row for row in of if "WrongResult" in row.reason or "ArithmeticError" in row.reason), None)
+    not_run = best.status in ("unsupported", "skipped")
+    correct = "no" if wrong else "yes" if worst.ok else "not checked" if not_run else "not told"
+    ratios = [row.values["over_ours"] for row in of if "over_ours" in row.values]
+    remarks = dict.fromkeys(row.values["remark"] for row in of if row.values.get("remark", NO_REMARK) != NO_REMARK)
+    said = "; ".join(remarks) or NO_REMARK
+    spreads = [row.values["over_ours_iqr"] for row in of if "over_ours" in row.values]
+    values = {"over_ours": median(ratios), "over_ours_iqr": median(spreads)} if ratios else {}
+    cells = f"{sum(row.ok for row in of)} of {len(of)}"
+    factors = {"subject": subject, "kernel": kernel, "correct": correct, "cells": cells}
+    reason = (wrong or worst).reason
+    factors["said"] = reason.rpartition("WrongResult: ")[2] or said
+    return replace(best, factors=factors, values={**values, "remark": said}, samples={}, series={})
+
+
+# --- columns ----------------------------------------------------------------------------------------------------
+
+
+def _over_ours(title: str) -> t.Column:
+    """The ratio of medians, and what the samples of both make of its interquartile range."""
+    spread = "over_ours_iqr"
+    return replace(t.value("over_ours", title), spread=spread, spread_get=lambda row: row.values[spread])
+
+
+SUMMARY = [
+    *t.factors(kernel="Kernel", subject="Subject", correct="Correct", cells="Rows ok"),
+    _over_ours("Time over ours (×)"),
+    t.factor("said", "Remark"),
+]
+
+
+def _compared(sample: str) -> list[t.Column]:
+    return [
+        t.value("ours_ms", "Ours, the same (ms)", column=f"ours_{sample}"),
+        _over_ours("Over ours (×)"),
+        *t.exact(remark="Remark"),
+    ]
+
+
+def _swapped(columns: Iterable[t.Column], *others: t.Column) -> list[t.Column]:
+    """The subject, then the columns, of which these take the place of those with the same name."""
+    kept = {one.name: one for one in columns} | {one.name: one for one in others}
+    return [SUBJECT, *kept.values()]
+
+
+def _measured(columns: Iterable[t.Column], *without: str) -> list[t.Column]:
+    """Those that are not of published figures, nor have a name that begins so."""
+    return [one for one in columns if one.kind != "published" and not one.name.startswith(without)]
+
+
+def _attention(columns: Iterable[t.Column]) -> list[t.Column]:
+    """Without what is of libraries alone."""
+    asked = t.factor("causal", "Asked causal", lambda row: row.factors["asked"])
+    return _swapped(_measured(columns, "sdpa_backend"), asked, *_compared("both_ms"))
+
+
+DDP = _swapped(_measured([*ddp.BENCHMARK, *ddp.CHECKED, *ddp.TIMELINE]), *_compared("step_ms"))
+TRACED = _swapped([*ddp.TIMELINE, *ddp.SPANS])
+OPTIMIZER = t.factor(
+    "implementation",
+    "Optimizer",
+    lambda row: f"sharded ({row.factors['subject']})" if _is_theirs(row) else sharding.NAMES[sharding_names.UNSHARDED],
+)
+
+
+def _state_gib(row: Record) -> float | str:
+    """Size of AdamW's state in GiB, or a text where none was found: AdamW always has some."""
+    held = row.series[f"{row.factors['moment']}_bytes"][sharding_names.KINDS.index(sharding_names.STATE)]
+    return held / t.GIB or "not found: in no attribute of the optimizer, nor of what it holds"
+
+
+STATE = t.derived(sharding.kind_column(sharding_names.STATE), "Optimizer state (GiB)", _state_gib)
+SHARDING = _swapped(
+    _measured([*sharding.MEMORY, *sharding.TIMES], "update_ms", "exchange_ms"),
+    *(OPTIMIZER, *t.only(_is_theirs, "not compared", sharding.OFF_BY, *_compared("step_ms"))),
+)

@@ -1,0 +1,86 @@
+"""torch_compile of CS336 assignment 2: attention and training steps, eager against compiled.
+
+A cell holds both, timed interleaved, so that their ratio is one of the same minutes; eager comes twice in each turn,
+which shows how far equal things differ. The compiled passes come from cold caches, and how long the first ones take is
+kept apart from all others.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+from perfscribe.base.cells import Cell, Measurement
+from perfscribe.base.partial import kept_on_failure
+from perfscribe.instruments.graph_timing import samples_within
+from perfscribe.instruments.interleaving import time_interleaved
+from perfscribe.instruments.timing import STEP, Mark, record, synchronise
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from perfscribe.experiments.cs336.torch_compile.pairs import Pair
+
+# The first compiles; the others show that nothing is compiled behind it.
+FIRST_PASSES = 3
+
+
+def run(cell: Cell) -> Measurement:
+    """Check both ways, count memory, time the first compiled passes, then all passes interleaved."""
+    from perfscribe.experiments.cs336.torch_compile import pairs
+    from perfscribe.instruments import compiling
+
+    measurement = Measurement(values={"compiler_start_s": compiling.start_compiler(cell["backend"], cell["device"])})
+    with kept_on_failure(measurement), compiling.cold_caches():
+        pair = (pairs.attention_pair if cell["problem"] == "attention" else pairs.model_pair)(cell)
+        _eager_alone(cell, pair, measurement)
+        _compile(cell, pair, measurement)
+        _time(cell, pair, measurement)
+        measurement.values |= compiling.counts()
+    return measurement
+
+
+def _eager_alone(cell: Cell, pair: Pair, measurement: Measurement) -> None:
+    """Correctness and peak of eager, before anything else holds memory but the optimizer's state."""
+    measurement.values |= pair.check_eager()
+    pair.prepare()
+    pair.eager(_unmarked)
+    measurement.values |= _peak("eager", cell, pair, pair.eager)
+
+
+def _compile(cell: Cell, pair: Pair, measurement: Measurement) -> None:
+    """Time the first passes, which compile; then correctness and peak."""
+    first_ms = []
+    for _ in range(FIRST_PASSES):
+        pair.prepare()
+        synchronise(cell["device"])
+        start = time.perf_counter()
+        pair.compiled(_unmarked)
+        synchronise(cell["device"])
+        first_ms.append((time.perf_counter() - start) * 1e3)
+    measurement.series["first_passes_ms"] = first_ms
+    measurement.compile_s = sum(first_ms) / 1e3
+    measurement.values |= pair.check_compiled()
+    measurement.values |= _peak("compiled", cell, pair, pair.compiled)
+
+
+def _peak(name: str, cell: Cell, pair: Pair, one_pass: Callable[[Mark], object]) -> dict[str, Any]:
+    """Peak of one untimed pass."""
+    from perfscribe.models.training_step import peak
+
+    pair.prepare()
+    return peak(name, lambda: one_pass(_unmarked), cell["device"])
+
+
+def _unmarked(_: str) -> None:
+    """A mark for passes whose phases nobody times."""
+
+
+def _time(cell: Cell, pair: Pair, measurement: Measurement) -> None:
+    variants = {"eager": pair.eager, "compiled": pair.compiled, "eager_again": pair.eager}
+    passes = samples_within(measurement.series["first_passes_ms"][-1], cell["passes"])
+    counted = {"turns": cell["turns"], "warmup": cell["warmup_passes"], "timed": passes}
+    timed = time_interleaved(variants, **counted, device=cell["device"], prepare=pair.prepare)
+    for variant, phases in timed.items():
+        for phase, timing in phases.items():
+            record(measurement, f"{variant}_{pair.whole if phase == STEP else phase}_ms", timing)

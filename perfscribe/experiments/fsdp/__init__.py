@@ -1,0 +1,1 @@
+"""The KAUST workshop on FSDP."""

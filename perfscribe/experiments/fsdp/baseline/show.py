@@ -1,0 +1,200 @@
+"""Tables and figures of trainings on one device without FSDP: BLOOM, the workshop's small model, ways to label."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from statistics import fmean, median
+from typing import Any
+
+import pandas as pd
+
+from perfscribe.experiments.fsdp.baseline.levels import SHOWN
+from perfscribe.experiments.fsdp.trainings import numbers
+from perfscribe.records.records import Record
+from perfscribe.show import figures as f
+from perfscribe.show import tables as t
+
+MODELS = {"bloom": ("fsdp.baseline", "BLOOM"), "simple_gpt": ("fsdp.custom_single_node", "Custom model")}
+WAYS = {  # to label, and who does
+    "answer": "ours",
+    "source": "the workshop's BLOOM scripts",
+    "source_prompt": "its custom model's scripts",
+}
+
+
+def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
+    """Of each model evaluations and answers; then ways to label, and trainings."""
+    cells, found = records["baseline"], []
+    first_round = [replace(cell, ranges={}, rounds=1) for cell in cells]  # whose losses and answers are told
+    for model, (table, name) in MODELS.items():
+        own = t.having(first_round, model=model)
+        evaluated = t.expanded(own, ["epoch"], _evaluations)
+        found += [
+            t.make(f"{table}_losses", f"{name}: losses at every evaluation", evaluated, LOSSES, LOSS_NOTES),
+            t.make(f"{table}_answers", f"{name}: answers before and after training", answered(own), ANSWERS, SCORED),
+        ]
+    return [
+        *found,
+        t.make("fsdp.labels", "What each way to label trains", labelled(first_round), LABELLED, LABEL_NOTES),
+        t.make("fsdp.single_runs", "Trainings on one device", cells, RUNS, RUN_NOTES),
+    ]
+
+
+def figures(tables: Mapping[str, t.Table]) -> list[f.Figure]:
+    """Losses over epochs."""
+    return [f.Figure(name, CAPTION, f.of(tables[name].ok, _draw)) for name in SHOWN.figures]
+
+
+def _model_name(record: Record) -> str:
+    if record.factors["model"] == "bloom":
+        return str(record.factors["model_name"])
+    return "SimpleGPTModel {num_layers} x {hidden_size}, vocabulary {model_vocab_size}".format(**record.factors)
+
+
+def _dtype(record: Record) -> str:
+    return "fp16" if record.factors["fp16"] else "bf16" if record.factors["bf16"] else "fp32"
+
+
+MODEL = [t.factor("model_name", "Model", _model_name), t.factor("device", "Device"), t.factor("dtype", "Dtype", _dtype)]
+
+# --- losses -----------------------------------------------------------------------------------------------------
+
+LOSSES = [
+    *MODEL,
+    *t.factors(labels="Labels", epoch="Epoch"),
+    t.value("step", "Step", exact=True),
+    *t.values(train_loss="Training loss", eval_loss="Evaluation loss", eval_runtime_s="Evaluation (s)"),
+]
+LOSS_NOTES = ("Training loss: mean since the row before, dropout on; evaluation loss: mean over batches.",)
+CAPTION = (
+    "Training loss (mean since the evaluation before, dropout on) and evaluation loss, with labels that train the "
+    "answer and with the workshop's."
+)
+DRAWN = {"train_loss": ("training", "--"), "eval_loss": ("evaluation", "-")}
+NAMES = {"answer": "answer", "source": "the workshop's labels"}
+
+
+def _evaluations(record: Record) -> Iterator[tuple[float, dict[str, Any]]]:
+    """Of each evaluation, with what was trained since the one before."""
+    held, before = record.series, 0
+    for place, epoch in enumerate(held["eval_epoch"]):
+        step = held["eval_step"][place]
+        logged = zip(held["train_loss_step"], held["train_loss"], strict=True)
+        losses = [loss for at, loss in logged if before < at <= step]
+        yield (
+            round(epoch, 3),
+            {
+                "step": step,
+                "train_loss": fmean(losses) if losses else "none logged since the row before",
+                "eval_loss": held["eval_loss"][place],
+                "eval_runtime_s": held["eval_runtime_s"][place],
+            },
+        )
+        before = step
+
+
+def _draw(canvas: Any, rows: pd.DataFrame) -> None:
+    """One colour a way to label, dashed for training."""
+    axes, rows = canvas.subplots(), f.main_device(rows)
+    axes.set_xlabel("Epoch")
+    axes.set_ylabel("Loss")
+    for number, (labels, group) in enumerate(rows.groupby("labels", sort=False)):
+        style = {"marker": f.MARKERS[number], "color": f.COLOURS[number], "markersize": 4, "linewidth": 1.2}
+        for column, (kind, dashes) in DRAWN.items():
+            points, label = numbers(group, column), f"{kind}, {NAMES[str(labels)]}"
+            axes.plot(points["epoch"].astype(float), points[column], dashes, label=label, **style)
+    axes.set_xticks(sorted(set(rows["epoch"].astype(float))))
+    canvas.legend(fontsize=f.LABEL_POINTS, loc="outside upper center", ncols=2)
+
+
+# --- answers ----------------------------------------------------------------------------------------------------
+
+SCORES = {
+    "exact_match_percent": "EM (%)",
+    "f1_percent": "F1 (%)",
+    "workshop_exact_match_percent": "EM, the workshop's way (%)",
+    "workshop_f1_percent": "F1, the workshop's way (%)",
+}
+IDENTICAL = "identical_workshop_f1_percent"  # of each question's first reference as its own answer
+ANSWERS = [
+    *MODEL,
+    *t.factors(labels="Labels", training="Training"),
+    t.value("questions", "Questions", exact=True),
+    *(t.value(name, title) for name, title in SCORES.items()),
+    t.value("weights", "Initial weights", exact=True),
+    *t.unshown(IDENTICAL),
+]
+SCORED = (
+    "Greedy answers against all references, by SQuAD's official definition; the workshop's way takes the first alone.",
+    "With random weights scores say nothing about the trained model.",
+)
+
+
+def answered(records: Iterable[Record]) -> list[Record]:
+    """Two rows a cell: what it answered before and after training."""
+    rows = []
+    for record in records:
+        for when in ("before", "after"):
+            values: dict[str, Any] = {}
+            if record.ok:
+                values = {name: record.values[f"{when}_{name}"] for name in SCORES}
+                values |= {name: record.values[name] for name in (IDENTICAL, "weights")}
+                values["questions"] = record.factors["eval_size"]
+            rows.append(t.row_of(record, values, training=when))
+    return rows
+
+
+# --- ways to label, trainings -----------------------------------------------------------------------------------
+
+LABELLED = [
+    *t.factors(way="Labels", used_by="Used by", train_size="Rows", max_length="Tokens of a row"),
+    *t.exact(targets="Targets", targets_read="Of them read besides", rows_with_marker="Rows with “Answer:”"),
+    *t.exact(tokenizer="Tokenizer"),
+    *t.unshown("data_origin"),
+    t.derived("data_names", "Data from:", lambda record: record.values["data_names"].replace("; ", ", "), exact=True),
+]
+LABEL_NOTES = (
+    "Targets: labels that a loss of the next token counts; read besides: those in the input at their own place.",
+)
+
+
+def labelled(records: Sequence[Record]) -> list[Record]:
+    """A row a way to label, counted on the rows that a setting trains on; all cells of it share these."""
+    first = t.first_ok(records, lambda record: (record.factors["train_size"], record.factors["max_length"]))
+    ways = [(record, way) for record in first.values() for way in WAYS]
+    return [t.row_of(record, t.of_variant(record, way).values, way=way, used_by=WAYS[way]) for record, way in ways]
+
+
+def _all_steps_s(record: Record) -> float:
+    """Time in optimizer steps, the first ones too; median over rounds."""
+    rounds = zip(record.samples["step_s"], record.warmup["step_s"], strict=True)
+    return median(sum(first) + sum(later) for later, first in rounds)
+
+
+def _eval_samples_per_s(record: Record) -> float | str:
+    """Median over evaluations."""
+    found = record.series["eval_samples_per_s"]
+    return median(found) if found else "no evaluation"
+
+
+RUNS = [
+    *MODEL,
+    *t.factors(labels="Labels", rows="Rows"),
+    *t.settings("batch_size", "grad_acc", "max_length", "num_epochs"),
+    *t.exact(weights="Weights", steps_per_epoch="Steps an epoch"),
+    t.value("train_runtime_s", "Run time, Trainer's (s)"),
+    t.derived("all_steps_s", "All steps (s)", _all_steps_s),
+    *t.timed("step_s", "Step (s)", "n"),
+    t.value("train_samples_per_s", "Samples/s, Trainer's"),
+    t.derived("eval_samples_per_s", "Evaluation, samples/s", _eval_samples_per_s),
+    t.gib("peak_allocated", "Peak allocated", "peak"),
+    t.gib("at_rest", "Allocated at rest"),
+    *t.values(gpu_utilisation_percent="GPU utilisation (%)", mean_train_loss="Training loss, mean"),
+    t.timer("step_s"),
+]
+RUN_NOTES = (
+    "Steps: host clock with synchronise, first ones left out; Trainer's samples/s include the evaluations.",
+    "Labels: source: as the workshop's scripts train. Peak: of the whole training, evaluation included.",
+    "Allocated at rest: after each optimizer step, without gradients and activations.",
+)

@@ -1,0 +1,95 @@
+"""A training that is saved in parts by some ranks, and goes on from there with others.
+
+A cell trains to the end with the first number of ranks and saves on the way; then the second number of ranks begins
+with the last checkpoint before the end, and its losses are put beside those that the first had from there on. By the
+bare loop, and by Trainer, which divides a model on GPUs alone.
+"""
+
+from __future__ import annotations
+
+import random
+import tempfile
+from typing import TYPE_CHECKING, Any
+
+from perfscribe.base.cells import Cell, Measurement, Unsupported
+from perfscribe.distributed import needs
+from perfscribe.training import launching
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+MODULE = "perfscribe.experiments.fsdp.checkpoints.program"  # imports Trainer
+PRELOADED = (*needs.PRELOADED, MODULE)
+TRAINER, BARE = "trainer", "bare loop"
+ON_A_CPU = "Trainer divides a model on GPUs alone: on a CPU it takes DDP"
+WEIGHT_BYTES = 4  # of a parameter, which is kept in fp32
+STATE_BYTES = 3 * WEIGHT_BYTES  # of a parameter: its weight and AdamW's two moments
+# Room for the rest of a checkpoint, a guess from above: the head of each tensor's part on each rank, the index of all
+# parts, random states, scheduler.
+PIECES_BYTES = 64 * 2**20
+
+
+def predicted_bytes(parameters: int, written_again: int = 0) -> int:
+    """A checkpoint's tensors in bytes. written_again: elements of tied matrices that lie there under another name."""
+    return STATE_BYTES * parameters + WEIGHT_BYTES * written_again
+
+
+def needed_bytes(parameters: int, keep: int, written_again: int = 0) -> int:
+    """What `keep` checkpoints and the one that is being written take on disk at most, in bytes."""
+    return (predicted_bytes(parameters, written_again) + PIECES_BYTES) * (keep + 1)
+
+
+def run(cell: Cell) -> Measurement:
+    """Train and save; go on elsewhere. Unsupported: Trainer without GPUs."""
+    from perfscribe.experiments.fsdp.checkpoints.program import on_rank
+
+    if cell["loop"] == TRAINER and cell["device"] == "cpu":
+        raise Unsupported(ON_A_CPU)
+    return both(cell, on_rank)
+
+
+def both(cell: Cell, on_rank: Callable[..., Any]) -> Measurement:
+    """The training that saves and the one that goes on, by this program of a rank."""
+    from perfscribe.distributed.launch import launch
+
+    seed = random.getrandbits(31)  # of the cell's own seed
+    with tempfile.TemporaryDirectory() as folder:
+        common = {"data_folder": cell.data_folder, "dataset": cell.data[0], "folder": folder, "order_seed": seed}
+        results = []
+        for ranks, resume in ((cell["saved_by"], False), (cell["resumed_by"], True)):
+            per_rank = cell["rows_per_step"] // ranks // cell["batch_size"]
+            factors = {**cell.factors, "grad_acc": per_rank}
+            said = launch(
+                on_rank,
+                {**common, "factors": factors, "resume": resume},
+                world_size=ranks,
+                timeout_s=launching.LAUNCH_TIMEOUT_S / 2,
+                backend=cell["backend"],
+                seed=seed,
+            )
+            results.append(said)
+    return combine(*results)
+
+
+def combine(saved: Sequence[Mapping[str, Any]], resumed: Sequence[Mapping[str, Any]]) -> Measurement:
+    """Seconds of the slowest rank; the losses of both from the checkpoint on, and how far they are apart."""
+    first, second = saved[0], resumed[0]
+    behind, whole, rest = second["behind"], first["train_loss"], second["train_loss"]
+    compared = list(zip(whole[behind:], rest, strict=True))
+    end, resumed_end = first["eval_loss"][-1], second["eval_loss"][-1]
+    values = {
+        **first["values"],
+        **second["values"],
+        "save_s": max(rank["values"]["save_s"] for rank in saved),
+        "load_s": max(rank["values"]["load_s"] for rank in resumed),
+        "steps_behind": behind,
+        "steps_compared": len(compared),
+        "largest_difference": max(_apart(*pair) for pair in compared),
+        "eval_loss": end,
+        "resumed_eval_loss": resumed_end,
+    }
+    return Measurement(values=values, series={"train_loss": list(whole), "resumed_train_loss": list(rest)})
+
+
+def _apart(loss: float, other: float) -> float:
+    return abs(loss - other) / abs(loss)

@@ -1,0 +1,208 @@
+"""What each rank of a checkpoints cell does: train to the end and save on the way, or go on from what was saved.
+
+By the bare loop each rank writes its part with torch.distributed.checkpoint under a temporary name, which is renamed
+when all are done, so that a checkpoint that is there is whole; any number of ranks reads it. (Its metadata file is a
+pickle of torch's own: only read what this program has written.) Trainer writes and finds its own.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.checkpoint import state_dict_loader, state_dict_saver
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+from transformers import Trainer, TrainerCallback
+
+from perfscribe.data import squad_sets
+from perfscribe.experiments.fsdp.checkpoints.measure import TRAINER, needed_bytes
+from perfscribe.training import bare_loop, dividing, on_ranks, trainer
+from perfscribe.training.bare_loop import Loop
+from perfscribe.training.meters import SpeedMeter, UtilisationMeter
+
+if TYPE_CHECKING:
+    from perfscribe.data.squad_sets import TokenisedSet
+    from perfscribe.distributed.rank import Rank
+
+GIB = 2**30
+
+
+def on_rank(arguments: Mapping[str, Any], rank: Rank) -> dict[str, Any]:
+    """Losses of the steps made here and after them, seconds, and what lies on disk.
+
+    arguments: factors, data_folder, dataset, folder of the checkpoints; resume: whether to go on from the last one.
+    """
+    factors, folder = arguments["factors"], Path(arguments["folder"])
+    on_ranks.same_threads(rank.device)
+    held = squad_sets.read(Path(arguments["data_folder"]), arguments["dataset"], factors["labels"])
+    model = on_ranks.build(factors, rank.seed, rank.device)
+    parameters = sum(p.numel() for p in model.parameters())
+    by_trainer = factors["loop"] == TRAINER
+    # Trainer writes a tied matrix under each name.
+    again = sum(model.get_parameter(name).numel() for name in tied_names(model)) if by_trainer else 0
+    require_room(folder, parameters, factors["keep_checkpoints"], again)
+    found = (_by_trainer if by_trainer else _by_loop)(arguments, rank, model, held)
+    found["values"] |= {"parameters": parameters, "again_parameters": again}
+    return found
+
+
+def require_room(folder: Path, parameters: int, keep: int, written_again: int) -> None:
+    """ValueError with one line where the disk has less room than keep_checkpoints needs; said before training."""
+    needed, free = needed_bytes(parameters, keep, written_again), shutil.disk_usage(folder).free
+    if free < needed:
+        raise ValueError(
+            f"keep_checkpoints: {keep}: they and the one being written take {needed / GIB:.2f} GiB, "
+            f"{free / GIB:.2f} GiB are free"
+        )
+
+
+def finished(folder: Path, name: str) -> list[tuple[int, Path]]:
+    """Checkpoints of that name, name-STEP, by their optimizer step, the last one last."""
+    found = ((re.fullmatch(rf"{name}-(\d+)", path.name), path) for path in folder.iterdir())
+    return sorted((int(match[1]), path) for match, path in found if match)
+
+
+def size_bytes(path: Path) -> int:
+    """Of all files of a checkpoint."""
+    return sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
+
+
+def tied_names(model: nn.Module) -> dict[str, str]:
+    """Further names of parameters that have several, with the first name of each."""
+    first: dict[int, str] = {}
+    named = model.named_parameters(remove_duplicate=False)
+    found = {name: first.setdefault(id(parameter), name) for name, parameter in named}
+    return {name: one for name, one in found.items() if name != one}
+
+
+# --- the bare loop ----------------------------------------------------------------------------------------------
+
+
+def _by_loop(arguments: Mapping[str, Any], rank: Rank, model: nn.Module, held: TokenisedSet) -> dict[str, Any]:
+    factors, folder = arguments["factors"], Path(arguments["folder"])
+    knobs = on_ranks.knobs_of(factors, arguments["order_seed"])
+    dividing.shard(model, knobs.dtype)
+    found = dividing.require(dividing.FSDP2, model)
+    loop = Loop(model, knobs, rank.device)
+    values: dict[str, Any] = {"wrapped_by": found.wrapped_by, "local_share": found.local_share}
+    behind = 0
+    if arguments["resume"]:
+        began = time.perf_counter()
+        behind = load(loop, finished(folder, "step")[-1][1])
+        values["load_s"] = time.perf_counter() - began
+
+    rows, evaluation = on_ranks.tensors(held.training), on_ranks.tensors(held.evaluation)
+    steps = knobs.num_epochs * bare_loop.steps_per_epoch(knobs, len(rows["labels"]), rank.place.world_size)
+
+    def after_step(done: int) -> None:
+        if arguments["resume"] or done % factors["save_steps"] or done == steps:
+            return  # behind the last step there is nothing to go on with
+        began = time.perf_counter()
+        path = save(loop, done, folder, factors["keep_checkpoints"])
+        values.update(save_s=time.perf_counter() - began, checkpoint_bytes=size_bytes(path))
+
+    meters = SpeedMeter(knobs.rows_a_step), UtilisationMeter(rank.device)
+    curve = bare_loop.train(loop, rows, evaluation, rank.place.rank, *meters, behind, after_step)
+    return {"values": values, "behind": behind, "train_loss": curve.train_loss, "eval_loss": curve.eval_loss}
+
+
+def save(loop: Loop, done: int, folder: Path, keep: int) -> Path:
+    """Write the state after `done` optimizer steps and drop all but the last `keep`; a collective."""
+    whole, part = folder / f"step-{done}", folder / f"step-{done}.part"
+    state_dict_saver.save(_state(loop, done), checkpoint_id=part)
+    if dist.get_rank() == 0:
+        part.rename(whole)
+        for _, old in finished(folder, "step")[:-keep]:
+            shutil.rmtree(old)
+    dist.barrier()
+    return whole
+
+
+def load(loop: Loop, path: Path) -> int:
+    """Take a checkpoint's state over, whatever number of ranks wrote it; the optimizer steps that it has behind it."""
+    state = _state(loop, 0)
+    state_dict_loader.load(state, checkpoint_id=path)
+    weights = state["model"]
+    weights |= {again: weights[first] for again, first in tied_names(loop.model).items()}
+    set_state_dict(loop.model, loop.optimizer, model_state_dict=weights, optim_state_dict=state["optimizer"])
+    if loop.scaler.is_enabled():
+        kept = loop.scaler.state_dict()
+        loop.scaler.load_state_dict(kept | {"scale": float(state["scale"])})
+    return int(state["done"])
+
+
+def _state(loop: Loop, done: int) -> dict[str, Any]:
+    model, optimizer = get_state_dict(loop.model, loop.optimizer)
+    for again in tied_names(loop.model):  # torch.distributed.checkpoint would write the tensor once for each name
+        del model[again]
+    scale = torch.tensor(loop.scaler.get_scale(), dtype=torch.float64)
+    return {"model": model, "optimizer": optimizer, "done": torch.tensor(done), "scale": scale}
+
+
+# --- Trainer ----------------------------------------------------------------------------------------------------
+
+
+class TimedTrainer(Trainer):
+    """A Trainer that keeps how long its last checkpoint took to write, and the one that it went on from to read."""
+
+    save_s = load_s = 0.0
+
+    def _save_checkpoint(self, *arguments: Any, **named: Any) -> None:
+        began = time.perf_counter()
+        super()._save_checkpoint(*arguments, **named)
+        self.save_s = time.perf_counter() - began
+
+    def _load_from_checkpoint(self, *arguments: Any, **named: Any) -> None:
+        began = time.perf_counter()
+        super()._load_from_checkpoint(*arguments, **named)
+        self.load_s += time.perf_counter() - began
+
+    def _load_optimizer_and_scheduler(self, *arguments: Any, **named: Any) -> None:
+        began = time.perf_counter()
+        super()._load_optimizer_and_scheduler(*arguments, **named)
+        self.load_s += time.perf_counter() - began
+
+
+class NotAtTheEnd(TrainerCallback):  # type: ignore[misc]
+    """Lets Trainer save on the way alone: behind the last step there is nothing to go on with."""
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Called behind Trainer's own callback, which asks for a checkpoint then."""
+        if state.global_step >= state.max_steps:
+            control.should_save = False
+
+
+def _by_trainer(arguments: Mapping[str, Any], rank: Rank, model: nn.Module, data: TokenisedSet) -> dict[str, Any]:
+    """RuntimeError where Trainer does not divide."""
+    factors, folder, resume = arguments["factors"], Path(arguments["folder"]), arguments["resume"]
+    knobs = on_ranks.knobs_of(factors, arguments["order_seed"])
+    behind, path = finished(folder, "checkpoint")[-1] if resume else (0, None)
+    made: Any = trainer.make(
+        model,
+        data,
+        knobs,
+        folder,
+        NotAtTheEnd(),
+        TimedTrainer,
+        save_strategy="steps",
+        save_steps=factors["save_steps"],
+        save_total_limit=factors["keep_checkpoints"],
+        prediction_loss_only=True,
+        **trainer.distributed(dividing.FSDP2, model, rank.backend),
+    )
+    made.train(resume_from_checkpoint=str(path) if path else None)
+    found = dividing.require(dividing.FSDP2, made.model_wrapped)
+    values: dict[str, Any] = {"wrapped_by": found.wrapped_by, "local_share": found.local_share}
+    if resume:
+        values["load_s"] = made.load_s
+    else:
+        values |= {"save_s": made.save_s, "checkpoint_bytes": size_bytes(finished(folder, "checkpoint")[-1][1])}
+    train_loss, eval_loss = trainer.losses([entry for entry in made.state.log_history if entry["step"] > behind])
+    return {"values": values, "behind": behind, "train_loss": train_loss, "eval_loss": eval_loss}

@@ -1,0 +1,81 @@
+"""Tables and figure of custom_multi_gpu."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from perfscribe.analytic.workshop_shapes import BLOOM_TOKENIZER_VOCABULARY, SimpleGptShape
+from perfscribe.experiments.fsdp import trainings as c
+from perfscribe.experiments.fsdp.custom_multi_gpu.levels import SHOWN
+from perfscribe.records.records import Record
+from perfscribe.show import figures as f
+from perfscribe.show import tables as t
+from perfscribe.training.launching import SHAPE, TUNED
+
+LOOPS_NOTES = (
+    "Bare loop: fully_shard without Trainer; tuned: bf16, compiled, with a batch chosen by memory.",
+    "Efficiency: samples/s of steps alone per rank, over those of the loop's first row.",
+)
+CAPTION = "Samples per second of steps alone by loop; dashed: in proportion to ranks."
+
+
+def _as_scripts_run(record: Record) -> int:
+    """Parameters with the vocabulary that the workshop's scripts take, the tokenizer's, whatever is exported."""
+    shape = SimpleGptShape(**{name: record.factors[name] for name in SHAPE})
+    return replace(shape, vocab_size=BLOOM_TOKENIZER_VOCABULARY).parameters
+
+
+# The workshop's nine columns, then ours.
+COLUMNS = [
+    *c.SETUP,
+    t.value("train_samples_per_second", "Samples/s (Default)"),
+    c.SAMPLES_CALLBACK,
+    c.gib("avg_mem_total_MB", "GPU Memory (GiB, Default)", "avg_mem_total_gb"),
+    c.MEMORY_CALLBACK,
+    c.UTILISATION,
+    c.LOSS,
+    c.RUNTIME,
+    t.factor("vocab_size", "Vocabulary"),
+    t.value("parameters", "Parameters", exact=True),
+    t.Column("source_parameters", "Parameters, as its scripts run", _as_scripts_run, kind="unshown"),
+    c.FIRST_LOSS,
+    *c.WORKLOAD,
+    *t.settings("num_layers", "hidden_size"),
+    c.SAMPLES_STEPPING,
+    c.MEMORY_PEAK,
+    c.MFU,
+    *c.STEPS,
+    *c.WRAPPED,
+]
+LOOPS = [
+    *c.SETUP,
+    *t.factors(loop="Loop", device="Device", dtype="Dtype"),
+    c.ROWS_PER_STEP,
+    c.SAMPLES_STEPPING,
+    t.value("rate_efficiency", "Efficiency (%)", column="efficiency"),
+    c.MFU,
+    c.MEMORY_PEAK,
+    *c.STEPS,
+    *c.WRAPPED,
+]
+
+
+def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
+    """The workshop's two, and all loops."""
+    every = c.rows(records["custom_multi_gpu"])
+    # Of the workshop's tables: a device's first.
+    loop = {r.factors["device"]: r.factors["loop"] for r in reversed(every) if r.factors["loop"] != TUNED}
+    one, several = c.by_placement([r for r in every if r.factors["loop"] == loop.get(r.factors["device"])])
+    loops, _ = c.by_placement(every)
+    return [
+        t.make("fsdp.custom_multi_gpu", "Custom model on several GPUs of one node", one, COLUMNS, [c.CLOCKS_NOTE]),
+        t.make("fsdp.custom_multi_node", "Custom model on several nodes", several, COLUMNS, [c.CLOCKS_NOTE]),
+        t.make("fsdp.custom_loops", "Trainer, a bare loop, and a tuned one", loops, LOOPS, LOOPS_NOTES),
+    ]
+
+
+def figures(tables: Mapping[str, t.Table]) -> list[f.Figure]:
+    """The loops over ranks."""
+    loops = f.of(tables["fsdp.custom_loops"].ok, c.samples_per_s, y="stepping_samples_per_second")
+    return [f.Figure(SHOWN.figures[0], CAPTION, loops, sample="step_ms")]

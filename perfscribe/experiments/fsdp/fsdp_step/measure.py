@@ -1,0 +1,26 @@
+"""One training step under FULL_SHARD, traced: what a step waits for with one row a rank, and with a batch that fills.
+
+A cell is one wrapping with one batch: its steps are timed, then one more is traced on rank 0.
+"""
+
+from __future__ import annotations
+
+from perfscribe.base.cells import Cell, Measurement
+from perfscribe.distributed import needs
+from perfscribe.instruments.timing import record_of_ranks
+
+PROGRAM = "perfscribe.experiments.fsdp.fsdp_step.program"
+PRELOADED = (*needs.PRELOADED, "torch.profiler", PROGRAM)
+LIMIT_S = 240.0  # of a cell; below the worker's own limit, so that the rank that hangs is named
+
+
+def run(cell: Cell) -> Measurement:
+    """The slowest rank's steps; the rest is rank 0's."""
+    from perfscribe.distributed.launch import waiting
+    from perfscribe.experiments.fsdp.fsdp_step.program import on_rank
+
+    ranks = {name: cell[name] for name in ("world_size", "backend")}
+    said = waiting(on_rank, alone=True, timeout_s=LIMIT_S, **ranks).ask(dict(cell.factors), LIMIT_S)
+    found = Measurement(values=said[0]["values"])
+    record_of_ranks(found, "step_ms", [rank["step_ms"] for rank in said])
+    return found

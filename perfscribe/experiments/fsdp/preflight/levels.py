@@ -1,0 +1,82 @@
+"""Keys of experiments.preflight with their defaults, its cells, and what it shows."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from perfscribe.base.cells import Cell
+from perfscribe.base.registry import Shown
+from perfscribe.config.keys import choice, choices, experiment, number, section, timeout, whole, wholes
+from perfscribe.distributed import needs
+from perfscribe.experiments.fsdp.preflight.measure import NCCL_CHOOSES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+LEVELS = experiment(
+    "All-reduce that is tried before trainings on several processes; these are skipped where it is too slow",
+    timeout_s=timeout(180),
+    backend=choices(
+        "gloo: processes on the CPU | nccl: a GPU for each", ["gloo", "nccl"], ["gloo"], gpu=["gloo", "nccl"]
+    ),
+    world_size=wholes(
+        "numbers of processes; a training on another number is tested on that", 2, 1024, [2, 3, 4], gpu=[2, 4, 8]
+    ),
+    nodes=wholes(
+        "nodes of a cluster's job with processes on each; one machine skips them",
+        2,
+        1024,
+        [2],
+        gpu=[2, 4, 8],
+        empty=True,
+    ),
+    ranks_per_node=wholes("processes on each of them, 1 as the workshop's job scripts test", 1, 1024, [1]),
+    program=choice(
+        "auto: NVIDIA's all_reduce_perf for nccl where it is on PATH, else our own loop | own", ["auto", "own"], "auto"
+    ),
+    size_mib=section(
+        "size of the fp32 array that is reduced, in MiB",
+        gloo=number("with gloo", 0.001, 1_048_576, 16, tiny=1, gpu=64),
+        nccl=number("with nccl", 0.001, 1_048_576, 4096),
+    ),
+    warmup=whole("calls before the timed ones", 1, 1000, 5, tiny=2, gpu=20),
+    iterations=whole("timed calls", 3, 100_000, 20, tiny=5, gpu=50),
+    threshold_gb_per_s=section(
+        "bus bandwidth below which trainings on as many processes are skipped; 0: none. 100 Mbit/s are 0.0125 GB/s",
+        gloo=number("in GB/s, with gloo", 0, 100_000, 0.01),
+        nccl=number("in GB/s, with nccl", 0, 100_000, 5),
+    ),
+    algorithm=choice(
+        "NCCL_ALGO during the test alone: Ring, Tree, …; null: NCCL chooses",
+        [None, "Ring", "Tree", "CollnetDirect", "CollnetChain", "NVLS", "NVLSTree"],
+        None,
+    ),
+)
+
+SHOWN = Shown(tables=("fsdp.preflight",))
+
+FIXED = ("program", "warmup", "iterations", "algorithm")
+
+
+def cells(config: Mapping[str, Any]) -> list[Cell]:
+    """Every backend and number of processes on one node; then as many on each of several."""
+    return [
+        _cell({"backend": backend, **placed}, config) for backend in config["backend"] for placed in _placed(config)
+    ]
+
+
+def _placed(config: Mapping[str, Any]) -> Iterator[dict[str, int]]:
+    for ranks in config["world_size"]:
+        yield {"nodes": 1, "world_size": ranks}
+    for each in config["ranks_per_node"]:
+        for count in config["nodes"]:
+            yield {"nodes": count, "world_size": count * each}
+
+
+def _cell(level: Mapping[str, Any], config: Mapping[str, Any]) -> Cell:
+    backend = str(level["backend"])
+    own = {name: config[name][backend] for name in ("size_mib", "threshold_gb_per_s")}
+    factors = {**level, "device": needs.DEVICES[backend], **own, **{name: config[name] for name in FIXED}}
+    factors["algorithm"] = config["algorithm"] if backend == "nccl" and config["algorithm"] else NCCL_CHOOSES
+    requires = needs.of_ranks(factors["device"], factors["world_size"], factors["nodes"])
+    return Cell(factors, requires, cost=own["size_mib"] * level["world_size"])

@@ -1,0 +1,162 @@
+"""Keys of experiments.strategies with their defaults, its cells, and what it shows."""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING, Any
+
+from perfscribe.analytic.fsdp_plan import DDP, FSDP1, FSDP2, HYBRID_SHARD, SINGLE
+from perfscribe.analytic.workshop_shapes import BLOOM
+from perfscribe.base.cells import Cell
+from perfscribe.base.registry import Shown
+from perfscribe.config import shared
+from perfscribe.config.keys import choice, choices, experiment, flag, flags, whole, wholes
+from perfscribe.distributed import needs
+from perfscribe.experiments.fsdp.strategies.measure import ACCUMULATION, EACH, GRID, LAST, PLAN, WRAPPING
+from perfscribe.instruments import precision
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+LEVELS = experiment(
+    "Training steps under DDP and FSDP by sharding strategy, off-load, checkpointing, dtype and number of ranks",
+    **shared.STRATEGY_RUNS,
+    world_size=wholes("ranks", 1, 1024, [1, 2], gpu=[1, 2, 4]),
+    full_grid=flag(
+        "whether several ranks have every combination; otherwise one differs at a time from the first level of each",
+        False,
+        gpu=True,
+    ),
+    strategy=choices(
+        "FSDP2's without a prefix; FSDP1's are measured beside the first level of all else alone",
+        ["full_shard", "ddp", "shard_grad_op", "hybrid_shard", "fsdp1_full_shard", "fsdp1_shard_grad_op"],
+        ["full_shard", "ddp", "shard_grad_op", "hybrid_shard", "fsdp1_full_shard"],
+    ),
+    dtype=choices(
+        "of the products and of what is gathered; parameters are fp32",
+        ["fp32", "bf16", "fp16"],
+        tiny=["fp32", "bf16"],
+        gpu=["fp16"],
+    ),
+    reduce_dtype=choice("in which FSDP reduces gradients of bf16 and fp16 products", ["fp32", "bf16", "fp16"], "fp32"),
+    offload=flags("whether FSDP keeps parameters, gradients and optimizer state on the CPU", [False, True]),
+    checkpointing=flags("whether the activations of each block are computed again in backward", [False, True]),
+    batch=whole("sequences in a batch of each rank", 1, 1_048_576, 1),
+    seq_len=whole("sequence length, in tokens", 2, 1_048_576, 32, tiny=16, gpu=512),
+    warmup_steps=whole(
+        "steps before the timed ones; four more come before them, in which the plan is looked at", 0, 5, 1, gpu=2
+    ),
+    timed_steps=whole("steps that are timed", 1, 20, 3, tiny=2, gpu=8),
+    offload_steps=whole("steps that are timed with CPU off-load", 1, 20, 3, tiny=2),
+    wrapping=choices(
+        "variants of wrapping and prefetching under FULL_SHARD with several ranks, as api:wrapping:prefetch",
+        [
+            "fsdp2:per_block:implicit",
+            "fsdp2:per_block:forward",
+            "fsdp2:per_block:backward",
+            "fsdp2:per_block:both",
+            "fsdp2:whole:implicit",
+            "fsdp1:per_block:backward_pre",
+            "fsdp1:per_block:backward_post",
+            "fsdp1:per_block:backward_post_forward",
+            "fsdp1:per_block:none",
+            "fsdp1:whole:backward_post_forward",
+        ],
+        [
+            "fsdp2:per_block:implicit",
+            "fsdp2:per_block:both",
+            "fsdp2:whole:implicit",
+            "fsdp1:per_block:backward_post_forward",
+            "fsdp1:whole:backward_post_forward",
+        ],
+        tiny=["fsdp2:per_block:implicit", "fsdp1:per_block:backward_post_forward", "fsdp1:whole:backward_post_forward"],
+        gpu=[
+            "fsdp2:per_block:implicit",
+            "fsdp2:per_block:forward",
+            "fsdp2:per_block:backward",
+            "fsdp2:per_block:both",
+            "fsdp2:whole:implicit",
+            "fsdp1:per_block:backward_post_forward",
+            "fsdp1:per_block:backward_pre",
+            "fsdp1:per_block:none",
+            "fsdp1:whole:backward_post_forward",
+        ],
+    ),
+    turns=whole("turns of those variants; an interval needs 6 or more", 1, 20, 2, tiny=1, gpu=6),
+    turn_steps=whole("steps that are timed in each turn, after one that is not", 1, 20, 2, tiny=1, gpu=3),
+)
+
+SHOWN = Shown(
+    tables=("fsdp.strategies", "fsdp.wrapping", "fsdp.world_of_one", "fsdp.offload_accumulation"),
+    figures=("fsdp.strategies",),
+)
+
+
+def cells(config: Mapping[str, Any]) -> list[Cell]:
+    """The grid by number of ranks, wrapping and prefetching, accumulation with off-load."""
+    same = {"backend": config["backend"], "device": needs.DEVICES[config["backend"]]}
+    same |= {name: config[name] for name in ("model", "batch", "seq_len", "reduce_dtype")}
+    found = []
+    for world_size in config["world_size"]:
+        for plan in plans(config, world_size):
+            steps = config["offload_steps" if plan["offload"] else "timed_steps"]
+            warmup = min(1, config["warmup_steps"]) if plan["offload"] else config["warmup_steps"]
+            counts = {"warmup_steps": warmup, "timed_steps": steps}
+            found.append({"part": GRID, "world_size": world_size, **plan, **same, **counts})
+    found = [one for number, one in enumerate(found) if one not in found[:number]]
+    several = [ranks for ranks in config["world_size"] if ranks > 1]
+    base = {"strategy": "full_shard", "dtype": config["dtype"][0], "offload": False, "checkpointing": False}
+    counts = {"turns": config["turns"], "warmup_steps": 1, "timed_steps": config["turn_steps"]}
+    variants = {"variants": ", ".join(config["wrapping"])}
+    for ranks in several:
+        found.append({"part": WRAPPING, "world_size": ranks, **base, **same, **counts, **variants})
+    for ranks, api, offload, exchange in itertools.product(several, ("fsdp2", "fsdp1"), (False, True), (EACH, LAST)):
+        plan = {"api": api, **base, "dtype": "fp32", "offload": offload, "exchange": exchange}
+        found.append({"part": ACCUMULATION, "world_size": ranks, **plan, **same})
+    return [_cell(one) for one in found]
+
+
+def plans(config: Mapping[str, Any], world_size: int) -> list[dict[str, Any]]:
+    """Factors of the grid's plans with so many ranks: one factor at a time, with full_grid all of several ranks.
+
+    Those that do not exist are left out: off-load of DDP, a hybrid of a single rank. The base is the first level of
+    each; FSDP1 differs from it in that alone. A single rank has the model alone too.
+    """
+    beside = [level for level in config["strategy"] if level.startswith(FSDP1)]
+    strategies = [level for level in config["strategy"] if level not in beside]
+    levels = {"strategy": strategies, **{name: config[name] for name in ("dtype", "offload", "checkpointing")}}
+    base = {name: of[0] for name, of in levels.items()}
+    found = [base | {name: level} for name, of in levels.items() for level in of]
+    if config["full_grid"] and world_size > 1:
+        found = [dict(zip(levels, chosen, strict=True)) for chosen in itertools.product(*levels.values())]
+    found += [base | {"strategy": level} for level in beside]
+    if world_size == 1:
+        found.insert(0, base | {"strategy": SINGLE})
+    named = [one | dict(zip(PLAN[:2], api_of(one["strategy"]), strict=True)) for one in found]
+    return [{name: one[name] for name in PLAN} for one in named if _exists(one, world_size)]
+
+
+def _exists(plan: Mapping[str, Any], world_size: int) -> bool:
+    without = plan["offload"] and plan["api"] in (SINGLE, DDP)
+    return not without and not (plan["strategy"] == HYBRID_SHARD and world_size == 1)
+
+
+def api_of(level: str) -> tuple[str, str]:
+    """Api and strategy of a config's level: ddp, full_shard (FSDP2's), fsdp1_full_shard."""
+    if level in (SINGLE, DDP):
+        return level, level
+    return (FSDP1, level.removeprefix(f"{FSDP1}_")) if level.startswith(FSDP1) else (FSDP2, level)
+
+
+def _cell(factors: dict[str, Any]) -> Cell:
+    """Cheap ones first within a number of ranks, and few ranks first, so that each number is started once."""
+    world_size, on_gpu = factors["world_size"], factors["device"] == "cuda"
+    requires = [*precision.requires(factors["device"], factors["dtype"])]
+    requires += ["transformers"] * (factors["model"] in BLOOM)
+    requires += needs.of_ranks(factors["device"], world_size)
+    if not on_gpu and factors.get("api") == "fsdp1" and factors["offload"]:
+        requires.append("cuda")  # it looks for an accelerator even where all computes on the CPU
+    cost = 100 * world_size + 10 * factors["offload"] + (20 if factors["part"] == WRAPPING else 1)
+    halved = factors["strategy"] == HYBRID_SHARD and world_size % 2
+    skip = f"HYBRID_SHARD halves the ranks, and {world_size} is odd" if halved else ""
+    return Cell(factors, requires=tuple(requires), cost=float(cost), skip=skip)

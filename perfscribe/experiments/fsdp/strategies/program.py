@@ -1,0 +1,312 @@
+"""What the ranks do for strategies; they stay for all cells of one number of ranks.
+
+One plan on a rank (Trained): the model wrapped, checked against the unwrapped one, its traffic and memory looked at.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterable, Mapping
+from contextlib import ExitStack, closing
+from dataclasses import asdict
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from perfscribe.analytic import fsdp_traffic
+from perfscribe.analytic.fsdp_plan import DDP
+from perfscribe.analytic.workshop_shapes import BLOOM, SimpleGptShape
+from perfscribe.distributed import fsdp_applied
+from perfscribe.distributed.collective_bytes import Collectives
+from perfscribe.distributed.fsdp import blocks_of, wrap
+from perfscribe.distributed.fsdp_state import Gathered, bytes_on, held_bytes, release, tensors_of
+from perfscribe.distributed.fsdp_training import Training, local, local_gradients
+from perfscribe.distributed.process_group import together
+from perfscribe.experiments.fsdp.strategies.measure import (
+    ACCUMULATION,
+    EACH,
+    MICRO_BATCHES,
+    WRAPPING,
+    from_level,
+    key_of,
+    plan_of,
+)
+from perfscribe.instruments import precision
+from perfscribe.instruments.interleaving import as_one, time_interleaved
+from perfscribe.instruments.memory import PeakMemory
+from perfscribe.instruments.timing import STEP, time_host
+from perfscribe.models import bloom, simple_gpt
+
+if TYPE_CHECKING:
+    from perfscribe.distributed.rank import Rank
+
+# Ours, for machines without a GPU; BLOOM's own code takes seconds to import.
+SMALL = {"gpt-tiny": SimpleGptShape(vocab_size=512, hidden_size=64, num_layers=3, num_heads=2, ffn=128)}
+MODEL_SEED = 0
+# Of the first loss, relative, from that of the model before it was wrapped.
+TOLERANCE = {"fp32": 1e-4, "fp16": 1e-2, "bf16": 3e-2}
+_STARTED: list[bool] = []
+
+
+def on_rank(arguments: Mapping[str, Any], rank: Rank) -> dict[str, Any]:
+    """The program of a rank; see measure.combine for what it gives. Raises what Trained does."""
+    if rank.device.type == "cpu":  # a rank is as quick whatever their number, and small tensors want no more
+        torch.set_num_threads(1)
+    fresh(rank.device)
+    try:
+        of_part = {WRAPPING: _interleaved, ACCUMULATION: _accumulated}
+        return of_part.get(arguments["part"], _alone)(arguments, rank)
+    finally:
+        fresh(rank.device)
+
+
+def _alone(factors: Mapping[str, Any], rank: Rank) -> dict[str, Any]:
+    """One plan: looked at, then timed, with nothing else on the device."""
+    with closing(Trained(factors, rank)) as trained:
+        values = _looked_at(trained)
+        fresh(rank.device)
+        timing = time_host(
+            trained.step,
+            warmup=factors["warmup_steps"],
+            timed=factors["timed_steps"],
+            device=rank.device,
+            prepare=partial(together, rank.device),
+        )
+        return {
+            "timings": {"step_ms": vars(timing)},
+            "values": values | {"last_loss": float(trained.step()), "loss_scale": trained.training.loss_scale},
+            "applied": trained.applied,
+            "layout": trained.layout,
+        }
+
+
+def _looked_at(trained: Trained, beside: Iterable[Trained] = ()) -> dict[str, Any]:
+    traffic = trained.traffic()
+    return {"first_loss": trained.first_loss} | traffic | trained.memory(beside)
+
+
+def _interleaved(factors: Mapping[str, Any], rank: Rank) -> dict[str, Any]:
+    """Variants of wrapping and prefetching: each looked at, then all timed interleaved."""
+    with ExitStack() as stack:
+        variants: dict[str, Trained] = {}
+        for one in from_level(factors["variants"]):
+            variants[key_of(one)] = stack.enter_context(closing(Trained({**factors, **one}, rank)))
+        return _time_all(factors, variants, rank)
+
+
+def _time_all(factors: Mapping[str, Any], variants: Mapping[str, Trained], rank: Rank) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    for name, trained in variants.items():
+        found = _looked_at(trained, [other for other in variants.values() if other is not trained])
+        found.pop("peak_reserved_bytes", None)  # of all variants together
+        values |= {f"{name}_{key}": value for key, value in (found | trained.applied).items()}
+    fresh(rank.device)
+    timed = time_interleaved(
+        {name: as_one(trained.step) for name, trained in variants.items()},
+        turns=factors["turns"],
+        warmup=factors["warmup_steps"],
+        timed=factors["timed_steps"],
+        device=rank.device,
+        prepare=partial(together, rank.device),
+    )
+    return {
+        "timings": {f"{name}_step_ms": vars(phases[STEP]) for name, phases in timed.items()},
+        "values": values,
+        "applied": {},
+        "layout": next(iter(variants.values())).layout,
+    }
+
+
+def _accumulated(factors: Mapping[str, Any], rank: Rank) -> dict[str, Any]:
+    """Norm of the gradients of two micro-batches, exchanged with each or with the last, over that of one process."""
+    ids = random_ids({**factors, "batch": MICRO_BATCHES}, rank)
+    model, kind = build(factors["model"], rank.device)
+    loss_of(model, ids).backward()  # type: ignore[no-untyped-call]
+    squares = torch.zeros((), dtype=torch.float64, device=rank.device)
+    for parameter in model.parameters():
+        assert parameter.grad is not None
+        dist.all_reduce(parameter.grad)
+        squares += (parameter.grad / rank.place.world_size).double().square().sum()
+    expected = float(squares.sqrt())
+    model.zero_grad(set_to_none=True)
+    wrapped = wrap(model, plan_of(factors), rank.device, kind)
+    training = Training(wrapped, loss_of, everywhere=factors["exchange"] == EACH)
+    training.passes(ids.chunk(MICRO_BATCHES))
+    parts = [part.double().square().sum().to(rank.device) for part in local_gradients(training.optimizer)]
+    total = torch.stack(parts).sum() if parts else torch.zeros((), dtype=torch.float64, device=rank.device)
+    dist.all_reduce(total)
+    values = {"gradient_norm": float(total.sqrt()), "expected_norm": expected}
+    discard(training, rank.device)
+    return {"timings": {}, "values": values, "applied": {}, "layout": None}
+
+
+# --- the model ---
+
+
+def build(name: str, device: torch.device) -> tuple[nn.Module, type[nn.Module]]:
+    """The model in fp32 with random weights, the same on all ranks, without dropout, and the class of its blocks."""
+    if name in SMALL:
+        model: nn.Module = simple_gpt.build(SMALL[name], MODEL_SEED, str(device))
+        for part in model.modules():
+            if isinstance(part, nn.Dropout):
+                part.p = 0.0
+            elif isinstance(part, nn.MultiheadAttention):
+                part.dropout = 0.0
+        return model, nn.TransformerEncoderLayer
+    from transformers.models.bloom.modeling_bloom import BloomBlock
+
+    return bloom.build(name, None, MODEL_SEED, str(device)), BloomBlock
+
+
+def loss_of(module: nn.Module, ids: Tensor) -> Tensor:
+    """The model's own loss of predicting each next token of ids (B, S), a scalar in fp32."""
+    loss: Tensor = module(input_ids=ids, labels=ids)["loss"]
+    return loss
+
+
+def layout(model: nn.Module, kind: type[nn.Module]) -> dict[str, Any]:
+    """First dimension and elements of each parameter outside of the blocks and of one block; number of the blocks.
+
+    ValueError: the blocks differ.
+    """
+    blocks = [part for part in model.modules() if isinstance(part, kind)]
+    inside = {id(parameter) for block in blocks for parameter in block.parameters()}
+    shapes = [[[p.shape[0], p.numel()] for p in block.parameters()] for block in blocks]
+    if any(shape != shapes[0] for shape in shapes):
+        raise ValueError("the blocks of the model differ")
+    outside = [[p.shape[0], p.numel()] for p in model.parameters() if id(p) not in inside]
+    return {"outside": outside, "block": shapes[0], "blocks": len(blocks)}
+
+
+# --- one plan ---
+
+
+def fresh(device: torch.device) -> None:
+    """Give back what an earlier plan may have left: modules and their hooks hold each other."""
+    gc.collect()
+    if not _STARTED:  # libraries: collecting and counting memory on a CPU would go through them each time
+        gc.freeze()
+        _STARTED.append(True)
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)  # blocks that other streams have used are free only after these
+        torch.cuda.empty_cache()
+
+
+def discard(training: Training, device: torch.device, more: Iterable[Tensor] = ()) -> None:
+    """Give back what a training holds on its device, and more; it must not be used any more.
+
+    Not left to references: DDP's reducer, and FSDP1's flat parameters of a single rank, outlive the last of Python's.
+    """
+    release(device, [*tensors_of(training), *more])
+    for name in ("reducer", "logger"):  # DDP's, with its hooks on the parameters
+        vars(training.module).pop(name, None)
+    training.optimizer.state.clear()
+
+
+class Trained:
+    """A plan's training on this rank, after its first steps. ids: (batch, seq_len), this rank's own.
+
+    ArithmeticError: the first loss is not that of the model before it was wrapped. ValueError: the wrapped model is
+    not what was asked for.
+    """
+
+    def __init__(self, factors: Mapping[str, Any], rank: Rank) -> None:
+        self.device, plan = rank.device, plan_of(factors)
+        precision.set_matmul_precision("fp32")
+        model, self._kind = build(factors["model"], self.device)
+        self.ids = random_ids(factors, rank)
+        self.layout = layout(model, self._kind)
+        with torch.no_grad(), precision.autocast(self.device.type, plan.dtype):
+            expected = float(loss_of(model, self.ids))
+        wrapped = wrap(model, plan, self.device, self._kind)
+        del model
+        self.applied = asdict(fsdp_applied.check(wrapped, rank.place.world_size, self.layout["blocks"]))
+        self.training = Training(wrapped, loss_of)
+        self.first_loss = float(self.training.step([self.ids]))
+        if not abs(self.first_loss - expected) <= TOLERANCE[plan.dtype] * abs(expected):
+            raise ArithmeticError(
+                f"the first loss is {self.first_loss:.6g}, that of the model before it was wrapped {expected:.6g}"
+            )
+        self._buckets = self._second_step()
+
+    def _second_step(self) -> list[Tensor]:
+        """With it DDP puts its buckets in order. Views of these, its gradients: nothing else shows where they lie."""
+        self.training.passes([self.ids])
+        parameters = self.training.module.parameters() if self.training.wrapped.plan.api == DDP else ()
+        buckets = [parameter.grad.detach() for parameter in parameters if parameter.grad is not None]
+        self.training.update()
+        self.training.zero_grad()
+        return buckets
+
+    def close(self) -> None:
+        """Give the device's memory back; nothing else may be called after it."""
+        discard(self.training, self.device, self._buckets)
+        self._buckets.clear()
+
+    def at_rest_bytes(self) -> int:
+        """Bytes that this plan holds on its device between steps."""
+        return bytes_on(self.device, [*tensors_of(self.training), *self._buckets])
+
+    def step(self) -> Tensor:
+        """Forward, backward, update; the loss."""
+        return self.training.step([self.ids])
+
+    def traffic(self) -> dict[str, Any]:
+        """Bytes that a step sends, by the collectives that it really calls, and what is gathered within it."""
+        gathered = Gathered(self.training.module)
+        blocks = blocks_of(self.training.module, self._kind)
+        hook = blocks[-1].register_forward_pre_hook(gathered.note)
+        within: list[int] = []  # at the end of forward: backward may compute blocks again
+        with Collectives() as seen:
+            self.training.passes([self.ids], lambda: within.extend((gathered.now_bytes(), gathered.most_bytes)))
+            self.training.update()
+        hook.remove()
+        self.training.zero_grad()
+        return {
+            "sent_bytes": fsdp_traffic.sent_bytes(seen.calls),
+            **{f"sent_{name}_bytes": size for name, size in fsdp_traffic.by_operation(seen.calls).items()},
+            "collectives": len(seen.calls),
+            "gathered_between_bytes": within[0],
+            "gathered_most_bytes": within[1],
+        }
+
+    def memory(self, beside: Iterable[Trained] = ()) -> dict[str, Any]:
+        """State between backward and update, and the peaks of a whole step, what others hold left out.
+
+        beside: other plans on this device, at rest. others_bytes, on a GPU: what neither this plan nor they account
+        for; where it is large, something was left behind that may go within the step and make the peak too low.
+        """
+        _without_scratch(self.device)
+        own, known = self.at_rest_bytes(), sum(one.at_rest_bytes() for one in beside)
+        with PeakMemory(self.device) as memory:
+            self.training.passes([self.ids])
+            held = held_bytes(self.training.optimizer)
+            self.training.update()
+            self.training.zero_grad()
+        first = local(next(iter(self.training.optimizer.param_groups[0]["params"])))
+        found: dict[str, Any] = {f"{kind.replace(' ', '_')}_bytes": size for kind, size in held.items()}
+        found |= {"state_bytes": sum(held.values()), "state_device": first.device.type}
+        found["peak_allocated_bytes"] = own + memory.peak_allocated_bytes - memory.allocated_before_bytes
+        if memory.peak_reserved_bytes is not None:  # the allocator's own counters, which see all that lies there
+            found["peak_reserved_bytes"] = memory.peak_reserved_bytes
+            found["others_bytes"] = memory.allocated_before_bytes - own - known
+        return found
+
+
+def _without_scratch(device: torch.device) -> None:
+    """Give back what no plan holds; cuBLAS takes its workspaces anew, so that they are in each plan's peak alike."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+        torch._C._cuda_clearCublasWorkspaces()
+    fresh(device)
+
+
+def random_ids(factors: Mapping[str, Any], rank: Rank) -> Tensor:
+    """Token ids (batch, seq_len) of this rank, the same for all plans."""
+    generator = torch.Generator().manual_seed(rank.place.rank + 1)
+    model = SMALL.get(factors["model"]) or BLOOM[factors["model"]]
+    size = (factors["batch"], factors["seq_len"])
+    return torch.randint(model.vocab_size, size, generator=generator).to(rank.device)

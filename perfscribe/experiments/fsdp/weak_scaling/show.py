@@ -1,0 +1,145 @@
+"""Tables and figure of weak_scaling: a row for each variant that a cell stands for, and what it asks of a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import pandas as pd
+
+from perfscribe.analytic.weak_scaling import SOURCE, VARIANTS, Setup
+from perfscribe.analytic.workshop_shapes import BLOOM_TOKENIZER_VOCABULARY, SimpleGptShape
+from perfscribe.experiments.fsdp import trainings as c
+from perfscribe.experiments.fsdp.weak_scaling.levels import SHOWN
+from perfscribe.records.records import Record
+from perfscribe.show import figures as f
+from perfscribe.show import tables as t
+from perfscribe.training.launching import SHAPE
+
+WAY = ("backend", "loop", "hidden_size", "vocab_size", "dtype", "variant")  # cells of another preset are another grid
+SETUP_NOTES = (
+    "By arithmetic; FLOP: matrix products of forward and backward in an optimizer step.",
+    "As it ran: the workshop's scripts take the tokenizer's vocabulary and one row per GPU.",
+)
+NOTES = ("Efficiency: T_base / T_current of a step's median; inverted: T_current / T_base.",)
+CAPTION = "Weak-scaling efficiency by median steps, first row over row."
+
+
+def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
+    """The set-up with what it asks of a GPU, and what was measured."""
+    every = by_variant(records["weak_scaling"])
+    cleared: dict[str, Any] = {"reason": "", "flags": [], "samples": {}, "warmup": {}, "values": {}, "series": {}}
+    set_ups = [replace(record, status="ok", **cleared) for record in every]  # by arithmetic, whatever was measured
+    ok = [record for record in every if record.ok]
+    # Each beside the one of fewest ranks of its variant.
+    trained = [c.with_figures(record, (one for one in ok if _way(one) == _way(record))) for record in every]
+    return [
+        t.make("fsdp.weak_setup", "Set-up of weak scaling", set_ups, SETUP, SETUP_NOTES),
+        t.make("fsdp.weak_scaling", "Weak scaling", trained, MEASURED, NOTES),
+    ]
+
+
+def _way(record: Record) -> tuple[Any, ...]:
+    return tuple(record.factors[name] for name in WAY)
+
+
+def by_variant(records: Sequence[Record]) -> list[Record]:
+    """Rows by grid and variant, in the order of ranks."""
+    found = [
+        replace(record, factors={**record.factors, "variant": variant})
+        for record in records
+        for variant in str(record.factors["variants"]).split("; ")
+    ]
+    ways = t.grouped(found, _way).values()
+    return [record for way in ways for record in sorted(way, key=lambda one: one.factors["world_size"])]
+
+
+def _setup_of(record: Record) -> Setup:
+    factors = record.factors
+    shape = SimpleGptShape(**{name: factors[name] for name in SHAPE})
+    return Setup(factors["variant"], factors["world_size"], factors["batch_size"], shape, factors["max_length"])
+
+
+def _asked(name: str, title: str, get: Callable[[Setup], Any], exact: bool = True) -> t.Column:
+    """Of the set-up as asked for, measured or not."""
+    return t.Column(name, title, lambda record: get(_setup_of(record)), kind="factor", exact=exact)
+
+
+def _ran(name: str, title: str, get: Callable[[Record, Setup], Any], exact: bool = True, batch: int = 1) -> t.Column:
+    """Of the workshop's rows as its scripts run them: the tokenizer's vocabulary, one row a GPU."""
+
+    def of(record: Record) -> Any:
+        asked = _setup_of(record)
+        ran = replace(asked, shape=replace(asked.shape, vocab_size=BLOOM_TOKENIZER_VOCABULARY))
+        return get(record, replace(ran, batch=batch or ran.batch)) if asked.variant == SOURCE else "not the workshop's"
+
+    return t.Column(name, title, of, kind="factor", exact=exact)
+
+
+def _steps(record: Record, setup: Setup) -> int:
+    return -(-int(record.factors["train_size"]) // setup.total_batch)
+
+
+AS_ASKED = t.factors(variant="Variant", world_size="GPUs", num_layers="Num Layers", batch_size="Per-GPU Batch")
+SETUP = [
+    *AS_ASKED,
+    _asked("total_batch", "Total batch", lambda setup: setup.total_batch),
+    _asked("parameters", "Total Params", lambda setup: setup.shape.parameters),
+    _asked("parameters_per_gpu", "Params a GPU (M)", lambda setup: setup.parameters_per_gpu / 1e6, exact=False),
+    _asked("tflop_per_gpu", "TFLOP a GPU", lambda setup: setup.flop_per_gpu / 1e12, exact=False),
+    t.factor("steps_per_epoch", "Steps an epoch", lambda r: _steps(r, _setup_of(r))),
+    _ran("ran_parameters", "Params as it ran", lambda _, ran: ran.shape.parameters),
+    _ran("ran_tflop", "TFLOP a GPU as it ran", lambda _, ran: ran.flop_per_gpu / 1e12, exact=False),
+    _ran("ran_steps", "Steps an epoch as it ran", _steps),
+    _ran(
+        "asked_tflop",
+        "TFLOP a GPU, its batch, that vocabulary",
+        lambda _, ran: ran.flop_per_gpu / 1e12,
+        exact=False,
+        batch=0,
+    ),
+    t.factor("device", "Device"),
+]
+# The workshop's ten columns, then ours.
+MEASURED = [
+    *AS_ASKED,
+    _asked("total_params", "Total Params", lambda setup: setup.shape.parameters),
+    c.SAMPLES_CALLBACK,
+    c.MEMORY_CALLBACK,
+    c.UTILISATION,
+    c.LOSS,
+    c.FIRST_LOSS,
+    c.RUNTIME,
+    *t.values(efficiency="Efficiency (%)", inverted="Inverted, the workshop's (%)"),
+    c.NODES,
+    c.SAMPLES_STEPPING,
+    c.MEMORY_PEAK,
+    c.MFU,
+    *c.STEPS,
+    *c.WRAPPED,
+    *t.factors(device="Device", loop="Loop", dtype="Dtype", num_epochs="Epochs"),
+    *t.settings("hidden_size", "vocab_size", "train_size", "max_length", "grad_acc"),
+    *t.unshown("train_samples_per_second"),
+]
+
+
+def figures(tables: Mapping[str, t.Table]) -> list[f.Figure]:
+    """Efficiency over ranks."""
+    return [f.Figure(SHOWN.figures[0], CAPTION, partial(_draw, rows=tables["fsdp.weak_scaling"].ok), sample="step_ms")]
+
+
+def _draw(canvas: Any, rows: pd.DataFrame) -> None:
+    """A line each variant."""
+    axes = canvas.subplots()
+    rows = f.main_device(c.numbers(rows, "efficiency"))
+    if rows["world_size"].nunique() < 2:
+        f.no_data(axes, "not measured on several numbers of ranks")
+        return
+    layers = rows["num_layers"].min()
+    same = f"same {layers} layer{'s' * (layers > 1)}"
+    names = dict(zip(VARIANTS, ("as printed", same, "equal FLOP"), strict=True))
+    variants = rows.groupby("variant", sort=False)
+    c.over_ranks(axes, ((names[str(variant)], own) for variant, own in variants), "efficiency")
+    c.finish(axes, rows, "Efficiency (%)")

@@ -1,0 +1,1 @@
+"""The Polaris homework."""

@@ -1,0 +1,66 @@
+"""Keys of experiments.communication with their defaults, its cells, and what it shows."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from perfscribe.base.cells import Cell
+from perfscribe.base.registry import Shown
+from perfscribe.config import shared
+from perfscribe.config.keys import experiment, whole
+from perfscribe.distributed import needs
+from perfscribe.experiments.polaris.communication.measure import RANKS
+from perfscribe.instruments import precision
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+LEVELS = experiment(
+    "The Polaris homework's training on two ranks of a node against a rank on each of two nodes, profiled, interleaved",
+    **shared.PROFILED,
+    samples=whole("samples of an epoch", 1, 1_073_741_824, 64, tiny=32, gpu=2048),
+    epochs=whole("times that a training goes through them", 1, 100_000, 1, gpu=2),
+    trainings=whole("trainings of each kind", 1, 1000, 3, tiny=1, gpu=1),
+)
+
+SHOWN = Shown(
+    tables=(
+        "polaris.communication",
+        "polaris.communication_ranks",
+        "polaris.communication_trainings",
+    ),
+    figures=("polaris.communication_wait",),
+)
+
+TORCH_PROFILER = "torch_profiler"
+MODEL = ("features", "layers", "d_ff", "batch", "source_length", "target_length", "dtype")
+SAME = (*MODEL, "wait", "warmup_steps", "active", "turns")
+
+
+def cells(config: Mapping[str, Any]) -> list[Cell]:
+    """Both placements by backend and implementation; then a single rank by backend."""
+    found = []
+    steps = config["epochs"] * (config["samples"] // config["batch"])
+    needed = sum(config[name] for name in ("wait", "warmup_steps", "active"))
+    skip = "" if steps >= needed else f"{steps} steps of a training are fewer than the {needed} of a profile"
+    for backend in config["backend"]:
+        found += [placements(config, backend, implementation) for implementation in config["implementation"]]
+        factors = {"part": "profiler", "backend": backend, "world_size": 1, "implementation": "torch_ddp"}
+        factors |= {"tool": TORCH_PROFILER, "batches": max(1, steps // config["epochs"]), "training_steps": steps}
+        factors |= {name: config[name] for name in ("epochs", "trainings")}
+        found.append(replace(_cell(config, factors), skip=skip))
+    return found
+
+
+def placements(config: Mapping[str, Any], backend: str, implementation: str) -> Cell:
+    """The cell of both placements."""
+    factors = {"part": "placements", "backend": backend, "world_size": RANKS, "implementation": implementation}
+    return _cell(config, {**factors, "tool": TORCH_PROFILER, "batches": config["active"]})
+
+
+def _cell(config: Mapping[str, Any], factors: dict[str, Any]) -> Cell:
+    device, ranks = needs.DEVICES[factors["backend"]], factors["world_size"]
+    requires = (*precision.requires(device, config["dtype"]), *needs.of_ranks(device, ranks))
+    same = {"device": device, **{name: config[name] for name in SAME}}
+    return Cell({**factors, **same}, requires=requires, cost=float(ranks))

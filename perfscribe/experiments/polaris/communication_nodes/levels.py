@@ -1,0 +1,30 @@
+"""Keys of experiments.communication_nodes with their defaults, its cells, and what it shows."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from perfscribe.base.registry import Shown
+from perfscribe.config import shared
+from perfscribe.config.keys import experiment
+from perfscribe.experiments.polaris.communication.levels import placements
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from perfscribe.base.cells import Cell
+
+LEVELS = experiment("The same between two real nodes of a cluster; skipped elsewhere", **shared.PROFILED)
+
+SHOWN = Shown(reads=("communication",), tables=("polaris.communication_nodes",))
+
+
+def cells(config: Mapping[str, Any]) -> list[Cell]:
+    """Both placements, by backend and implementation."""
+    found = [
+        placements(config, backend, implementation)
+        for backend in config["backend"]
+        for implementation in config["implementation"]
+    ]
+    return [replace(cell, requires=("nodes:2", *cell.requires)) for cell in found]

@@ -1,0 +1,40 @@
+"""Communication between real nodes: the Polaris homework's training on two ranks of a node against one on each of two.
+
+What `communication` measures on one machine, where the loopback interface stands for the network. Both placements take
+turns here too; a cluster's job has the nodes.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack, closing
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from perfscribe.experiments.polaris.communication.measure import LIMIT_S, PLACEMENTS, take_turns
+
+if TYPE_CHECKING:
+    from perfscribe.base.cells import Cell, Measurement
+    from perfscribe.distributed.launch import WorkerGroup
+
+
+def run(cell: Cell) -> Measurement:
+    """Turns of both placements; the first one warms up."""
+    with ExitStack() as held:
+        groups = {name: held.enter_context(closing(_workers(cell, name))) for name in PLACEMENTS}
+        return take_turns(replace(cell, data_folder=""), groups.__getitem__)  # whose files do not stay
+
+
+def _workers(cell: Cell, placement: str) -> WorkerGroup:
+    """The placement's ranks: those of one node are started there, those of two by srun."""
+    from perfscribe.distributed.launch import COLLECTIVE_TIMEOUT_S, WorkerGroup
+    from perfscribe.experiments.polaris.communication.program import on_rank
+
+    nodes, ranks_per_node = PLACEMENTS[placement]
+    return WorkerGroup(
+        on_rank,
+        world_size=nodes * ranks_per_node,
+        nodes=nodes,
+        backend=cell["backend"],
+        timeout_s=LIMIT_S,
+        collective_timeout_s=COLLECTIVE_TIMEOUT_S,
+    )

@@ -1,0 +1,99 @@
+"""Training from, and reading of, one data set in seven formats.
+
+As the Polaris homework asks: the training loop's time and the size on disk. Beside it what that leaves out: the
+constructor, where most formats are read whole; the loop's wait for the loader, copy and compute apart; single samples
+read from every format; files cold and warm in the page cache.
+"""
+
+from __future__ import annotations
+
+import gc
+import math
+from pathlib import Path
+from time import perf_counter
+from typing import TYPE_CHECKING
+
+from perfscribe.base.cells import Cell, Measurement
+
+if TYPE_CHECKING:
+    from perfscribe.experiments.polaris.io_formats.reading import Source
+    from perfscribe.experiments.polaris.io_formats.training import Epoch, Trainer
+
+WARMUP_STEPS = 3
+
+
+def run(cell: Cell) -> Measurement:
+    """Check, warm up, train as the homework does, read single samples; all by the host clock.
+
+    samples: constructor_s once; training_s, loader_wait_s, copy_s, compute_s an epoch; loader_wait_ms, copy_ms,
+    compute_ms a step; open_ms a reader; read_ms a sample. In memory, constructor and reader generate the arrays.
+    On a CUDA device training_s comes from the homework's loop and the parts from an epoch of its own after it, since
+    telling parts apart synchronises each step; on a CPU one pass gives both.
+    Where the files are cold they are so before the constructor: only the first epoch reads from the disk.
+    Raises Unsupported where the files cannot be made cold, ValueError where the data set is missing, damaged or read
+    wrongly.
+    """
+    from perfscribe.experiments.polaris.io_formats.reading import Source
+    from perfscribe.experiments.polaris.io_formats.training import Trainer
+    from perfscribe.instruments.timing import HOST_CLOCK
+
+    folder = Path(cell.data_folder)
+    source = Source(cell["format"], folder / cell.data[0], folder / f"{cell.data[0]}.digest")
+    source.check()
+    source.set_cache(cell["cache"])  # where that is unsupported, it is said before any work
+    trainer = Trainer(cell)
+    result = Measurement(warmup_s=trainer.warm_up(WARMUP_STEPS))
+    gc.collect()  # a forgotten memory map would keep its file in the page cache
+    start = perf_counter()
+    _train(trainer, source, cell, result)
+    _read(source, cell, result)
+    result.timed_s = perf_counter() - start
+    result.timers = dict.fromkeys(result.samples, HOST_CLOCK)
+    loss = float(trainer.last_loss)
+    result.values |= source.facts() | {
+        "parameters": sum(parameter.numel() for parameter in trainer.model.parameters()),
+        "steps_per_epoch": math.ceil(cell["training_samples"] / cell["batch"]),
+        "warmup_steps": WARMUP_STEPS,
+        "final_loss": loss if math.isfinite(loss) else str(loss),
+    }
+    return result
+
+
+def _train(trainer: Trainer, source: Source, cell: Cell, result: Measurement) -> None:
+    """The homework's training, and on a CUDA device one more epoch, made cold or warm again, for the parts."""
+    one_pass = cell["device"] == "cpu"  # where synchronising costs nothing
+    share, constructor_s, epochs = _train_pass(trainer, source, cell, cell["epochs"], apart=one_pass)
+    result.values["resident_share_before"] = share
+    result.samples["constructor_s"] = [constructor_s]
+    result.samples["training_s"] = [epoch.training_s for epoch in epochs]
+    if not one_pass:
+        _, _, epochs = _train_pass(trainer, source, cell, 1, apart=True)
+    for part in ("loader_wait", "copy", "compute"):
+        steps_ms = [getattr(epoch, f"{part}_ms") for epoch in epochs]
+        result.samples[f"{part}_s"] = [sum(steps) / 1e3 for steps in steps_ms]
+        result.samples[f"{part}_ms"] = [step for steps in steps_ms for step in steps]
+
+
+def _train_pass(
+    trainer: Trainer, source: Source, cell: Cell, epochs: int, apart: bool
+) -> tuple[float | None, float, list[Epoch]]:
+    """Resident share of the files before, seconds of the constructor, and the epochs."""
+    share = source.set_cache(cell["cache"])
+    start = perf_counter()
+    dataset = source.as_in_homework()
+    constructor_s = perf_counter() - start
+    try:
+        return share, constructor_s, trainer.train(dataset, epochs, apart)
+    finally:
+        dataset.close()
+
+
+def _read(source: Source, cell: Cell, result: Measurement) -> None:
+    """Single samples, from warm or from cold files."""
+    from perfscribe.experiments.polaris.io_formats.reading import read_cold, read_warm
+
+    read = read_cold if cell["cache"] == "cold" else read_warm
+    reads = read(source, cell["read_samples"])
+    result.samples |= {"open_ms": reads.open_ms, "read_ms": reads.read_ms}
+    result.series["resident_share_before_read"] = reads.cached_share_before
+    result.series["resident_share_after_read"] = reads.cached_share_after

@@ -1,0 +1,149 @@
+"""Tables and figure of the Polaris homework's I/O formats."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from statistics import median
+from typing import Any
+
+import pandas as pd
+
+from perfscribe.experiments.polaris.io_formats.levels import SHOWN
+from perfscribe.instruments.statistics import format_figure
+from perfscribe.records.records import Record
+from perfscribe.show import against
+from perfscribe.show import figures as f
+from perfscribe.show import tables as t
+
+TABLES, FIGURES = SHOWN.tables, SHOWN.figures
+KIB = 1024
+OWN = ("format", "cache", "epochs")  # cold files are trained on for fewer epochs
+SEED = "polaris-homework-001"
+COMPRESSED = ("hdf5_gzip", "npz_compressed")
+FORMATS_NOTE = "Host clock around the epochs alone: the constructor, where most formats are read whole, is outside."
+PARTS_NOTE = (
+    "Host clock, the device synchronised after each part of each step. Cold: dropped from the page cache before the "
+    "constructor, for one epoch only."
+)
+READS_NOTE = (
+    "Single samples in random order, each once. Cold: a reader per sample, the files dropped from the page cache "
+    "before opening and again before reading."
+)
+CAPTION = (
+    "Constructor and one epoch of training by format, warm and cold page cache: shares of the parts (medians), and at "
+    "the end their sum and the loader wait per sample."
+)
+BARS = {"constructor_s": "constructor", "loader_wait_s": "loader wait", "copy_s": "copy", "compute_s": "compute"}
+
+
+def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
+    """The homework's table; its training times taken apart; single samples read from every format."""
+    cells = records["io_formats"]
+    groups = t.grouped(cells, lambda r: against.workload(r, OWN)).values()
+    # warm cells, as files are that were just written; cold ones where a configuration has no others
+    homework = [r for group in groups for r in [r for r in group if r.has(cache="warm")] or group]
+    return [
+        t.make(TABLES[0], "Training from seven formats", homework, _formats(homework), [FORMATS_NOTE]),
+        t.make(TABLES[1], "Constructor, loader wait, copy and compute apart", cells, PARTS, [PARTS_NOTE]),
+        t.make(TABLES[2], "Reading single random samples", cells, READS, [READS_NOTE]),
+    ]
+
+
+FILE = t.factors(format="Format", cache="Page cache", device="Device")
+TRAINED = "{training_samples} of {samples} × {epochs}"
+TRAINING = [*FILE, t.factor("training_samples", "Samples × epochs", lambda r: TRAINED.format(**r.factors))]
+
+
+def _total_s(record: Record) -> float:
+    """All epochs together; the median of that where there are several rounds."""
+    return float(median(sum(epochs) for epochs in record.samples["training_s"]))
+
+
+def _formats(cells: Sequence[Record]) -> list[t.Column]:
+    """Of the homework's table: training time and storage size; cells: those that it shows."""
+    memory = against.base_of(cells, ("format", "epochs"), format="memory")
+
+    def compressed(record: Record) -> dict[str, bool]:
+        return {} if record.has(format="memory") else {"compressed": record.factors["format"] in COMPRESSED}
+
+    return [
+        *TRAINING,
+        t.derived("training_total_s", "Training time (s)", _total_s),
+        against.ratio("against_memory", "Against memory (×)", memory, "memory not measured", _total_s, "training_s"),
+        *t.timed("training_s", "An epoch (s)", "n"),
+        *t.only(
+            lambda record: not record.has(format="memory"),
+            "no file",
+            t.value("size_bytes", "Storage size (MiB)", 1 / t.MIB, "size_mib"),
+        ),
+        t.published("io_formats", SEED, "size_mib", "Storage, write-up 001 (MiB)", "size_mib_published", compressed),
+        *t.settings("batch"),
+    ]
+
+
+def _resident(shares: Callable[[Record], Sequence[float | None]]) -> t.Column:
+    """The largest share of a file that was in the page cache, or why there is none."""
+
+    def percent(record: Record) -> float | str:
+        if record.has(format="memory"):
+            return "no file"
+        known = [share for share in shares(record) if share is not None]
+        return 100 * max(known) if known else "the kernel does not tell"
+
+    return t.derived("resident_before_percent", "In page cache before (%)", percent)
+
+
+def _loader_share(record: Record) -> float | str:
+    parts = [sum(map(sum, record.samples[f"{part}_s"])) for part in ("loader_wait", "copy", "compute")]
+    return 100 * parts[0] / sum(parts) if sum(parts) else "too short to tell"
+
+
+PARTS = [
+    *TRAINING,
+    _resident(lambda r: [r.values.get("resident_share_before")]),
+    t.median("constructor_s", "Constructor (s)"),
+    *t.timed("loader_wait_s", "Loader wait, an epoch (s)"),
+    *t.timed("copy_s", "Copy, an epoch (s)"),
+    *t.timed("compute_s", "Compute, an epoch (s)"),
+    t.count("loader_wait_s"),
+    t.derived("loader_share_percent", "Loader wait of the epoch (%)", _loader_share),
+]
+READS = [
+    *FILE,
+    t.factor("read_samples", "Samples read", lambda r: "{read_samples} of {samples}".format(**r.factors)),
+    _resident(lambda r: r.series["resident_share_before_read"]),
+    *t.timed("open_ms", "Open (ms)", "n"),
+    *t.timed("read_ms", "Read (ms)"),
+    t.count("read_ms"),
+    t.derived("sample_kib", "A sample (KiB)", lambda r: float(r.values["raw_bytes"] / r.factors["samples"]) / KIB),
+    t.value("decoded_bytes_per_sample", "Decoded for it (KiB)", 1 / KIB, "decoded_kib"),
+]
+
+
+def figures(tables: Mapping[str, t.Table]) -> list[f.Figure]:
+    """Where the time of constructor and epoch goes."""
+    draw = f.of(tables["polaris.io_parts"].ok, _draw)
+    return [f.Figure(FIGURES[0], CAPTION, draw, (7.0, 4.4))]
+
+
+def _draw(canvas: Any, rows: pd.DataFrame) -> None:
+    """A bar a row, as shares of the sum of constructor and one epoch; sum and loader wait per sample at its end."""
+    axes, rows = canvas.subplots(), f.main_device(rows)
+    times = rows[list(BARS)].astype(float)
+    shares = 100 * times.div(times.sum(axis=1), axis=0)
+    ends = shares.cumsum(axis=1)
+    places = range(len(rows))
+    for colour, (column, label) in zip(f.COLOURS, BARS.items(), strict=False):
+        start = ends[column] - shares[column]
+        axes.barh(places, shares[column], left=start, color=colour, label=label, height=0.7)
+    wait_ms = 1e3 * times["loader_wait_s"] / rows["training_samples"].str.split().str[0].astype(int)
+    for place, total, wait in zip(places, times.sum(axis=1), wait_ms, strict=True):
+        ends_with = f"{format_figure(total)} s (wait {format_figure(wait)} ms per sample)"
+        axes.annotate(ends_with, (100, place), xytext=(4, 0), textcoords="offset points", va="center", fontsize=6.5)
+    axes.set_axisbelow(True)
+    axes.set_xlim(0, 100)
+    axes.set_xlabel("Training: share of constructor and one epoch (%)")
+    axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=len(BARS))
+    axes.set_yticks(places, rows["format"] + ", " + rows["cache"], fontsize=f.LABEL_POINTS)
+    axes.invert_yaxis()
+    axes.grid(axis="y", visible=False)

@@ -1,0 +1,113 @@
+"""Keys of experiments.io_settings with their defaults, its cells, and what it shows."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from perfscribe.base.cells import Cell
+from perfscribe.base.registry import Shown
+from perfscribe.config.keys import choices, experiment, whole, wholes
+from perfscribe.data.chunked_files import CONTIGUOUS, WHOLE, file_name
+from perfscribe.experiments.polaris.io_settings.measure import ALONE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+LEVELS = experiment(
+    "One data set in HDF5 files of several chunk shapes, with and without gzip, read by several workers and threads",
+    (
+        ("batch", "epoch_samples"),
+        ("epoch_samples", "samples"),
+        ("read_samples", "samples"),
+        ("whole_chunk_samples", "samples"),
+    ),
+    chunk=choices(
+        "samples in a chunk; whole: all of them, guess: chunks of the shape that h5py chooses, contiguous: no chunks",
+        ["contiguous", 1, 32, "whole", "guess"],
+    ),
+    compression=choices("gzip: at h5py's default level", ["none", "gzip"]),
+    workers=wholes("worker processes of the loader; 0: the process itself reads", 0, 64, [0, 2], gpu=[0, 2, 4]),
+    threads=wholes("threads that read the samples of a batch", 1, 64, [1, 2], gpu=[1, 4]),
+    samples=whole("samples in the data set", 1, 10_000_000, 128, tiny=64, gpu=2048),
+    source_length=whole("positions of a source sequence", 1, 65_536, 1),
+    target_length=whole("positions of a target sequence", 1, 65_536, 20),
+    features=whole("features of each position", 1, 65_536, 512, tiny=64),
+    batch=whole("samples in a batch", 1, 1_048_576, 4, gpu=32),
+    epochs=whole("timed epochs, after one whose samples are checked", 1, 1000, 3, tiny=2, gpu=2),
+    epoch_samples=whole("samples in an epoch", 1, 10_000_000, 16, gpu=128),
+    read_samples=whole("single samples that are read in random order", 1, 10_000_000, 16, tiny=8, gpu=64),
+    whole_chunk_samples=whole("both, where a chunk holds the whole data set", 1, 10_000_000, 4),
+    chunk_cache_kib=whole(
+        "KiB of inflated chunks that the library keeps of an array: 1024 is the default of HDF5 before version 2",
+        0,
+        1_048_576,
+        0,
+        gpu=1024,
+    ),
+)
+
+SHOWN = Shown(tables=("polaris.io_chunks", "polaris.io_loader"))
+
+# The grids of workers and threads read these two: as many samples in a chunk as the homework has in a batch, and plain.
+PACKED, PLAIN = (32, "gzip"), (CONTIGUOUS, "none")
+SETTINGS = ("samples", "source_length", "target_length", "features", "batch", "epochs", "chunk_cache_kib")
+
+
+def dataset_name(config: Mapping[str, Any]) -> str:
+    """The data set's name holds its shape, so that two presets never share a folder."""
+    return "polaris_chunks_{samples}x{source_length}x{target_length}x{features}".format(**config)
+
+
+def _layouts(config: Mapping[str, Any]) -> list[tuple[int | str, str]]:
+    """Chunk shapes by compression; a contiguous array cannot be compressed."""
+    wanted = [
+        (chunk, compression)
+        for chunk in config["chunk"]
+        for compression in config["compression"]
+        if chunk != CONTIGUOUS or compression == "none"
+    ]
+    return [*wanted, *(files for files in (PLAIN, PACKED) if files not in wanted)]
+
+
+def datasets(config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """What must be generated before: parameters, layouts and files (relative to the data set's folder) by name."""
+    names = ("samples", "source_length", "target_length", "features", "seed")
+    layouts = [f"{chunk}-{compression}" for chunk, compression in _layouts(config)]
+    return {
+        dataset_name(config): {
+            "kind": "chunked",
+            "parameters": {name: config[name] for name in names},
+            "formats": layouts,
+            "files": [file_name(name) for name in layouts],
+        }
+    }
+
+
+def _grids(config: Mapping[str, Any]) -> Iterable[dict[str, Any]]:
+    """Levels of the cells of all grids, some of them twice."""
+    for chunk, compression in _layouts(config):
+        yield {"chunk": chunk, "compression": compression, **ALONE}
+    for chunk, compression in (PACKED, PLAIN):
+        for workers in config["workers"]:
+            yield {"chunk": chunk, "compression": compression, **ALONE, "workers": workers}
+    for reader, (chunk, compression) in (("h5py", PACKED), ("zlib", PACKED), ("h5py", PLAIN)):
+        for threads in config["threads"]:
+            yield {"chunk": chunk, "compression": compression, "reader": reader, "workers": 0, "threads": threads}
+
+
+def _sample_counts(levels: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, int]:
+    """Samples of an epoch and of single reads: few where each inflates all there are."""
+    few = levels["chunk"] == WHOLE
+    return {name: config["whole_chunk_samples" if few else name] for name in ("epoch_samples", "read_samples")}
+
+
+def cells(config: Mapping[str, Any]) -> list[Cell]:
+    """The cells of all grids, each once."""
+    settings = {name: config[name] for name in SETTINGS}
+    result: dict[tuple[Any, ...], Cell] = {}
+    for levels in _grids(config):
+        factors = {**levels, **_sample_counts(levels, config), **settings}
+        in_chunk = {CONTIGUOUS: 1, "guess": 32, WHOLE: factors["samples"]}.get(factors["chunk"], factors["chunk"])
+        cost = float(factors["epoch_samples"] * (in_chunk if factors["compression"] == "gzip" else 1))
+        result[tuple(levels.values())] = Cell(factors, ("hdf5",), cost, (dataset_name(config),))
+    return list(result.values())

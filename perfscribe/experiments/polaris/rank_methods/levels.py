@@ -1,0 +1,95 @@
+"""Keys of experiments.rank_methods with their defaults, its cells, and what it shows."""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import TYPE_CHECKING, Any
+
+from perfscribe.base.cells import Cell
+from perfscribe.base.registry import Shown
+from perfscribe.config.keys import choice, choices, experiment, section, texts, whole, wholes
+from perfscribe.distributed import needs
+from perfscribe.distributed.mpi_start import MODULO, SPLIT
+from perfscribe.experiments.polaris.rank_methods.measure import (
+    BOUND,
+    GUIDE_BINDING,
+    HERE,
+    HOMEWORK_BINDING,
+    LAUNCHED,
+    POLARIS,
+    SIZES,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+LEVELS = experiment(
+    "Ways to find rank, world size and local rank, under several launchers; binding of ranks to cores",
+    launcher=choices(
+        "open_mpi, mpich, pals: each one's mpiexec | slurm: srun within a job | perfscribe: our own launcher",
+        ["perfscribe", "torchrun", "open_mpi", "mpich", "pals", "slurm"],
+        ["torchrun", "open_mpi", "slurm"],
+        tiny=["perfscribe"],
+        gpu=["torchrun", "open_mpi", "mpich", "pals", "slurm"],
+    ),
+    backend=choice("gloo: training on the CPU | nccl: a GPU for each rank", ["gloo", "nccl"], "gloo", gpu="nccl"),
+    world_size=wholes("ranks, all on one machine; bindings: the largest", 1, 64, [4], gpu=[1, 4]),
+    samples=whole("samples of the training, which ranks share", 1, 1_048_576, 128, tiny=32, gpu=2048),
+    source_length=whole("positions of a source sequence", 1, 4096, 1),
+    target_length=whole("positions of a target sequence", 1, 4096, 20),
+    features=whole(
+        "features of each position and width of the model, a multiple of its 8 heads",
+        8,
+        16_384,
+        128,
+        tiny=32,
+        gpu=512,
+        multiple=8,
+    ),
+    layers=whole("encoder layers of the model, and as many decoder layers", 1, 96, 1, gpu=6),
+    d_ff=whole("width of its feed-forward layers", 1, 65_536, 512, tiny=64, gpu=2048),
+    batch=whole("samples of a rank in a step", 1, 65_536, 8, gpu=32),
+    epochs=whole("times that training goes through the samples", 1, 1000, 3, tiny=2, gpu=10),
+    warmup_steps=whole("steps before the timed epochs", 0, 1000, 3, tiny=1, gpu=5),
+    binding=section(
+        "ranks that are bound to cores and tell what they were granted",
+        launcher=choices(
+            "open_mpi | mpich | pals | slurm", ["open_mpi", "mpich", "pals", "slurm"], ["open_mpi"], empty=True
+        ),
+        cpu_bind=texts(
+            "even: cores dealt out | nearest: those nearest to each rank's GPU | PALS's or Slurm's lists",
+            "^(even|nearest|(list|map_cpu|mask_cpu):[0-9a-fA-Fx,:-]+)$",
+            ["even"],
+            tiny=[],
+            gpu=["list:0,1:8,9:16,17:24,25", "list:24,25:16,17:8,9:0,1", "even", "nearest"],
+        ),
+    ),
+)
+
+SHOWN = Shown(tables=("polaris.rank_methods", "polaris.rank_bindings"))
+
+# The launcher's own variables last: the homework asks MPI.
+METHODS_OF = {"perfscribe": ("torchrun",), "torchrun": ("torchrun",)} | {
+    name: (MODULO, SPLIT, name) for name in ("open_mpi", "mpich", "pals", "slurm")
+}
+
+
+def cells(config: Mapping[str, Any]) -> list[Cell]:
+    """Launches by launcher and method, then bindings."""
+    device, most = needs.DEVICES[config["backend"]], max(config["world_size"])
+    sizes = {name: config[name] for name in SIZES}
+    found = []
+    for place, (launcher, ranks) in enumerate(product(config["launcher"], config["world_size"])):
+        fixed = {"backend": config["backend"], "device": device, "world_size": ranks, **sizes}
+        # One rank needs the GPUs of all, too: it runs alone, as they do, and only where they can be compared.
+        requires = (*needs.of_ranks(device, most), *(["srun_mpi"] if launcher == "slurm" else []))
+        # Alone a rank has nothing to find: one method is enough for its time.
+        for method in METHODS_OF[launcher][: 1 if ranks == 1 else None]:
+            factors = {"part": LAUNCHED, "launcher": launcher, "method": method, **fixed}
+            found.append(Cell(factors, requires=requires, cost=10.0 + place))
+    asked = config["binding"]
+    bound = [(HERE, launcher, text, most, 1.0) for launcher in asked["launcher"] for text in asked["cpu_bind"]]
+    bound += [(POLARIS, "pals", text, 4, 0.0) for text in (HOMEWORK_BINDING, GUIDE_BINDING)]
+    names = ("machine", "launcher", "cpu_bind", "world_size")
+    found += [Cell({"part": BOUND, **dict(zip(names, one, strict=True))}, cost=cost) for *one, cost in bound]
+    return found

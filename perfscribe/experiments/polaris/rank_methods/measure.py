@@ -1,0 +1,156 @@
+"""Each way to find rank, world size and local rank, under launchers that run here.
+
+A launch starts the ranks once for all methods that can serve it; each method then trains the Polaris homework's model
+on every rank, its epochs in turn on all cores and bound to the rank's own. Bindings are also asked of a launcher, whose
+ranks tell the cores that they were granted.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from perfscribe.base.cells import Cell, Measurement, Unsupported
+from perfscribe.distributed import binding, needs
+from perfscribe.distributed.mpi_start import METHODS
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from perfscribe.distributed.launch import WorkerGroup
+
+LAUNCHED, BOUND = "launched", "bound"  # parts of the experiment
+LAUNCH_S, BOUND_S = 180.0, 60.0
+SIZES = ("samples", "source_length", "target_length", "features", "layers", "d_ff", "batch", "epochs", "warmup_steps")
+EVEN, NEAREST = "even", "nearest"
+HERE, POLARIS = "this machine", "Polaris"
+# A node of Polaris: the cores nearest to each of its GPUs, and the binding lists that are used there. Source: ALCF's
+# guide (one 32-core EPYC 7543P with two threads a core, four A100); the homework's job script.
+POLARIS_CORES = tuple(tuple(range(first, first + 8)) + tuple(range(first + 32, first + 40)) for first in (24, 16, 8, 0))
+HOMEWORK_BINDING, GUIDE_BINDING = "list:0,1:8,9:16,17:24,25", "list:24:16:8:0"
+
+
+def run(cell: Cell) -> Measurement:
+    """Measure one launch, or bind ranks once.
+
+    Series of launches, a value for each rank: node, said_<method> (rank, world size, local rank; None:
+    nothing; a text: why it failed). Also host, device, mask, training_s_by_rank; samples training_s, epoch_s
+    and bound_training_s (each rank bound to its cores of the series bound_mask; Linux only) are those of the slowest
+    rank. Series of bindings: asked, granted (masks), gpu_cores.
+    Unsupported: the launcher or mpi4py is not here, or a binding names cores that are not granted here.
+    """
+    return _launch(cell) if cell["part"] == LAUNCHED else _bind(cell)
+
+
+def _launch(cell: Cell) -> Measurement:
+    from perfscribe.instruments.timing import HOST_CLOCK, longest
+
+    sizes = {name: cell[name] for name in SIZES}
+    asks_mpi = cell["launcher"] != "perfscribe"  # its ranks are launched in a moment, and MPI takes longer
+    bound = _cores_of(cell["world_size"]) if hasattr(os, "sched_setaffinity") else []
+    asked = {"method": cell["method"], "sizes": sizes, "asks_mpi": asks_mpi, "bound": bound}
+    ranks = _workers(cell).ask(asked)
+    hosts, total_s = ([rank[name] for rank in ranks] for name in ("host", "training_s"))
+    epochs_s = longest([rank["epochs_s"] for rank in ranks])
+    values = {name: ranks[0][name] for name in ("parameters", "final_loss", "variables_left")}
+    samples = {"training_s": [max(total_s)], "epoch_s": epochs_s}
+    if bound:
+        samples["bound_training_s"] = [max(rank["bound_training_s"] for rank in ranks)]
+    return Measurement(
+        samples=samples,
+        timers=dict.fromkeys(samples, HOST_CLOCK),
+        warmup_s=max(rank["warmup_s"] for rank in ranks),
+        timed_s=max(rank["training_s"] + rank["bound_training_s"] for rank in ranks),
+        values={**values, "gpus_per_node": ranks[0]["devices"]},
+        series={
+            **{f"said_{method}": [rank["places"][method] for rank in ranks] for method in METHODS},
+            "host": hosts,
+            "node": [list(dict.fromkeys(hosts)).index(host) for host in hosts],
+            "device": [rank["device"] for rank in ranks],
+            "mask": [binding.mask(rank["cores"]) for rank in ranks],
+            "bound_mask": [binding.mask(rank["bound_cores"]) for rank in ranks] if bound else [],
+            "training_s_by_rank": total_s,
+        },
+    )
+
+
+def _cores_of(ranks: int) -> list[binding.Cores]:
+    """What each rank is bound to: its part of the cores nearest to its GPU, where these are known, else of all."""
+    try:
+        return _nearest(binding.gpu_cores(), ranks)
+    except Unsupported:
+        return binding.even(binding.granted(), ranks)
+
+
+def _workers(cell: Cell) -> WorkerGroup:
+    """The launcher's ranks, which stay for its other methods; those of another launcher are ended first."""
+    from perfscribe.distributed import launch, launchers
+    from perfscribe.distributed.fork_server import SERVER
+
+    command = tuple(launchers.command(cell["launcher"], cell["world_size"]))
+    if not command:  # imports torch while this process does, but not the compiler, which no rank needs
+        SERVER.start(needs.BASE)
+    from perfscribe.experiments.polaris.rank_methods.program import on_rank
+
+    atexit.register(launch.dismiss)
+    ranks = {name: cell[name] for name in ("world_size", "backend")}
+    return launch.waiting(on_rank, alone=True, timeout_s=LAUNCH_S, launcher=command, **ranks)
+
+
+def _bind(cell: Cell) -> Measurement:
+    here = cell["machine"] == HERE
+    nearest = binding.gpu_cores() if here else POLARIS_CORES
+    asked = _asked(cell["cpu_bind"], cell["world_size"], nearest)
+    masks = _granted(cell["launcher"], asked) if here else []
+    series = {"asked": [binding.mask(cores) for cores in asked], "granted": masks}
+    series["gpu_cores"] = [binding.shown(cores) for cores in nearest]
+    return Measurement(values={"cpu_bind": binding.as_list(asked)}, series=series)
+
+
+def _granted(launcher: str, asked: Sequence[binding.Cores]) -> list[str]:
+    """The mask that each rank tells of itself, started by this launcher with these cores."""
+    from perfscribe.distributed import launchers
+
+    launchers.require(launcher)
+    lacking = set().union(*asked) - set(binding.granted())
+    if lacking:
+        raise Unsupported(
+            f"cores {binding.shown(lacking)} are not granted here: {binding.shown(binding.granted())} are"
+        )
+    with tempfile.TemporaryDirectory() as folder:
+        command = launchers.bound(launcher, asked, folder)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=BOUND_S, stdin=subprocess.DEVNULL)
+        files = [Path(folder, str(rank)) for rank in range(len(asked))]
+        if done.returncode or not all(file.is_file() for file in files):
+            said = " ".join((done.stderr or done.stdout).replace("-" * 20, "").split())
+            raise RuntimeError(f"{launcher} left with exit code {done.returncode}: {said[:200]}")
+        return [file.read_text() for file in files]
+
+
+def _asked(text: str, ranks: int, nearest: Sequence[binding.Cores]) -> list[binding.Cores]:
+    """Cores of each rank; "even" and "nearest" follow what is granted here and the GPUs' places."""
+    if text == EVEN:
+        return binding.even(binding.granted(), ranks)
+    if text == NEAREST:
+        return _nearest(nearest, ranks)
+    asked = binding.parse_cpu_bind(text)
+    if len(asked) < ranks:
+        raise ValueError(f"cpu-bind {text!r}: {len(asked)} bindings for {ranks} ranks")
+    return asked[:ranks]
+
+
+def _nearest(nearest: Sequence[binding.Cores], ranks: int) -> list[binding.Cores]:
+    """Of the granted cores nearest to each rank's GPU an equal part for each rank whose GPU shares them."""
+    here = set(binding.granted())
+    own = [tuple(core for core in cores if core in here) for cores in nearest]
+    if len(own) < ranks or not all(own):
+        raise Unsupported("nothing tells which cores are nearest to the GPUs")
+    result = []
+    for rank in range(ranks):
+        alike = [other for other in range(ranks) if own[other] == own[rank]]
+        result.append(binding.even(own[rank], len(alike))[alike.index(rank)])
+    return result

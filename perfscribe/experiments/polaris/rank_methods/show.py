@@ -1,0 +1,117 @@
+"""Tables of rank methods."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from perfscribe.distributed import binding, mpi_start
+from perfscribe.experiments.polaris.rank_methods.levels import SHOWN
+from perfscribe.experiments.polaris.rank_methods.measure import BOUND, HOMEWORK_BINDING, LAUNCHED, POLARIS
+from perfscribe.records.records import Record
+from perfscribe.show import references
+from perfscribe.show import tables as t
+
+TABLES = SHOWN.tables
+NAME = "rank_methods"
+NO_GPU = "no GPU"
+LAUNCHERS = {
+    "perfscribe": "Perfscribe's own",
+    "torchrun": "torchrun",
+    "open_mpi": "mpiexec (Open MPI)",
+    "mpich": "mpiexec (MPICH)",
+    "pals": "mpiexec (PALS)",
+    "slurm": "srun (Slurm)",
+}
+ASKING_MPI = {mpi_start.MODULO: "mpi4py, rank mod devices", mpi_start.SPLIT: "mpi4py, COMM_TYPE_SHARED"}
+METHODS = {**ASKING_MPI, **mpi_start.BY_VARIABLES}
+METHODS_NOTE = (
+    "Each row is what the method says on that rank; without GPUs rank mod devices takes as many devices as there are "
+    "ranks. Training: the homework's model by data parallelism, one run per method, host clock; bound: epochs "
+    "between these, each rank's threads kept by sched_setaffinity to its part of the cores, on GPUs of those nearest "
+    "to its GPU."
+)
+BINDINGS_NOTE = (
+    "Granted masks are those of sched_getaffinity; local rank = GPU. Anti-affine: none of the rank's cores is among "
+    "those nearest to its GPU, by NVML, for Polaris by ALCF's guide."
+)
+
+
+def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
+    """Every rank by every method; bindings."""
+    launches, bindings = (t.having(records[NAME], part=part) for part in (LAUNCHED, BOUND))
+    launched = t.expanded(launches, ["rank"], lambda r: [(n, _launched(r, n)) for n in range(len(r.series["node"]))])
+    bound = t.expanded(bindings, ["rank"], lambda r: [(n, _bound(r, n)) for n in range(len(r.series["asked"]))])
+    return [
+        t.make(TABLES[0], "Ranks as each method finds them", launched, LAUNCHED_COLUMNS, [METHODS_NOTE]),
+        t.make(TABLES[1], "Binding of ranks to cores", bound, BOUND_COLUMNS, [BINDINGS_NOTE]),
+    ]
+
+
+# --- launches ---------------------------------------------------------------------------------------------------
+
+
+def _launched(record: Record, rank: int) -> dict[str, Any]:
+    """What the method says of a rank, where the rank runs, and the training."""
+    said, mask = record.series[f"said_{record.factors['method']}"][rank], record.series["mask"][rank]
+    bound = record.series.get("bound_mask")
+    return {
+        "world_size_said": said[1],
+        "local_rank": said[2],
+        "host": record.series["host"][rank],
+        "used_device": record.series["device"][rank],
+        "mask": mask,
+        "cores": binding.shown(binding.cores_of_mask(mask)),
+        "training_s": t.summary(record, "training_s").median,
+        "bound_cores": binding.shown(binding.cores_of_mask(bound[rank])) if bound else None,
+        "bound_training_s": t.summary(record, "bound_training_s").median if bound else None,
+    }
+
+
+LAUNCHER = t.named("launcher", "Launcher", LAUNCHERS)
+LAUNCHED_COLUMNS = [
+    LAUNCHER,
+    t.named("method", "Method", METHODS),
+    t.factor("rank", "Global rank"),
+    *t.exact(world_size_said="World size", local_rank="Local rank", host="Host", used_device="Device"),
+    *t.exact(mask="CPU mask", cores="Cores granted"),
+    t.value("training_s", "Training, slowest rank (s)"),
+    t.value("bound_cores", "Cores, bound", exact=True),
+    t.value("bound_training_s", "Training, bound (s)"),
+    *t.settings("world_size", "epochs", "samples", "batch"),
+]
+
+
+# --- bindings ---------------------------------------------------------------------------------------------------
+
+
+def _bound(record: Record, rank: int) -> dict[str, Any]:
+    """What was asked, what was granted, where its GPU's nearest cores are."""
+    asked = record.series["asked"][rank]
+    granted, nearest = record.series["granted"], record.series["gpu_cores"]
+    mask = granted[rank] if granted and granted[rank].startswith("0x") else asked
+    near = binding.parse_cpu_bind(f"list:{nearest[rank]}")[0] if rank < len(nearest) else None
+    return {
+        "asked_cores": binding.shown(binding.cores_of_mask(asked)),
+        "asked_mask": asked,
+        "granted_mask": granted[rank] if granted else "of another machine",
+        "gpu": rank if near else NO_GPU,
+        "nearness": binding.nearness(binding.cores_of_mask(mask), near) if near else NO_GPU,
+    }
+
+
+def _published_mask(record: Record) -> str:
+    """The mask that a write-up's launcher reported; none for other bindings."""
+    asked = record.has(machine=POLARIS, cpu_bind=HOMEWORK_BINDING)
+    found = references.find(NAME, "cpu_mask", rank=record.factors["rank"]) if asked else []
+    return found[0].text if found else "none"
+
+
+BOUND_COLUMNS = [
+    t.factor("machine", "Machine"),
+    LAUNCHER,
+    *t.factors(cpu_bind="Binding", rank="Local rank"),
+    *t.exact(asked_cores="Cores asked", asked_mask="Expected mask", granted_mask="Granted mask"),
+    t.Column("published_mask", "Mask, published", _published_mask, kind="published"),
+    *t.exact(gpu="GPU", nearness="Binding is"),
+]
