@@ -16,7 +16,7 @@ from perfscribe.analytic.workshop_shapes import SimpleGptShape
 from perfscribe.distributed import fsdp_applied, fsdp_state
 from perfscribe.distributed.collective_bytes import Collectives
 from perfscribe.distributed.fsdp import wrap
-from perfscribe.distributed.fsdp_training import Training, local, local_gradients
+from perfscribe.distributed.fsdp_training import FsdpTraining, local, local_gradients
 from perfscribe.experiments.fsdp.strategies import program as strategies
 from perfscribe.instruments.memory import PeakMemory
 from perfscribe.models.simple_gpt import SimpleGPTModel, build
@@ -55,9 +55,9 @@ def sgd(parameters: Any) -> torch.optim.Optimizer:
     return torch.optim.SGD(parameters, lr=0.2)
 
 
-def make_training(plan: Plan, device: torch.device, **options: Any) -> Training:
+def make_training(plan: Plan, device: torch.device, **options: Any) -> FsdpTraining:
     """The small model wrapped, with SGD."""
-    training = Training(wrap(make_model(device), plan, device, BLOCK), loss_of, **options)
+    training = FsdpTraining(wrap(make_model(device), plan, device, BLOCK), loss_of, **options)
     training.optimizer = sgd(training.module.parameters())
     return training
 
@@ -67,7 +67,7 @@ def own_rows(step: int, rank: Any, accumulation: int = 1) -> tuple[Tensor, ...]:
     return ids_of(step, rank.device).chunk(rank.place.world_size)[rank.place.rank].chunk(accumulation)
 
 
-def whole_parameters(training: Training) -> dict[str, Tensor]:
+def whole_parameters(training: FsdpTraining) -> dict[str, Tensor]:
     """All parameters in full, on every rank; a collective."""
     module = training.module
     if isinstance(module, FullyShardedDataParallel):
@@ -128,7 +128,7 @@ def counted(arguments: Mapping[str, Any], rank: Any) -> dict[str, Any]:
     load = load_of(model, plan, world_size)
     wrapped = wrap(model, plan, rank.device, BLOCK)
     fsdp_applied.check(wrapped, world_size, load.blocks)
-    training = Training(wrapped, loss_of)
+    training = FsdpTraining(wrapped, loss_of)
     batch = own_rows(0, rank)
     for _ in range(2):  # DDP puts its buckets in order with the second
         training.step(batch)

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.distributed.fsdp import FullyShardedDataParallel
 
 from perfscribe.analytic.fsdp_memory import GRADIENTS, PARAMETERS, STATE
-from perfscribe.distributed.fsdp_training import Training, local
+from perfscribe.distributed.fsdp_training import FsdpTraining, local
 
 Storages = dict[tuple[str, int], int]  # bytes by device and address
 
@@ -38,7 +38,7 @@ def held_bytes(optimizer: torch.optim.Optimizer) -> dict[str, int]:
     return {kind: sum(storages(tensors).values()) for kind, tensors in kinds.items()}
 
 
-def tensors_of(training: Training) -> Iterator[Tensor]:
+def tensors_of(training: FsdpTraining) -> Iterator[Tensor]:
     """All that a training holds between steps: parameters, buffers, gradients, optimizer state, FSDP1's flat tensors.
 
     The latter also where they stay gathered, and with the gradients of their shards, which FSDP1 keeps where those of

@@ -67,7 +67,7 @@ def local_gradients(optimizer: torch.optim.Optimizer) -> list[Tensor]:
     return [shard for shard in shards if shard.numel()]
 
 
-class Training:
+class FsdpTraining:
     """A wrapped model, AdamW for it, and its steps.
 
     loss_of(module, batch): mean loss of a micro-batch, a scalar in fp32. everywhere: exchange gradients with each

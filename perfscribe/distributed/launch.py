@@ -28,7 +28,7 @@ from perfscribe.distributed.failures import RankError, RankTimeout
 from perfscribe.distributed.fork_server import SERVER
 from perfscribe.distributed.needs import ranks_per_node
 from perfscribe.distributed.transport import LOOPBACK
-from perfscribe.distributed.watching import EXIT_S, KEPT_LINES, Watch, exit_text
+from perfscribe.distributed.watching import EXIT_S, KEPT_LINES, RunningRanks, exit_text
 
 DEATH_S = 30.0
 LOG_LINES = 20_000
@@ -106,7 +106,7 @@ class WorkerGroup:
                 job = _OtherLauncher(launcher, order, hub, launchers.environment_of_job() if names else os.environ)
             else:
                 job = _ForkedRanks(order, store, hub, timeout_s)
-            self._watch = Watch(world_size, timeout_s, hub, job.ended, LOG_LINES if nccl_log else KEPT_LINES)
+            self._watch = RunningRanks(world_size, timeout_s, hub, job.ended, LOG_LINES if nccl_log else KEPT_LINES)
             held.callback(self._watch.read_the_rest)
             held.callback(job.end)
             self._held = held.pop_all()

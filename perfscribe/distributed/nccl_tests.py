@@ -24,7 +24,7 @@ class NoFigure(Exception):
 
 
 @dataclass(frozen=True)
-class Figure:
+class Bandwidth:
     """What one run says. ranks: 0 where it names none; hosts: of the ranks, each once, in their order."""
 
     busbw_gb_per_s: float
@@ -73,7 +73,7 @@ def _complaint(output: str) -> str:
     return " ".join((telling or lines or ["it printed nothing"])[-1].split())[:160]
 
 
-def parse(output: str, expected_ranks: int = 0) -> Figure:
+def parse(output: str, expected_ranks: int = 0) -> Bandwidth:
     """The bandwidth of one run over all its ranks.
 
     expected_ranks: 0 where that is not known.
@@ -94,7 +94,7 @@ def parse(output: str, expected_ranks: int = 0) -> Figure:
         raise NoFigure("one rank alone has a bus bandwidth of 0 by definition")
     if expected_ranks and ranks and len(ranks) != expected_ranks:
         raise NoFigure(f"{len(ranks)} ranks took part, {expected_ranks} were expected")
-    return Figure(busbw, len(ranks), hosts)
+    return Bandwidth(busbw, len(ranks), hosts)
 
 
 def largest_size(output: str) -> int | None:

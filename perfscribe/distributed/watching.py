@@ -44,7 +44,7 @@ class _State:
 
 
 @dataclass
-class Watch:
+class RunningRanks:
     """One launch as its launcher sees it.
 
     timeout_s: for each result. kept_lines: of each rank's output. launcher_ended: why no further rank can report, empty

@@ -7,7 +7,7 @@ import math
 from perfscribe.base.cells import Cell, Measurement
 from perfscribe.base.partial import kept_on_failure
 from perfscribe.instruments.timing import HOST_CLOCK
-from perfscribe.models.seq2seq_training import Job, Training
+from perfscribe.models.seq2seq_training import Job, Seq2SeqTraining
 
 
 def measure(cell: Cell, *, cold: bool = False) -> Measurement:
@@ -22,7 +22,7 @@ def measure(cell: Cell, *, cold: bool = False) -> Measurement:
     job = Job(**{name: factors[name] for name in Job.__dataclass_fields__ if name in factors})
     result = Measurement(timers={"epoch_s": HOST_CLOCK})
     with kept_on_failure(result):
-        training = Training(job)
+        training = Seq2SeqTraining(job)
         result.values["parameters"] = training.parameters()
         if not cold:
             result.values |= training.check()

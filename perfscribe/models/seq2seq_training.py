@@ -65,7 +65,7 @@ class Epoch:
     loss: float
 
 
-class Training:
+class Seq2SeqTraining:
     """nn.Transformer, Adam, and cross-entropy against float targets.
 
     The loss takes the positions of the target for classes, as in the homework: a load, not a task.

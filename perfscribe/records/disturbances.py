@@ -1,4 +1,4 @@
-"""Remarks on a cell's figures: what watch.Watch saw happen during it, and variables that were set.
+"""Remarks on a cell's figures: what monitor.Monitor saw happen during it, and variables that were set.
 
 Records keep what was seen and the flags of the day; the flags are made again where records are read, so that cells
 measured long ago are marked by today's rules.
@@ -47,7 +47,7 @@ def flags(summary: Mapping[str, Any], highest_clock_mhz: float | None = None, at
 
     The thresholds above are this project's choice.
 
-    summary: of watch.Watch. attempts: how often the cell was started; a second start may still see the first one's
+    summary: of monitor.Monitor. attempts: how often the cell was started; a second start may still see the first one's
         processes.
     """
     marks = [_throttling(summary), _clock(summary, highest_clock_mhz), _foreign(summary, attempts), _load(summary)]

@@ -11,7 +11,7 @@ from typing import Any
 from perfscribe.report.quantities import MISSING, NOTHING, Quantity, number, token
 from perfscribe.report.rows import Row, Rows
 from perfscribe.show import references
-from perfscribe.show.rounding import Figure
+from perfscribe.show.rounding import Number
 
 
 def listed(items: Iterable[Any]) -> str:
@@ -142,7 +142,7 @@ def published(experiment: str, source: str, metrics: Sequence[str] | str, **leve
         if not found:
             return NOTHING
         texts.append(found[0].text if found[0].value is not None else f"`{found[0].text}`")
-    return ", ".join(str(Figure(float(text))) for text in texts) if len(texts) > 1 else texts[0]
+    return ", ".join(str(Number(float(text))) for text in texts) if len(texts) > 1 else texts[0]
 
 
 def noise(ours: Quantity, theirs: Quantity, words: str = ", the same within noise") -> str:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from perfscribe.show.rounding import GIB_AS_GB, Figure
+from perfscribe.show.rounding import GIB_AS_GB, Number
 
 NOTHING = "-"
 START, FIELD, END = "\ue000", "\ue001", "\ue002"
@@ -38,7 +38,7 @@ def in_prose(text: str) -> str:
 
 
 @dataclass(frozen=True)
-class Quantity(Figure):
+class Quantity(Number):
     """A number with its spread; false where it is missing.
 
     word: what its cell shows then, such as OOM. why: the reason that the record gives.
@@ -48,7 +48,7 @@ class Quantity(Figure):
     why: str = ""
 
     def __str__(self) -> str:
-        return token(self.quoted if self else "", Figure.__str__(self) if self else "", self.word, self.why)
+        return token(self.quoted if self else "", Number.__str__(self) if self else "", self.word, self.why)
 
     def __format__(self, spec: str) -> str:
         return str(self)
@@ -56,7 +56,7 @@ class Quantity(Figure):
     @property
     def full(self) -> str:
         """With its spread, also in a sentence."""
-        return token(Figure.__str__(self) if self else "", "", self.word, self.why)
+        return token(Number.__str__(self) if self else "", "", self.word, self.why)
 
     @property
     def whole(self) -> Quantity:
@@ -125,7 +125,7 @@ MISSING = Quantity(math.nan)
 
 def number(value: Any) -> float:
     """The number of a quantity or a level; nan for a missing one, so that no comparison with it holds."""
-    return value.value if isinstance(value, Figure) else float(value)
+    return value.value if isinstance(value, Number) else float(value)
 
 
 def from_gib(quantity: Quantity) -> Quantity:

@@ -37,7 +37,7 @@ THROTTLE_BITS = {
 _ANY_THROTTLE = sum(THROTTLE_BITS)
 
 
-class Watch:
+class Monitor:
     """Context that samples the first `gpus` of the job's GPUs at 12.5 Hz and counts the host's CPU time.
 
     What this process and those below it load is not foreign.
@@ -59,7 +59,7 @@ class Watch:
         self._begin: dict[str, float] = {}
         self._end: dict[str, float] = {}
 
-    def __enter__(self) -> Watch:
+    def __enter__(self) -> Monitor:
         self._begin = self._counters()
         if self._gpus:
             self._thread.start()

@@ -22,7 +22,7 @@ from perfscribe.records import environment, journal, records
 from perfscribe.records.disturbances import flags_of
 from perfscribe.run import leases, variables
 from perfscribe.run.gate import Gate, journal_file
-from perfscribe.run.monitor import Watch
+from perfscribe.run.monitor import Monitor
 from perfscribe.run.processes import STOP_SIGNALS, Child, say
 from perfscribe.run.shard import Shard, Task
 from perfscribe.subjects import VARIABLE as SUBJECTS
@@ -151,7 +151,7 @@ class Worker:
         started = time.perf_counter()
         handles = [gpu.handle for gpu in self.lease.gpus]
         gpus = environment.gpus_needed(task.cell["requires"])
-        with Watch(gpus=gpus, handles=handles, cores=self.lease.cores) as watch:
+        with Monitor(gpus=gpus, handles=handles, cores=self.lease.cores) as watch:
             answer = self.child.run(request, float(self.shard.options["timeout_s"]))
         answer["wall_s"] = time.perf_counter() - started
         answer["watch"] = watch.summary()

@@ -15,7 +15,7 @@ from tabulate import tabulate
 from perfscribe.base import files
 from perfscribe.instruments.statistics import format_figure
 from perfscribe.show.provenance import devices_of
-from perfscribe.show.rounding import Figure
+from perfscribe.show.rounding import Number
 from perfscribe.show.tables import NOTHING
 
 # From how many neighbouring rows on that lack figures for one reason the report shows one row for all.
@@ -46,7 +46,7 @@ def as_shown(text: str, column: Mapping[str, Any], row: Mapping[str, str]) -> st
     name = str(column["spread"])
     spread = as_number(row.get(name, "")) if name else None
     half = 1.0 if name.endswith("_std") else 0.5
-    return str(Figure(figure, None if spread is None else spread * half))
+    return str(Number(figure, None if spread is None else spread * half))
 
 
 def markdown_text(text: str) -> str:

@@ -19,7 +19,7 @@ def decimals(value: float, digits: int) -> int:
 
 
 @dataclass(frozen=True)
-class Figure:
+class Number:
     """A number with its spread (standard deviation, or half the interquartile range), both in the same unit.
 
     unit: printed behind it, with its blank. exact: a size or a count, printed whole. single: printed without spread.
@@ -74,30 +74,30 @@ class Figure:
         number, spread = self._parts()
         return f"{number}{f' ± {spread}' if spread else ''}{self.unit}"
 
-    def of(self, value: float, *others: Figure) -> Figure:
+    def of(self, value: float, *others: Number) -> Number:
         """A figure computed from this one and others, no finer than the coarsest of them."""
         most = min((one.digits for one in (self, *others) if not one.exact), default=3)
-        return Figure(value, most=most)
+        return Number(value, most=most)
 
-    def over(self, other: Figure) -> Figure:
+    def over(self, other: Number) -> Number:
         """This one over the other."""
         return self.of(self.value / other.value, other)
 
-    def share(self, other: Figure) -> Figure:
+    def share(self, other: Number) -> Number:
         """This one in percent of the other."""
         return self.of(100 * self.value / other.value, other)
 
-    def percent(self) -> Figure:
+    def percent(self) -> Number:
         """A share in percent."""
         return self.of(100 * self.value)
 
-    def plain(self, scale: float = 1.0) -> Figure:
+    def plain(self, scale: float = 1.0) -> Number:
         """The same times `scale`, without spread."""
-        return Figure(self.value * scale)
+        return Number(self.value * scale)
 
-    def within_noise(self, other: Figure) -> bool:
+    def within_noise(self, other: Number) -> bool:
         """Whether they differ by no more than their spreads."""
         return abs(self.value - other.value) <= (self.spread or 0.0) + (other.spread or 0.0)
 
 
-NO_FIGURE = Figure(math.nan)
+NO_FIGURE = Number(math.nan)

@@ -63,7 +63,7 @@ def hear(monkeypatch):
     def error(*events: Event) -> RankError:
         heard = Heard(*(Event("message", number, {"hello": True}) for number in (0, 1)), *events)
         with pytest.raises(RankError) as caught:
-            watching.Watch(2, 60, heard).results()
+            watching.RunningRanks(2, 60, heard).results()
         return caught.value
 
     return error

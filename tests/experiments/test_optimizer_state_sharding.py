@@ -71,7 +71,7 @@ def refusal(rank: int, folder: Path, fault: str) -> str:
     me: Any = SimpleNamespace(place=SimpleNamespace(rank=rank, world_size=2), device=torch.device("cpu"))
     factors = FACTORS | {"wrapper": "flat", "data_folder": str(folder)}
     with mock.patch.object(program, "make_optimizer", broken), pytest.raises(ArithmeticError) as caught:
-        program.difference(program.Training(Model(SIZES["nano"], CONTEXT), factors, me))
+        program.difference(program.ShardedTraining(Model(SIZES["nano"], CONTEXT), factors, me))
     return str(caught.value)
 
 

@@ -6,7 +6,7 @@ import torch
 from perfscribe.base.cells import Cell
 from perfscribe.experiments.polaris.single_gpu import measure
 from perfscribe.models import seq2seq_run, seq2seq_training
-from perfscribe.models.seq2seq_training import Job, Training
+from perfscribe.models.seq2seq_training import Job, Seq2SeqTraining
 
 
 def job(**changed) -> Job:
@@ -16,7 +16,7 @@ def job(**changed) -> Job:
 
 @pytest.mark.parametrize("batches", ["per_sample", "per_batch", "on_device"])
 def test_an_epoch_draws_every_sample_once_in_an_order_of_its_own(batches, monkeypatch):
-    training = Training(job(batches=batches))
+    training = Seq2SeqTraining(job(batches=batches))
     epochs: list[list[torch.Tensor]] = []
     monkeypatch.setattr(training, "step", lambda source, target: epochs[-1].append(source) or torch.zeros(()))
     for _ in range(2):
@@ -31,7 +31,7 @@ def test_an_epoch_draws_every_sample_once_in_an_order_of_its_own(batches, monkey
 
 @pytest.mark.parametrize(("dtype", "weights"), [("fp32", "fp32"), ("bf16", "fp32"), ("fp16", "fp32"), ("bf16", "bf16")])
 def test_training_lowers_a_loss_that_is_checked_in_its_dtypes(dtype, weights):
-    training, seen = Training(job(samples=32, dtype=dtype, weights=weights)), []
+    training, seen = Seq2SeqTraining(job(samples=32, dtype=dtype, weights=weights)), []
     assert 0 <= training.check()["loss_relative_error"] < 0.01
     assert training.model.training
     training.model.encoder.layers[0].linear1.register_forward_hook(lambda _m, _i, out: seen.append(out.dtype))
@@ -46,7 +46,7 @@ def test_training_lowers_a_loss_that_is_checked_in_its_dtypes(dtype, weights):
 
 
 def test_steps_that_the_scaler_skips_are_counted():
-    training = Training(job(dtype="fp16"))
+    training = Seq2SeqTraining(job(dtype="fp16"))
     assert training.skipped_steps() == 0
     training.step(torch.rand(4, 1, 16), torch.full((4, 5, 16), 1e38))
     assert training.skipped_steps() == 1
@@ -61,9 +61,11 @@ FACTORS = {
 def test_a_cell_that_really_runs(monkeypatch):
     order = []
     for name in ("check", "epoch", "peak"):
-        plain = getattr(seq2seq_training.Training, name)
+        plain = getattr(seq2seq_training.Seq2SeqTraining, name)
         monkeypatch.setattr(
-            seq2seq_training.Training, name, lambda self, plain=plain, name=name: order.append(name) or plain(self)
+            seq2seq_training.Seq2SeqTraining,
+            name,
+            lambda self, plain=plain, name=name: order.append(name) or plain(self),
         )
     found = measure.run(Cell(FACTORS))
     assert order == ["epoch", "epoch", "epoch", "peak", "check"]
@@ -75,8 +77,8 @@ def test_a_cell_that_really_runs(monkeypatch):
 
 
 def test_the_loss_is_checked_before_the_first_epoch_unless_that_is_to_be_cold(monkeypatch):
-    monkeypatch.setattr(seq2seq_training.Training, "epoch", lambda self: pytest.fail("trained before the check"))
-    plain = seq2seq_training.Training._loss
-    monkeypatch.setattr(seq2seq_training.Training, "_loss", lambda self, *parts: plain(self, *parts) * 1.001)
+    monkeypatch.setattr(seq2seq_training.Seq2SeqTraining, "epoch", lambda self: pytest.fail("trained before the check"))
+    plain = seq2seq_training.Seq2SeqTraining._loss
+    monkeypatch.setattr(seq2seq_training.Seq2SeqTraining, "_loss", lambda self, *parts: plain(self, *parts) * 1.001)
     with pytest.raises(ValueError, match="in float64, allowed error 1e-05"):
         seq2seq_run.measure(Cell(FACTORS))

@@ -75,7 +75,7 @@ class Mutilated(Site):
 
 
 class Shaken(Mutilated):
-    """One whose times and shares are others, as noise or another machine would have them: differences may be below 0."""
+    """One whose times and shares are changed at random, as noise may: differences of them may be below 0."""
 
     def changed(self, row: Any, columns: Any) -> dict[str, Any] | None:
         names = [name for name in columns if name.endswith(("_ms", "_s", "_percent"))]

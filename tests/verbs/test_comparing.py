@@ -15,7 +15,7 @@ from perfscribe.base import files
 from perfscribe.base.cells import Cell
 from perfscribe.records import journal
 from perfscribe.verbs.compare import sides, verb
-from perfscribe.verbs.compare.compared import Figure, compare
+from perfscribe.verbs.compare.compared import Comparison, compare
 
 CODE, OTHER_CODE = "a" * 16, "b" * 16
 FIRST, SECOND = "1" * 40, "2" * 40
@@ -93,7 +93,7 @@ def _lines(cell: Measured, **fields: Any) -> Iterator[dict[str, Any]]:
         yield {"event": "record", **one}
 
 
-def pair(tmp_path: Path, one: Measured, other: Measured) -> list[Figure]:
+def pair(tmp_path: Path, one: Measured, other: Measured) -> list[Comparison]:
     """Two sites of one cell each, compared."""
     write_site(tmp_path, "a", [one])
     write_site(tmp_path, "b", [other])
@@ -104,7 +104,7 @@ def timed(time_ms: float, rounds: int = 6, **fields: Any) -> Measured:
     return Measured({"device": "cuda", "n": 1}, steady(time_ms, rounds), **fields)
 
 
-def only(found: list[Figure]) -> Figure:
+def only(found: list[Comparison]) -> Comparison:
     (row,) = found
     return row
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from perfscribe.instruments.statistics import ROUNDS_FOR_INTERVAL, Rounds, median_interval, summarise
 from perfscribe.records.disturbances import DISTURBED
-from perfscribe.verbs.compare.sides import Cell, Side
+from perfscribe.verbs.compare.sides import MeasuredCell, Side
 
 # What a figure is, by patterns of its name; the first that matches counts. Others are not compared.
 KINDS = (
@@ -48,7 +48,7 @@ LOST, GAINED, ONE_SIDED, REFUSED, SAME_RECORD = "lost", "gained", "on one side",
 
 
 @dataclass(frozen=True)
-class Figure:
+class Comparison:
     """One figure of a pair of cells, or a pair without figures to compare (name and kind are then empty).
 
     verdict: on B: faster, slower (times, rates), better, worse (all else), same, cannot tell; refused; same record
@@ -84,7 +84,7 @@ def kind_of(name: str) -> str:
     return next((kind for kind, patterns in KINDS if any(fnmatchcase(name, one) for one in patterns.split())), "")
 
 
-def compare(a: Side, b: Side, only: Collection[str] = ()) -> list[Figure]:
+def compare(a: Side, b: Side, only: Collection[str] = ()) -> list[Comparison]:
     """Compare every experiment of either side, or those named."""
     found = []
     for name in sorted(set(a.cells) | set(b.cells)):
@@ -94,22 +94,24 @@ def compare(a: Side, b: Side, only: Collection[str] = ()) -> list[Figure]:
     return found
 
 
-def _pairs(a: dict[str, Cell], b: dict[str, Cell]) -> Iterator[tuple[Cell | None, Cell | None]]:
+def _pairs(
+    a: dict[str, MeasuredCell], b: dict[str, MeasuredCell]
+) -> Iterator[tuple[MeasuredCell | None, MeasuredCell | None]]:
     """Measured cells of the same factors, and those that one side alone has."""
     left, right = ({key: cell for key, cell in side.items() if cell.record.status in MEASURED} for side in (a, b))
     for key in dict.fromkeys((*left, *right)):
         yield left.get(key), right.get(key)
 
 
-def _figures(a: Side, b: Side, one: Cell | None, other: Cell | None) -> list[Figure]:
+def _figures(a: Side, b: Side, one: MeasuredCell | None, other: MeasuredCell | None) -> list[Comparison]:
     """The figures of one pair, or the one line that stands for it."""
     if one is None or other is None:
         cell, side = (one, "A") if one is not None else (other, "B")
         if cell is None or not cell.record.ok:
             return []
         statuses = ("ok", "not measured") if side == "A" else ("not measured", "ok")
-        return [Figure(cell.experiment, cell.factors, *statuses, ONE_SIDED, f"measured in {side} alone")]
-    row = Figure(one.experiment, one.factors, one.record.status, other.record.status)
+        return [Comparison(cell.experiment, cell.factors, *statuses, ONE_SIDED, f"measured in {side} alone")]
+    row = Comparison(one.experiment, one.factors, one.record.status, other.record.status)
     if not (one.record.ok and other.record.ok):
         if one.record.ok:
             return [replace(row, verdict=LOST, reason=other.record.reason)]
@@ -122,7 +124,7 @@ def _figures(a: Side, b: Side, one: Cell | None, other: Cell | None) -> list[Fig
     return [_figure(row, name, one, other) for name in one.names if name in other.names and kind_of(name)]
 
 
-def _figure(row: Figure, name: str, one: Cell, other: Cell) -> Figure:
+def _figure(row: Comparison, name: str, one: MeasuredCell, other: MeasuredCell) -> Comparison:
     """What is found of one figure of two cells."""
     kind, a, b = kind_of(name), one.samples(name), other.samples(name)
     timers = [_timers(cell, name) for cell in (one, other)]
@@ -149,7 +151,7 @@ def _figure(row: Figure, name: str, one: Cell, other: Cell) -> Figure:
     return row
 
 
-def judge(row: Figure, a: Rounds, b: Rounds) -> Figure:
+def judge(row: Comparison, a: Rounds, b: Rounds) -> Comparison:
     """Compare the samples, or single values, of two cells, a list a round.
 
     The sides were measured apart. From 6 rounds a side on the intervals are those of the medians of rounds, which hold
@@ -188,7 +190,7 @@ def judge(row: Figure, a: Rounds, b: Rounds) -> Figure:
     return replace(row, verdict=good if gained else bad, reason="the interval excludes 1")
 
 
-def _refused(one: Cell, other: Cell) -> str:
+def _refused(one: MeasuredCell, other: MeasuredCell) -> str:
     """Why no figure of these cells is compared; empty where they are."""
     if one.field("data_digest") != other.field("data_digest"):
         return "another data set: the digests differ"
@@ -198,7 +200,7 @@ def _refused(one: Cell, other: Cell) -> str:
     return ""
 
 
-def _marks(a: Side, b: Side, one: Cell, other: Cell) -> list[str]:
+def _marks(a: Side, b: Side, one: MeasuredCell, other: MeasuredCell) -> list[str]:
     """What a reader must keep in mind with every figure of these cells."""
     found = ["code differs"] if one.field("fingerprint") != other.field("fingerprint") else []
     left, right = a.identity(one), b.identity(other)
@@ -212,7 +214,7 @@ def _marks(a: Side, b: Side, one: Cell, other: Cell) -> list[str]:
     return [*found, *(f"{side}: {flag}" for side, cell in (("A", one), ("B", other)) for flag in cell.record.flags)]
 
 
-def _timers(cell: Cell, name: str) -> set[str]:
+def _timers(cell: MeasuredCell, name: str) -> set[str]:
     """The timers that read a sample, in all rounds, without their versions."""
     found = {str(row["timers"][name]) for row in cell.good if name in row["timers"]}
     return {" ".join(word for word in one.split() if not word[0].isdigit()) for one in found}

@@ -23,7 +23,7 @@ SUBJECT = "subject"  # in the place of a user's name for it
 
 
 @dataclass(frozen=True)
-class Cell:
+class MeasuredCell:
     """A cell of one side. rows: its records, one a round; record: these as one. seed: None where it is not known."""
 
     experiment: str
@@ -70,7 +70,7 @@ class Side:
 
     name: str
     site: str
-    cells: dict[str, dict[str, Cell]]
+    cells: dict[str, dict[str, MeasuredCell]]
     identities: dict[str, Row] = field(default_factory=dict)
 
     @property
@@ -86,7 +86,7 @@ class Side:
         rows = (row for of in self.cells.values() for cell in of.values() for row in cell.rows)
         return ", ".join(sorted({commit_name(row["provenance"]) for row in rows if row["provenance"]})) or "none"
 
-    def identity(self, cell: Cell | None = None) -> dict[str, set[str]]:
+    def identity(self, cell: MeasuredCell | None = None) -> dict[str, set[str]]:
         """What the machines of a cell, or of all, say: texts by key."""
         found: dict[str, set[str]] = {}
         for name in self._used() if cell is None else cell.record.environments:
@@ -127,7 +127,7 @@ def _subjects(folder: Path) -> list[str]:
 
 def _of_subject(side: Side) -> Side:
     """The cells of the subject that the side is named after, under names that another subject's have too."""
-    cells: dict[str, dict[str, Cell]] = {}
+    cells: dict[str, dict[str, MeasuredCell]] = {}
     for experiment, of in side.cells.items():
         rows = [row for cell in of.values() for row in cell.rows if row["factors"].get("subject") == side.name]
         if rows:
@@ -154,7 +154,7 @@ def _unnamed(row: Row, subject: str) -> Row:
 
 def _of_folder(folder: Path, name: str, site: str) -> Side:
     """What stands in a site's journal for the cells of its plan."""
-    cells: dict[str, dict[str, Cell]] = {}
+    cells: dict[str, dict[str, MeasuredCell]] = {}
     for experiment, plans in _plans(folder).items():
         rows: list[Row] = []
         history = journal.read(folder / "journal" / experiment)
@@ -166,12 +166,12 @@ def _of_folder(folder: Path, name: str, site: str) -> Side:
     return Side(name, site, cells, _identities(folder))
 
 
-def _cells(experiment: str, rows: Iterable[Row], seed: int | None) -> dict[str, Cell]:
+def _cells(experiment: str, rows: Iterable[Row], seed: int | None) -> dict[str, MeasuredCell]:
     """Cells by factors, of records of all rounds in the order of their places."""
     grouped: dict[str, list[Row]] = {}
     for row in rows:
         grouped.setdefault(files.canonical(row["factors"]), []).append(row)
-    return {key: Cell(experiment, tuple(group), merge_rounds(group)[0], seed) for key, group in grouped.items()}
+    return {key: MeasuredCell(experiment, tuple(group), merge_rounds(group)[0], seed) for key, group in grouped.items()}
 
 
 def _identities(folder: Path) -> dict[str, Row]:

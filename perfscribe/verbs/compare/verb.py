@@ -31,7 +31,7 @@ from perfscribe.verbs.compare.compared import (
     ONE_SIDED,
     REFUSED,
     SAME_RECORD,
-    Figure,
+    Comparison,
     compare,
 )
 from perfscribe.verbs.compare.sides import Side
@@ -39,7 +39,7 @@ from perfscribe.verbs.compare.sides import Side
 FAIL_ON = {"slower": ("slower", LOST), "worse": ("slower", "worse", LOST)}
 COUNTED = (*DECIDED, "same", "cannot tell", REFUSED, SAME_RECORD, LOST, GAINED)
 MOST_CHANGES = 20
-COLUMNS = tuple(one.name for one in fields(Figure))
+COLUMNS = tuple(one.name for one in fields(Comparison))
 NOTE = (
     "The ratio is B's median over A's: below 1, B takes less time, or memory. A verdict takes 95 % intervals of both "
     f"medians that do not overlap. Below {ROUNDS_FOR_INTERVAL} rounds a side they are of samples within one run, and "
@@ -87,7 +87,7 @@ def main(root: Path, arguments: Sequence[str], _: Any) -> int:
     return _status(made, asked.fail_on, asked.threshold) if asked.fail_on else 0
 
 
-def write_csv(rows: Sequence[Figure], path: Path) -> None:
+def write_csv(rows: Sequence[Comparison], path: Path) -> None:
     """Every figure with every column; what a figure has not is `none`. ValueError where it cannot be written."""
     try:
         with open(path, "w", encoding="utf-8", newline="") as stream:
@@ -100,7 +100,7 @@ def write_csv(rows: Sequence[Figure], path: Path) -> None:
         raise ValueError(f"compare: {path} cannot be written ({error.strerror})") from error
 
 
-def _status(rows: Sequence[Figure], fail_on: str, threshold: float) -> int:
+def _status(rows: Sequence[Comparison], fail_on: str, threshold: float) -> int:
     """1 where B fails, or where nothing could be compared: a gate that saw nothing must not open."""
     if all(one.verdict in (ONE_SIDED, REFUSED, SAME_RECORD) for one in rows):
         print("compare: nothing was compared, so that --fail-on cannot tell", file=sys.stderr)
@@ -112,12 +112,12 @@ def _status(rows: Sequence[Figure], fail_on: str, threshold: float) -> int:
     return int(bool(failed))
 
 
-def _beyond(one: Figure, threshold: float) -> bool:
+def _beyond(one: Comparison, threshold: float) -> bool:
     """Whether the change is more than the threshold, the same for a ratio and its inverse; a lost cell always is."""
     return not one.ratio or 100 * (max(one.ratio, 1 / one.ratio) - 1) > threshold
 
 
-def page(a: Side, b: Side, rows: Sequence[Figure]) -> str:
+def page(a: Side, b: Side, rows: Sequence[Comparison]) -> str:
     """The comparison as Markdown."""
     machines = [[f"{letter}: {side.name}", side.machines, side.commits] for letter, side in (("A", a), ("B", b))]
     changed = [one for one in rows if one.verdict in DECIDED and one.ratio]
@@ -146,7 +146,7 @@ def page(a: Side, b: Side, rows: Sequence[Figure]) -> str:
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def varying(rows: Iterable[Figure]) -> dict[str, set[str]]:
+def varying(rows: Iterable[Comparison]) -> dict[str, set[str]]:
     """The factors whose levels differ among an experiment's cells."""
     levels: dict[str, dict[str, set[str]]] = {}
     for one in rows:
@@ -155,7 +155,7 @@ def varying(rows: Iterable[Figure]) -> dict[str, set[str]]:
     return {name: {factor for factor, found in of.items() if len(found) > 1} for name, of in levels.items()}
 
 
-def _alone(rows: Sequence[Figure]) -> str:
+def _alone(rows: Sequence[Comparison]) -> str:
     """How many cells each side alone measured."""
     found = Counter((one.experiment, "A" if one.status_a == "ok" else "B") for one in rows)
     told = ", ".join(f"{name} ({count} at {side})" for (name, side), count in sorted(found.items()))
@@ -166,7 +166,7 @@ def _section(title: str, rows: Sequence[Sequence[object]], heads: Sequence[str])
     return f"## {title}\n\n{of_texts(rows, heads)}" if rows else ""
 
 
-def _says(rows: Sequence[Figure]) -> str:
+def _says(rows: Sequence[Comparison]) -> str:
     """How much the sides have in common, and what became of it."""
     both = {(one.experiment, _cell(one)) for one in rows if one.status_a == one.status_b == "ok"}
     if not both:
@@ -185,7 +185,7 @@ def _between(a: Side, b: Side) -> list[list[str]]:
     return [[name, *(", ".join(sorted(side[name])) for side in (left, right))] for name in both]
 
 
-def _summary(rows: Sequence[Figure]) -> tuple[list[list[object]], list[str]]:
+def _summary(rows: Sequence[Comparison]) -> tuple[list[list[object]], list[str]]:
     """A row an experiment: figures by verdict, as far as there are any, and the median ratio of times."""
     kinds = [name for name in COUNTED if any(one.verdict == name for one in rows)]
     lines: list[list[object]] = []
@@ -200,7 +200,7 @@ def _summary(rows: Sequence[Figure]) -> tuple[list[list[object]], list[str]]:
 
 
 def _changes(
-    rows: Sequence[Figure], names: Mapping[str, set[str]], a: str, b: str
+    rows: Sequence[Comparison], names: Mapping[str, set[str]], a: str, b: str
 ) -> tuple[list[list[object]], list[str]]:
     lines: list[list[object]] = [
         [
@@ -226,7 +226,7 @@ def _remark(marks: Sequence[str]) -> str:
     return "; ".join(dict.fromkeys(short)) or "none"
 
 
-def _cell(one: Figure, names: Mapping[str, set[str]] | None = None) -> str:
+def _cell(one: Comparison, names: Mapping[str, set[str]] | None = None) -> str:
     """A cell by these factors, or all."""
     told = [name for name in one.factors if names is None or name in names[one.experiment]] or list(one.factors)
     return " ".join(f"{name}={one.factors[name]}" for name in told)
@@ -240,4 +240,4 @@ def _figure(value: float | None, iqr: float | None, kind: str) -> str:
 
 
 def _rounded(value: float | None, spread: float | None = None) -> str:
-    return "n/a" if value is None else rounding.Figure(value, spread and spread / 2).quoted
+    return "n/a" if value is None else rounding.Number(value, spread and spread / 2).quoted

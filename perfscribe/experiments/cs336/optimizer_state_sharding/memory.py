@@ -17,7 +17,7 @@ from perfscribe.experiments.cs336.optimizer_state_sharding import measure as m
 from perfscribe.instruments.memory import CpuEvents
 
 if TYPE_CHECKING:
-    from perfscribe.experiments.cs336.optimizer_state_sharding.program import Training
+    from perfscribe.experiments.cs336.optimizer_state_sharding.program import ShardedTraining
 
 WARMUP_STEPS = 2  # the first makes the state, and the workspaces of matrix products
 CUDA_GRANULARITY_BYTES = 512
@@ -101,7 +101,7 @@ def as_list(kinds: Kinds) -> list[int]:
     return [kinds.get(kind, 0) for kind in m.KINDS]
 
 
-def measure_memory(training: Training, make: Callable[[], torch.optim.Optimizer]) -> dict[str, list[int]]:
+def measure_memory(training: ShardedTraining, make: Callable[[], torch.optim.Optimizer]) -> dict[str, list[int]]:
     """Bytes by kind from the forward pass to the end of the step, in a step after the first ones; by moment."""
     optimizer = make()
     for _ in range(WARMUP_STEPS):
@@ -118,7 +118,7 @@ def measure_memory(training: Training, make: Callable[[], torch.optim.Optimizer]
     return {moment: as_list(kinds) for moment, kinds in found.items()}
 
 
-def _of_passes(training: Training, optimizer: torch.optim.Optimizer) -> Kinds:
+def _of_passes(training: ShardedTraining, optimizer: torch.optim.Optimizer) -> Kinds:
     """At the peak of the passes; their gradients stay."""
 
     def handed(parameter: Tensor) -> None:
@@ -145,7 +145,7 @@ def _of_passes(training: Training, optimizer: torch.optim.Optimizer) -> Kinds:
     return standing | {m.GRADIENTS: gradients, rest: peak - segments.before_bytes - gradients}
 
 
-def _of_step(training: Training, optimizer: torch.optim.Optimizer) -> dict[str, Kinds]:
+def _of_step(training: ShardedTraining, optimizer: torch.optim.Optimizer) -> dict[str, Kinds]:
     """Before the optimizer step, at its peak and after it."""
 
     @contextmanager
@@ -180,7 +180,7 @@ def _above(segments: Segments) -> Kinds:
     return found
 
 
-def _held(training: Training, optimizer: torch.optim.Optimizer) -> Kinds:
+def _held(training: ShardedTraining, optimizer: torch.optim.Optimizer) -> Kinds:
     gradients = [parameter.grad for parameter in training.parameters if parameter.grad is not None]
     return {
         m.PARAMETERS: size_bytes(training.parameters, training.device),

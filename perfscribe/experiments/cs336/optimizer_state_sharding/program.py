@@ -50,8 +50,8 @@ def measured(
     arguments: Mapping[str, Any],
     rank: Rank,
     make: Mapping[str, Make],
-    check: Callable[[Training], float],
-    time_steps: Callable[[Training, Mapping[str, Any]], Mapping[str, Timing]],
+    check: Callable[[ShardedTraining], float],
+    time_steps: Callable[[ShardedTraining, Mapping[str, Any]], Mapping[str, Timing]],
 ) -> dict[str, Any]:
     """Memory with each optimizer, traffic, then what a check says, then times."""
     gc.collect()
@@ -59,7 +59,7 @@ def measured(
     precision.set_matmul_precision(arguments["dtype"])
     model = Model(SIZES[arguments["size"]], arguments["seq_len"], device=rank.device)
     init = after_init(list(model.parameters()), rank.device)
-    training = Training(model, arguments, rank)
+    training = ShardedTraining(model, arguments, rank)
     memory, outside = {}, {}
     for name, one in make.items():
         memory[name] = {m.INIT: init} | measure_memory(training, partial(one, training.parameters))
@@ -74,7 +74,7 @@ def measured(
     }
 
 
-class Training:
+class ShardedTraining:
     """The model as a data-parallel replica, and this rank's part of the batch.
 
     inputs, targets: token ids (B / world size, S), int64. ValueError: the token data are too few.
@@ -115,7 +115,7 @@ def make_optimizer(name: str, parameters: Iterable[Tensor]) -> torch.optim.Optim
     return torch.optim.AdamW(parameters, lr=LEARNING_RATE)
 
 
-def _traffic(training: Training) -> dict[str, int]:
+def _traffic(training: ShardedTraining) -> dict[str, int]:
     """Calls and bytes of one step's averages."""
     traffic = training.replica.traffic
     traffic.reset()
@@ -124,7 +124,7 @@ def _traffic(training: Training) -> dict[str, int]:
     return {"gradient_calls": traffic.calls, "gradient_bytes": traffic.bytes}
 
 
-def difference(training: Training) -> float:
+def difference(training: ShardedTraining) -> float:
     """Largest relative difference of a parameter from the plain optimizer's after ten steps on the same gradients.
 
     As the parameters stay equal, the gradients are those of the plain training too, and no sum whose order may change
@@ -153,7 +153,7 @@ def _apart(parameter: Tensor, other: Tensor) -> float:
     return float((apart / other.abs()).masked_fill_(apart == 0, 0).max())  # equal elements may be 0
 
 
-def _time_steps(training: Training, factors: Mapping[str, Any]) -> dict[str, Timing]:
+def _time_steps(training: ShardedTraining, factors: Mapping[str, Any]) -> dict[str, Timing]:
     """Whole steps, then optimizer steps alone, all optimizers interleaved; and the parts of our sharded step."""
     optimizers = {name: make_optimizer(name, training.parameters) for name in m.IMPLEMENTATIONS}
     found = time_steps(training, factors, {**optimizers, m.AGAIN: optimizers[m.UNSHARDED]})
@@ -165,7 +165,9 @@ def _time_steps(training: Training, factors: Mapping[str, Any]) -> dict[str, Tim
     return found | {f"{m.SHARDED}_{part}_ms": parts[part] for part in ("update", "exchange")}
 
 
-def time_steps(training: Training, factors: Mapping[str, Any], optimizers: Mapping[str, Any]) -> dict[str, Timing]:
+def time_steps(
+    training: ShardedTraining, factors: Mapping[str, Any], optimizers: Mapping[str, Any]
+) -> dict[str, Timing]:
     """<optimizer>_step_ms of whole steps, then <optimizer>_optimizer_ms of its own steps, all interleaved."""
     if training.device.type == "cuda":
         torch.cuda.empty_cache()
@@ -191,7 +193,7 @@ def time_steps(training: Training, factors: Mapping[str, Any], optimizers: Mappi
     return found | {f"{name}_optimizer_ms": phases[STEP] for name, phases in alone.items()}
 
 
-def _counts(training: Training, factors: Mapping[str, Any]) -> dict[str, Any]:
+def _counts(training: ShardedTraining, factors: Mapping[str, Any]) -> dict[str, Any]:
     return {"turns": factors["turns"], "warmup": factors["warmup_steps"], "device": training.device}
 
 

@@ -16,7 +16,7 @@ from perfscribe.subjects.loading import adapters, subjects_code
 
 if TYPE_CHECKING:
     from perfscribe.distributed.rank import Rank
-    from perfscribe.experiments.cs336.optimizer_state_sharding.program import Make, Training
+    from perfscribe.experiments.cs336.optimizer_state_sharding.program import Make, ShardedTraining
 
 THEIRS = "subject"
 # Of what ten steps of AdamW change, in fp32: rounded otherwise, not updated otherwise.
@@ -53,10 +53,10 @@ def _on_rank(arguments: Mapping[str, Any], rank: Rank) -> dict[str, Any]:
     make: dict[str, p.Make] = {name: partial(p.make_optimizer, name) for name in (m.UNSHARDED, m.SHARDED)}
     make[m.PEER] = lambda parameters: Theirs(get(parameters, torch.optim.AdamW, lr=p.LEARNING_RATE))
 
-    def check(training: p.Training) -> float:
+    def check(training: p.ShardedTraining) -> float:
         return difference(training, make, rank.place.rank)
 
-    def time_steps(training: p.Training, factors: Mapping[str, Any]) -> Mapping[str, Any]:
+    def time_steps(training: p.ShardedTraining, factors: Mapping[str, Any]) -> Mapping[str, Any]:
         names = {m.PEER: THEIRS}
         made = {names.get(name, name): one(training.parameters) for name, one in make.items()}
         return p.time_steps(training, factors, made)
@@ -116,7 +116,7 @@ def _names(slots: Any) -> Iterable[str]:
     return (slots,) if isinstance(slots, str) else slots
 
 
-def difference(training: Training, make: Mapping[str, Make], rank: int) -> float:
+def difference(training: ShardedTraining, make: Mapping[str, Make], rank: int) -> float:
     """The largest error of a parameter after ten steps on the plain optimizer's gradients. WrongResult: too large."""
     from perfscribe.experiments.cs336.optimizer_state_sharding import program as p
     from perfscribe.subjects.checks import require_close

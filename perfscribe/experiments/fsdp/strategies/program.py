@@ -23,7 +23,7 @@ from perfscribe.distributed import fsdp_applied
 from perfscribe.distributed.collective_bytes import Collectives
 from perfscribe.distributed.fsdp import blocks_of, wrap
 from perfscribe.distributed.fsdp_state import Gathered, bytes_on, held_bytes, release, tensors_of
-from perfscribe.distributed.fsdp_training import Training, local, local_gradients
+from perfscribe.distributed.fsdp_training import FsdpTraining, local, local_gradients
 from perfscribe.distributed.process_group import together
 from perfscribe.experiments.fsdp.strategies.measure import (
     ACCUMULATION,
@@ -133,7 +133,7 @@ def _accumulated(factors: Mapping[str, Any], rank: Rank) -> dict[str, Any]:
     expected = float(squares.sqrt())
     model.zero_grad(set_to_none=True)
     wrapped = wrap(model, plan_of(factors), rank.device, kind)
-    training = Training(wrapped, loss_of, everywhere=factors["exchange"] == EACH)
+    training = FsdpTraining(wrapped, loss_of, everywhere=factors["exchange"] == EACH)
     training.passes(ids.chunk(MICRO_BATCHES))
     parts = [part.double().square().sum().to(rank.device) for part in local_gradients(training.optimizer)]
     total = torch.stack(parts).sum() if parts else torch.zeros((), dtype=torch.float64, device=rank.device)
@@ -195,7 +195,7 @@ def fresh(device: torch.device) -> None:
         torch.cuda.empty_cache()
 
 
-def discard(training: Training, device: torch.device, more: Iterable[Tensor] = ()) -> None:
+def discard(training: FsdpTraining, device: torch.device, more: Iterable[Tensor] = ()) -> None:
     """Give back what a training holds on its device, and more; it must not be used any more.
 
     Not left to references: DDP's reducer, and FSDP1's flat parameters of a single rank, outlive the last of Python's.
@@ -224,7 +224,7 @@ class Trained:
         wrapped = wrap(model, plan, self.device, self._kind)
         del model
         self.applied = asdict(fsdp_applied.check(wrapped, rank.place.world_size, self.layout["blocks"]))
-        self.training = Training(wrapped, loss_of)
+        self.training = FsdpTraining(wrapped, loss_of)
         self.first_loss = float(self.training.step([self.ids]))
         if not abs(self.first_loss - expected) <= TOLERANCE[plan.dtype] * abs(expected):
             raise ArithmeticError(

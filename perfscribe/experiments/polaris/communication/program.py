@@ -46,10 +46,10 @@ COMPRESSION = 5  # compressing hard takes longer than profiling
 # Gloo's threads mark their collectives by ranges of this name's beginning; there are no kernels.
 GLOO = "gloo:"
 DEVICE_WORK = ("kernel", "gpu_memcpy", "gpu_memset")
-_TRAININGS: dict[str, Training] = {}
+_TRAININGS: dict[str, ProfiledTraining] = {}
 
 
-class Training:
+class ProfiledTraining:
     """nn.Transformer kept equal on all ranks, Adam, cross-entropy against float targets, batches on the host.
 
     source (batch, source_length, features) and target (batch, target_length, features); the loss takes the positions
@@ -92,7 +92,7 @@ class Training:
         del self.model
 
 
-def training_of(factors: Mapping[str, Any], rank: Rank) -> Training:
+def training_of(factors: Mapping[str, Any], rank: Rank) -> ProfiledTraining:
     """The training of these factors, which stays until others are asked for."""
     key = repr(sorted(factors.items()))
     if key not in _TRAININGS:
@@ -100,7 +100,7 @@ def training_of(factors: Mapping[str, Any], rank: Rank) -> Training:
             _TRAININGS.popitem()[1].release()
         gc.collect()
         precision.set_matmul_precision(factors["dtype"])
-        _TRAININGS[key] = Training(factors, rank)
+        _TRAININGS[key] = ProfiledTraining(factors, rank)
     return _TRAININGS[key]
 
 
@@ -166,7 +166,9 @@ def _no_collection() -> Iterator[None]:
         gc.enable()
 
 
-def _steps(training: Training, factors: Mapping[str, Any], rank: Rank, ready: Ready, detailed: bool) -> list[float]:
+def _steps(
+    training: ProfiledTraining, factors: Mapping[str, Any], rank: Rank, ready: Ready, detailed: bool
+) -> list[float]:
     """Milliseconds of each step by the host clock; the device is waited for at its end: traces hold it whole."""
     spent = []
     with profiler_of(factors, rank.device, ready, detailed) as profiler:
@@ -261,7 +263,7 @@ def on_single_rank(arguments: Mapping[str, Any], rank: Rank) -> dict[str, list[f
     return dict(samples)
 
 
-def _train(training: Training, factors: Mapping[str, Any], rank: Rank, profiled: bool) -> float:
+def _train(training: ProfiledTraining, factors: Mapping[str, Any], rank: Rank, profiled: bool) -> float:
     """Wall seconds of the loop; the profile's trace is written within it, as the homework does."""
     with tempfile.TemporaryDirectory(prefix="kineto-") as folder:
 

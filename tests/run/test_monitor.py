@@ -1,4 +1,4 @@
-"""Watch with recorded NVML values and, for the host's part, on the machine at hand."""
+"""Monitor with recorded NVML values and, for the host's part, on the machine at hand."""
 
 import os
 import subprocess
@@ -13,12 +13,12 @@ from fake_nvml import FakeNvml, Gpu
 
 from perfscribe.records.disturbances import flags
 from perfscribe.run import monitor
-from perfscribe.run.monitor import Watch
+from perfscribe.run.monitor import Monitor
 
 
 def watched(nvml, seconds=0.2, **settings):
     with patch.object(monitor, "INTERVAL_S", 0.01), patch.object(monitor.environment, "open_nvml", lambda: nvml):
-        one = Watch(**settings)
+        one = Monitor(**settings)
         with one:
             time.sleep(seconds)
     return one.summary()
@@ -99,9 +99,9 @@ def test_refusals_leave_none_and_the_old_name_works():
 def test_host_load_tells_own_from_foreign(monkeypatch):
     """A process below this one burns CPU time, which is its own also after it has ended."""
     burn = "import time; end = time.process_time() + 0.9\nwhile time.process_time() < end: pass"
-    with Watch(gpus=0) as ours, monkeypatch.context() as replaced:
+    with Monitor(gpus=0) as ours, monkeypatch.context() as replaced:
         replaced.setattr(monitor, "_own_cpu_s", lambda: 0.0)  # of a watch that nothing belongs to
-        with Watch(gpus=0) as theirs:
+        with Monitor(gpus=0) as theirs:
             subprocess.run([sys.executable, "-c", burn])
     own, other = ours.summary(), theirs.summary()
     difference = other["host_load_other"] - own["host_load_other"]
