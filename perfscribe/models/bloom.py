@@ -1,4 +1,4 @@
-"""BLOOM through transformers: the exact shape with random weights, or weights from a folder or the hub."""
+"""BLOOM models of transformers: an exact shape with random weights, or weights from a folder or the hub."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ HUB = "hub"
 
 
 def shape_of(model_name: str) -> BloomShape:
-    """The shape of that name; ValueError naming those there are otherwise."""
+    """Shape of a model by name; ValueError lists the known names."""
     if model_name not in BLOOM:
         raise ValueError(f"model_name: {model_name!r}: expected one of {', '.join(BLOOM)}")
     return BLOOM[model_name]
 
 
 def configuration(shape: BloomShape) -> BloomConfig:
-    """Transformers' config of a shape; dropout is off, as in bigscience/bloom-560m."""
+    """Config for transformers of a shape; dropout is off, as in bigscience/bloom-560m."""
     from transformers import BloomConfig
 
     sizes = asdict(shape)
@@ -34,7 +34,7 @@ def configuration(shape: BloomShape) -> BloomConfig:
 
 
 def _loaded(source: str, shape: BloomShape, local: bool) -> Any:
-    """Weights in safetensors form alone, since other forms are pickles, which run what they hold."""
+    """Load only safetensors, since other formats are pickles, which run code when loaded."""
     from safetensors import SafetensorError
     from transformers import BloomForCausalLM
 
@@ -61,12 +61,12 @@ def _loaded(source: str, shape: BloomShape, local: bool) -> Any:
 
 
 def build(model_name: str, weights: str | None, seed: int, device: str = "cpu") -> Any:
-    """The model of that name in fp32, on the device.
+    """Make the model in fp32 on the device.
 
-    weights: None for random ones, drawn from N(0, 0.02) as BLOOM's were, the same for a seed on one kind of device:
-    throughput and memory are those of the trained model, losses and answers are not. "hub" to fetch those of
+    weights: None for random ones, drawn from N(0, 0.02) as BLOOM's were, the same per seed and kind of device:
+    throughput and memory are those of the trained model, losses and answers are not. "hub" to download those of
     `model_name`, else a folder with config.json and model.safetensors.
-    ValueError with one line for an unknown name, unreadable weights or those of another shape.
+    Raises ValueError (one line) for an unknown name, unreadable weights or weights of another shape.
     """
     from transformers import BloomForCausalLM
 

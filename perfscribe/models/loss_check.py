@@ -1,4 +1,4 @@
-"""Whether a model computes what it should, before it is timed: its loss on a short prefix against float64."""
+"""Check of a model before it is timed: its loss on a short prefix against float64."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CHECKED_TOKENS = 32
 def check_loss(step: Step, compiled: torch.nn.Module | None = None) -> dict[str, float]:
     """Relative error of the loss on a prefix of the first sequence; ValueError beyond the dtype's tolerance.
 
-    compiled: the module that is called in place of the step's model, which it must share its parameters with.
+    compiled: module to call instead of the step's model; must share its parameters.
     """
     inputs, targets = step.inputs[:1, :CHECKED_TOKENS], step.targets[:1, :CHECKED_TOKENS]
     with torch.no_grad():
@@ -34,7 +34,7 @@ def check_loss(step: Step, compiled: torch.nn.Module | None = None) -> dict[str,
 def float64_loss(model: Model, inputs: Tensor, targets: Tensor) -> Tensor:
     """next_token_loss of inputs and targets (B, S) in float64; a scalar.
 
-    Each part is widened when its turn comes, so that no more than one block's weights are held twice.
+    Each part is converted only when it is used, so that at most one block's weights are held twice.
     """
 
     def widened(part: torch.nn.Module) -> torch.nn.Module:

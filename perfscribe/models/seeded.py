@@ -1,4 +1,4 @@
-"""Random weights that depend on a seed alone, drawn without touching the generators that training goes on with."""
+"""Random weights that depend only on a seed, drawn without advancing the generators that training uses."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 
 @contextmanager
 def seeded(seed: int, device: str) -> Iterator[None]:
-    """Within it tensors are made on the device ("cpu", "cuda", "cuda:1", "meta"), and random ones follow the seed."""
+    """Make tensors on the device ("cpu", "cuda", "cuda:1", "meta") and seed random numbers, within the block."""
     target = torch.device(device)
     with torch.random.fork_rng(devices=[target] if target.type == "cuda" else []):
         torch.manual_seed(seed)

@@ -11,9 +11,9 @@ from perfscribe.analytic.shapes import Seq2SeqShape
 def make_seq2seq(
     shape: Seq2SeqShape | None = None, *, device: torch.device | str | None = None, dtype: torch.dtype | None = None
 ) -> nn.Transformer:
-    """An nn.Transformer that maps source (batch, m, d_model) and target (batch, n, d_model) to (batch, n, d_model).
+    """nn.Transformer mapping source (batch, m, d_model) and target (batch, n, d_model) to (batch, n, d_model).
 
-    Without a shape it is the homework's own: 44,140,544 parameters. Dropout is nn.Transformer's default, 0.1.
+    Without a shape, the homework's model: 44,140,544 parameters. Dropout is nn.Transformer's default, 0.1.
     """
     shape = shape or Seq2SeqShape()
     return nn.Transformer(

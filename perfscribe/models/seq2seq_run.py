@@ -1,4 +1,4 @@
-"""Epochs of the Polaris homework's training as a Measurement: the first one apart, losses and memory beside them."""
+"""Measures epochs of the Polaris homework's training, with losses and peak memory; the first epoch is warm-up."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from perfscribe.models.seq2seq_training import Job, Seq2SeqTraining
 
 
 def measure(cell: Cell, *, cold: bool = False) -> Measurement:
-    """Train for the cell's epochs, at least 2; then one more step for its peak of memory.
+    """Train for the cell's epochs (at least 2), then one more step to measure peak memory.
 
-    The first epoch stands as warm-up: it pays what a process and a new shape pay once. The loss is checked before it,
-    or, with cold, after the last, so that nothing is warm when the clock starts.
-    homework_clock_s: all epochs as the homework times them, its clock being read when the last step is queued, not
-    when the device is done. Samples have as many features as the model is wide where the cell does not say.
+    The first epoch is warm-up: it pays one-time costs of the process and the shape. The loss is checked before it or,
+    if cold, after the last epoch, so that nothing is warm when the clock starts.
+    homework_clock_s: all epochs as the homework times them, up to when the last step is queued instead of done.
+    Samples have d_model features unless the cell has the factor `features`.
     """
     factors = {"features": cell["d_model"], **cell.factors}
     job = Job(**{name: factors[name] for name in Job.__dataclass_fields__ if name in factors})
@@ -43,5 +43,4 @@ def measure(cell: Cell, *, cold: bool = False) -> Measurement:
 
 
 def _finite(loss: float) -> float | str:
-    """The loss, or a word where it is no number."""
     return loss if math.isfinite(loss) else "not finite"

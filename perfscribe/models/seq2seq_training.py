@@ -1,7 +1,7 @@
-"""The Polaris homework's training on one device, over dtypes and sizes: its model, its samples, its loop.
+"""The Polaris homework's training on one device: model, samples and loop, for any dtype and size.
 
-Samples are uniform random numbers in the host's memory, as the homework's are: what a file format costs is measured by
-the I/O formats, and a data set on the device would count in the peak of memory that is asked for.
+Samples are uniform random numbers in host memory, as in the homework: the cost of file formats is measured elsewhere,
+and a data set on the device would count in peak memory.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ CHECKED_SAMPLES = 2
 
 @dataclass(frozen=True)
 class Job:
-    """What is trained, and on what.
+    """Configuration of a training.
 
-    features: of a position of the samples; the model takes those of d_model features only.
+    features: per position of the samples; the model accepts only d_model.
     dtype: fp32, tf32, bf16 or fp16, of the matrix products.
     weights: fp32 or bf16, of parameters, gradients and optimizer state; bf16 makes the whole model bf16. With fp32
-        weights, dtypes bf16 and fp16 are autocast, and fp16 scales the loss.
-    batches: per_sample, as the homework's loader collates them one by one; per_batch, drawn from the host's memory at
-        once; on_device, drawn from samples that lie on the device.
+        weights, dtypes bf16 and fp16 use autocast, and fp16 scales the loss.
+    batches: per_sample, collated sample by sample as the homework's loader does; per_batch, indexed in host memory;
+        on_device, indexed on the device.
     """
 
     device: str
@@ -55,9 +55,9 @@ class Job:
 
 @dataclass(frozen=True)
 class Epoch:
-    """Host-clock seconds of one epoch, from and to a synchronised device, and the mean of its steps' losses.
+    """Host-clock seconds of one epoch, device synchronised at both ends, and the mean loss of its steps.
 
-    queued_s: those until the last step was queued, which is where a clock read without synchronising stops.
+    queued_s: seconds until the last step was queued, as a clock read without synchronising would show.
     """
 
     time_s: float
@@ -68,15 +68,15 @@ class Epoch:
 class Seq2SeqTraining:
     """nn.Transformer, Adam, and cross-entropy against float targets.
 
-    The loss takes the positions of the target for classes, as in the homework: a load, not a task.
+    The loss treats target positions as classes, as in the homework: the training is a load, it learns no task.
     """
 
     def __init__(self, job: Job) -> None:
-        """Weights, samples and their order follow torch's seed. Raises torch's out-of-memory errors."""
+        """Seed weights, samples and their order from torch's seed. Raises torch's out-of-memory errors."""
         precision.set_matmul_precision(job.dtype)
         if job.device == "cpu":
-            # Steps of the sizes that a CPU can take wait for each other's threads longer than these help: beside other
-            # work two threads took ten times as long as one.
+            # Steps small enough for a CPU lose more to thread synchronisation than they gain from threads: next to
+            # other work two threads took ten times as long as one.
             torch.set_num_threads(1)
         self.job = job
         self.autocasts = job.weights == "fp32"
@@ -105,10 +105,10 @@ class Seq2SeqTraining:
     def check(self) -> dict[str, float]:
         """Relative error of a few samples' loss against float64, without dropout; ValueError beyond the tolerance.
 
-        The message of the model where it refuses the samples' number of features.
+        Raises the model's error if the samples have another number of features than d_model.
         """
         source, target = (self._to_device(part[:CHECKED_SAMPLES]) for part in self.samples)
-        # Gradients stay enabled: without them nn.Transformer takes a fused path of its own that no training runs.
+        # Gradients stay enabled: without them nn.Transformer takes a fused path that training never runs.
         self.model.eval()
         got = float(self._loss(source, target).detach())
         reference = copy.deepcopy(self.model).double()
@@ -129,7 +129,7 @@ class Seq2SeqTraining:
         return Epoch(end - start, queued - start, float(torch.stack(losses).double().mean()))
 
     def step(self, source: Tensor, target: Tensor) -> Tensor:
-        """One training step; its loss, a scalar on the device."""
+        """Run one training step and return its loss, a scalar on the device."""
         self.optimizer.zero_grad()
         loss = self._loss(source, target)
         self.scaler.scale(loss).backward()
@@ -138,7 +138,7 @@ class Seq2SeqTraining:
         return loss.detach()
 
     def peak(self) -> dict[str, Any]:
-        """Memory of one more step on a whole batch, batch on the device included; see PeakMemory.values."""
+        """Peak memory of one more step, including moving its full batch to the device; see PeakMemory.values."""
         source, target = (part[: self.job.batch] for part in self.samples)
         self.optimizer.zero_grad()
         with PeakMemory(self.job.device) as memory:
@@ -146,9 +146,9 @@ class Seq2SeqTraining:
         return memory.values()
 
     def skipped_steps(self) -> int:
-        """Steps that the loss scaler skipped as gradients overflowed, each halving the scale; 0 without a scaler.
+        """Number of steps the loss scaler skipped because gradients overflowed; 0 without a scaler.
 
-        Right as long as the scale has not grown, for which it takes 2,000 steps in a row.
+        Derived from the scale, which each skip halves: correct until the scale grows, after 2,000 good steps in a row.
         """
         if not self.scaler.is_enabled():
             return 0
@@ -165,7 +165,7 @@ class Seq2SeqTraining:
         return loss
 
     def _batches(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """Pairs of source and target batches in random order, the last one smaller where the samples ask for it."""
+        """Source and target batches in random order; the last batch may be smaller."""
         job, pairs = self.job, TensorDataset(*self.samples)
         if job.batches == "per_sample":
             yield from DataLoader(pairs, sampler=RandomSampler(pairs, generator=self.order), batch_size=job.batch)

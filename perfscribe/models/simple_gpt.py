@@ -1,8 +1,8 @@
-"""The FSDP workshop's SimpleGPTModel: an encoder of torch's own layers under a causal mask.
+"""The FSDP workshop's SimpleGPTModel: nn.TransformerEncoder under a causal mask.
 
-As in the source: post-norm layers with ReLU and dropout 0.1, torch's own initial weights, no positional encoding, and
-the attention mask (of padding) is ignored. With padding on the right that changes nothing, as no position sees those
-after it; with the source's padding on the left every position sees the padding.
+As in the source: post-norm layers with ReLU and dropout 0.1, torch's default initialisation, no positional encoding,
+and the attention mask (for padding) is ignored. With padding on the right this changes nothing, as no position sees
+later ones; with the source's padding on the left every position sees the padding.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ DROPOUT = 0.1
 
 
 def next_token_loss(logits: Tensor, labels: Tensor, items: Tensor | int | None, shift: bool) -> Tensor:
-    """Cross-entropy in fp32 of logits (B, S, V) and labels (B, S), -100 left out.
+    """Cross-entropy in fp32 of logits (B, S, V) and labels (B, S), ignoring -100.
 
-    shift: position i predicts label i + 1; otherwise label i, its own input, as the workshop's single-node script has
-    it. items: the mean is over so many labels (those of a whole accumulated batch) in place of this batch's own.
+    shift: position i predicts label i + 1; otherwise label i, its own input, as in the workshop's single-node script.
+    items: divide the sum by this number of labels (those of a whole accumulated batch), not by this batch's.
     """
     if shift:
         logits, labels = logits[:, :-1], labels[:, 1:]
@@ -41,8 +41,8 @@ def next_token_loss(logits: Tensor, labels: Tensor, items: Tensor | int | None, 
 class SimpleGPTModel(nn.Module):
     """Token embedding, nn.TransformerEncoder, linear head with a bias.
 
-    Trainer reads accepts_loss_kwargs (it then passes num_items_in_batch, and does not divide by the accumulation) and
-    loss_type (whether position 0 counts as a label).
+    Attributes that Trainer reads: accepts_loss_kwargs (so that it passes num_items_in_batch and does not divide by the
+    accumulation steps) and loss_type (whether position 0 counts as a label).
     """
 
     accepts_loss_kwargs = True
@@ -63,18 +63,18 @@ class SimpleGPTModel(nn.Module):
             self.lm_head.weight = self.token_embedding.weight
 
     def gradient_checkpointing_enable(self, *_: Any, **__: Any) -> None:
-        """Keep only each layer's input for backward: of every layer, without reentrance, whatever is asked."""
+        """Checkpoint every layer (store only its input for backward), non-reentrant, whatever the arguments."""
         self.gradient_checkpointing = True
 
-    # What Trainer calls it from version 6 on.
+    # Trainer calls this name from version 6 on.
     activation_checkpointing_enable = gradient_checkpointing_enable
 
     def gradient_checkpointing_disable(self) -> None:
-        """Keep what backward needs."""
+        """Store all activations that backward needs."""
         self.gradient_checkpointing = False
 
     def hidden(self, input_ids: Tensor) -> Tensor:
-        """The last layer's output (B, S, d) of ids (B, S)."""
+        """Output (B, S, d) of the last layer for ids (B, S)."""
         x = self.token_embedding(input_ids)
         mask = nn.Transformer.generate_square_subsequent_mask(input_ids.size(1), device=x.device, dtype=x.dtype)
         if not (self.gradient_checkpointing and self.training):
@@ -101,9 +101,9 @@ class SimpleGPTModel(nn.Module):
 
     @torch.no_grad()
     def generate(self, input_ids: Tensor, attention_mask: Tensor, max_new_tokens: int, **_: Any) -> Tensor:
-        """Greedy: prompts (B, S), padded on the left, with the new ids (B, max_new_tokens) after them.
+        """Append max_new_tokens greedily chosen ids to prompts (B, S), which are padded on the left.
 
-        Padding is moved to the right, where no token sees it, so that a row's answer does not depend on the others.
+        Padding is moved to the right, where no token sees it, so that no row's answer depends on the other rows.
         """
         was_training = self.training
         self.eval()
@@ -123,6 +123,6 @@ class SimpleGPTModel(nn.Module):
 
 
 def build(shape: SimpleGptShape, seed: int, device: str = "cpu", shift_labels: bool = True) -> SimpleGPTModel:
-    """The model in fp32 with random weights, the same for a seed on one kind of device."""
+    """Make the model in fp32 with random weights, the same per seed and kind of device."""
     with seeded(seed, device):
         return SimpleGPTModel(shape, shift_labels)

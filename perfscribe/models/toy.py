@@ -1,4 +1,4 @@
-"""The toy model on which the handout of CS336, assignment 2, asks for the dtypes under autocast."""
+"""The toy model for CS336, assignment 2, whose dtypes under autocast the handout asks for."""
 
 from __future__ import annotations
 
@@ -16,6 +16,6 @@ class ToyModel(nn.Module):
         self.fc2 = nn.Linear(10, out_features, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """X (..., in_features) to logits (..., out_features)."""
+        """Map x (..., in_features) to logits (..., out_features)."""
         logits: Tensor = self.fc2(self.ln(torch.relu(self.fc1(x))))
         return logits

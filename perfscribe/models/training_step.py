@@ -1,4 +1,4 @@
-"""A training step of the language model, in pieces that can be timed, traced and counted apart."""
+"""A training step of the language model, in pieces that can be timed, traced and counted separately."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ LEARNING_RATE = 1e-4
 
 
 def _nothing(_: str) -> None:
-    """Marks nothing."""
+    """Do nothing."""
 
 
 class Step:
-    """A model, its batch and its optimizer.
+    """A model with its batch and optimizer.
 
     inputs, targets: token ids (B, S), int64. optimizer is None until make_optimizer().
     """
@@ -40,30 +40,30 @@ class Step:
         return precision.autocast(self.device, self.dtype)
 
     def loss(self) -> torch.Tensor:
-        """Forward with the graph kept."""
+        """Run forward, keeping the graph."""
         with self.autocast():
             return next_token_loss(self.model, self.inputs, self.targets)
 
     def inference(self) -> None:
-        """Forward without a graph, to the logits."""
+        """Run forward to the logits, without a graph."""
         with torch.no_grad(), self.autocast():
             self.model(self.inputs)
 
     def forward_backward(self) -> None:
-        """Forward and backward as one."""
+        """Run forward and backward without a synchronise in between."""
         self.loss().backward()
 
     def zero_grad(self) -> None:
-        """Give the gradients' memory back, as a step of the homework begins."""
+        """Free the gradients, as the homework does at the start of a step."""
         self.model.zero_grad(set_to_none=True)
 
     def make_optimizer(self) -> None:
-        """AdamW; with fp16 a loss scaler, without which its gradients would vanish."""
+        """Make AdamW and, for fp16, a loss scaler, without which its gradients would underflow."""
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=LEARNING_RATE)
         self.scaler = torch.amp.GradScaler(self.device, enabled=self.dtype == "fp16")
 
     def full(self, mark: Callable[[str], object] = _nothing) -> None:
-        """A training step, marking the end of forward, backward and optimizer."""
+        """Run a training step; call mark with the name of each phase as it ends: forward, backward, optimizer."""
         loss = self.loss()
         mark("forward")
         self.scaler.scale(loss).backward()
@@ -75,9 +75,9 @@ class Step:
 
 
 def build(factors: Mapping[str, Any], data_folder: str) -> Step:
-    """The step that these factors describe: device, size, seq_len, batch and dtype; the optimizer is not made yet.
+    """Make the step for device, size, seq_len, batch and dtype; the optimizer is not made yet.
 
-    Raises torch's out-of-memory errors, and ValueError where the token data are too few.
+    Raises torch's out-of-memory errors, and ValueError if there are too few token data.
     """
     device, dtype = factors["device"], factors["dtype"]
     precision.set_matmul_precision(dtype)
@@ -95,7 +95,7 @@ def time_full(step: Step, measurement: Measurement, warmup: int, timed: int) -> 
 
 
 def peak(name: str, run_once: Callable[[], object], device: str) -> dict[str, Any]:
-    """Peak of allocated and reserved bytes while run_once() runs, under this name."""
+    """Return peak allocated and reserved bytes while run_once() runs, with `name` in their keys."""
     from perfscribe.instruments.memory import PeakMemory
 
     if device == "cuda":

@@ -2,8 +2,8 @@
 
 Shape suffixes in comments: B batch, S sequence, D d_model, H heads, C head_dim, F d_ff, V vocabulary.
 
-perfscribe.analytic.replay follows the allocations of these modules one by one, so that a line moved here is a line to
-move there; tests/analytic/test_counters_memory.py compares them.
+perfscribe.analytic.replay follows the allocations of these modules one by one: a line moved here must move there too;
+tests/analytic/test_counters_memory.py compares them.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ NORM_EPSILON = 1e-5
 
 
 class RMSNorm(nn.Module):
-    """x / √(mean(x²) + ε) · weight over the last dimension, computed in fp32 or wider and given back in x's dtype."""
+    """x / √(mean(x²) + ε) · weight over the last dimension, computed in fp32 or wider and returned in x's dtype."""
 
     def __init__(self, d_model: int, device: Device = None) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.ones(d_model, device=device))
 
     def forward(self, x: Tensor) -> Tensor:
-        """X (..., D) to (..., D)."""
+        """Map x (..., D) to (..., D)."""
         wide = x.to(torch.promote_types(x.dtype, torch.float32))
         inverse_rms = torch.rsqrt(wide.square().mean(dim=-1, keepdim=True) + NORM_EPSILON)  # (..., 1)
         return (wide * inverse_rms * self.weight).to(x.dtype)
 
 
 class RotaryEmbedding(nn.Module):
-    """Turns each pair (x[2i], x[2i+1]) of a head by position · θ^(-2i/C) (Su et al. 2021, section 3.2)."""
+    """Rotates each pair (x[2i], x[2i+1]) of a head by position · θ^(-2i/C) (Su et al. 2021, section 3.2)."""
 
     cos: Tensor
     sin: Tensor
@@ -53,7 +53,7 @@ class RotaryEmbedding(nn.Module):
         self.register_buffer("sin", angle.sin().float(), persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """X (B, H, S, C) at positions 0 to S-1, to (B, H, S, C) of the same dtype."""
+        """Rotate x (B, H, S, C), at positions 0 to S-1; same shape and dtype."""
         cos = self.cos[: x.shape[-2]].to(x.dtype)  # (S, C/2)
         sin = self.sin[: x.shape[-2]].to(x.dtype)
         even, odd = x.unflatten(-1, (-1, 2)).unbind(-1)  # (B, H, S, C/2)
@@ -63,7 +63,7 @@ class RotaryEmbedding(nn.Module):
 class Attention(nn.Module):
     """Multi-head self-attention with separate q, k, v and output projections.
 
-    compute: what it does with q, k, v and the mask; replaceable, so that a variant can be traced or compared.
+    compute: function of q, k, v and the mask; replaceable, so that variants can be traced or compared.
     """
 
     def __init__(self, shape: Shape, device: Device = None) -> None:
@@ -77,7 +77,7 @@ class Attention(nn.Module):
         self.o = nn.Linear(width, width, bias=False, device=device)
 
     def forward(self, x: Tensor, rotary: RotaryEmbedding, mask: Tensor) -> Tensor:
-        """X (B, S, D) and mask (S, S) to (B, S, D)."""
+        """Map x (B, S, D) and mask (S, S) to (B, S, D)."""
         q = rotary(self.split(self.q(x)))  # (B, H, S, C)
         k = rotary(self.split(self.k(x)))
         v = self.split(self.v(x))
@@ -86,7 +86,7 @@ class Attention(nn.Module):
         return projected
 
     def split(self, x: Tensor) -> Tensor:
-        """(B, S, D) to (B, H, S, C), a view."""
+        """View x (B, S, D) as (B, H, S, C)."""
         heads: Tensor = x.unflatten(-1, (self.heads, -1)).transpose(1, 2)
         return heads
 
@@ -101,7 +101,7 @@ class SwiGLU(nn.Module):
         self.w3 = nn.Linear(shape.d_model, shape.d_ff, bias=False, device=device)
 
     def forward(self, x: Tensor) -> Tensor:
-        """X (B, S, D) through (B, S, F) to (B, S, D)."""
+        """Map x (B, S, D) through (B, S, F) to (B, S, D)."""
         out: Tensor = self.w2(F.silu(self.w1(x)) * self.w3(x))
         return out
 
@@ -117,17 +117,17 @@ class Block(nn.Module):
         self.feed_forward = SwiGLU(shape, device)
 
     def forward(self, x: Tensor, rotary: RotaryEmbedding, mask: Tensor) -> Tensor:
-        """X (B, S, D) and mask (S, S) to (B, S, D)."""
+        """Map x (B, S, D) and mask (S, S) to (B, S, D)."""
         x = x + self.attention(self.attention_norm(x), rotary, mask)
         x = x + self.feed_forward(self.feed_forward_norm(x))
         return x
 
 
 class Model(nn.Module):
-    """Token ids to logits of the next token; the head is not tied to the embedding.
+    """Maps token ids to logits of the next token; head and embedding are not tied.
 
     Parameters: 2·V·D + L·(4·D² + 3·D·F + 2·D) + D (counters.parameters.transformer_parameters).
-    Rotary tables and the causal mask are made once here, outside any timed call.
+    Rotary tables and the causal mask are made here once, outside any timed call.
     """
 
     causal_mask: Tensor
@@ -151,7 +151,7 @@ class Model(nn.Module):
                 part.compute = compute
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Tokens (B, S), int64, to logits (B, S, V). Raises ValueError if S exceeds the context length."""
+        """Map tokens (B, S), int64, to logits (B, S, V). Raises ValueError if S exceeds the context length."""
         length = tokens.shape[-1]
         if length > self.context_length:
             raise ValueError(f"{length} tokens do not fit into a context length of {self.context_length}")
@@ -166,6 +166,6 @@ class Model(nn.Module):
 def next_token_loss(model: nn.Module, tokens: Tensor, targets: Tensor) -> Tensor:
     """Mean cross-entropy of the model's logits for tokens (B, S) against targets (B, S); a scalar in fp32.
 
-    The logits are handed on without a name, so that they are freed as soon as autograd no longer needs them.
+    The logits get no name, so that they are freed as soon as autograd no longer needs them.
     """
     return F.cross_entropy(model(tokens).flatten(0, 1), targets.flatten())
