@@ -1,7 +1,7 @@
 """Your code in the tables: the functions of a course's adapter file, where they are and how they are called.
 
-A subject is a checkout of CS336's assignment 2 with its own tests/adapters.py. Its code runs in the child and its ranks
-alone. A kernel is what one problem of the handout asks for; adapters of it have the names of spring 2025 or 2026.
+A subject is a checkout of CS336's assignment 2 with its tests/adapters.py. Only measuring child processes and ranks run
+its code. A kernel is the code for one problem of the handout; adapters have the names of spring 2025 or 2026.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-# By process and rank: paths of adapter files by the subject's name, as JSON. No record has them.
+# Environment variable for every process and rank: JSON of adapter files by subject name; not recorded.
 VARIABLE = "PERFSCRIBE_SUBJECTS"
-# The name of the config's single subject, whose rows are handed in.
+# Name of the config's single subject; only its rows are handed in.
 YOURS = "yours"
 FLASH = {"cpu": "flash_pytorch", "cuda": "flash_triton"}
 INDIVIDUAL, BUCKETED, OPTIMIZER = "ddp_individual", "ddp_bucketed", "sharded_optimizer"
-# The adapters of each kernel, each by its names; those that it cannot do without first.
+# Adapters of each kernel, each with its alternative names; the first REQUIRED ones are indispensable.
 KERNELS = {
     "flash_pytorch": (("get_flashattention_autograd_function_pytorch",),),
     "flash_triton": (("get_flashattention_autograd_function_triton",),),
@@ -34,7 +34,7 @@ REQUIRED = 2
 
 
 def checkout(adapters: Path) -> Path:
-    """The folder that the file's absolute imports begin at: the nearest with a pyproject.toml or a .git."""
+    """Folder at which the file's absolute imports begin: the nearest parent with a pyproject.toml or a .git."""
     for folder in adapters.parents:
         if (folder / "pyproject.toml").is_file() or (folder / ".git").exists():
             return folder
@@ -42,7 +42,7 @@ def checkout(adapters: Path) -> Path:
 
 
 def project(folder: Path) -> dict[str, Any]:
-    """Its pyproject.toml; empty where there is none, or it cannot be read."""
+    """The folder's pyproject.toml; empty if missing or unreadable."""
     try:
         return tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -50,9 +50,9 @@ def project(folder: Path) -> dict[str, Any]:
 
 
 def roots(adapters: Path) -> list[Path]:
-    """Folders of the subject's modules: its checkout and those that its pyproject.toml names.
+    """Import roots of the subject: its checkout and the folders that its pyproject.toml names, each with its src/.
 
-    Such are paths of [tool.uv.sources] and members of [tool.uv.workspace], with their src/; then cs336-basics/.
+    These are paths of [tool.uv.sources] and members of [tool.uv.workspace]; then cs336-basics/.
     """
     top = checkout(adapters)
     found: list[Path] = []
@@ -69,12 +69,12 @@ def roots(adapters: Path) -> list[Path]:
 
 
 def has_module(adapters: Path, top: str) -> bool:
-    """Whether the subject has a module or package of this name, such as cs336_systems."""
+    """Return whether the subject has a module or package of this name, such as cs336_systems."""
     return any((root / top).is_dir() or (root / f"{top}.py").is_file() for root in roots(adapters))
 
 
 def remedy(packages: Sequence[str]) -> str:
-    """One line for packages that are missing: the command, or the folder that a project of the course is in."""
+    """Return one line on installing missing packages; for a course package, where its project should be configured."""
     course = [one for one in packages if one.startswith("cs336")]
     others = [one for one in packages if one not in course]
     lines = [f"{one} is not in the checkout: [tool.uv.sources] of pyproject.toml says where it is" for one in course]
@@ -86,7 +86,7 @@ def remedy(packages: Sequence[str]) -> str:
 
 
 def _sources(folder: Path) -> list[Path]:
-    """The folders that its pyproject.toml names, whatever else stands there."""
+    """Folders that pyproject.toml names; entries of unexpected types are ignored."""
     uv = _table(_table(project(folder), "tool"), "uv")
     found = []
     for source in _table(uv, "sources").values():
@@ -95,7 +95,7 @@ def _sources(folder: Path) -> list[Path]:
                 found.append((folder / Path(path).expanduser()).resolve())
     members = _table(uv, "workspace").get("members", [])
     for pattern in members if isinstance(members, list) else []:
-        with contextlib.suppress(ValueError, NotImplementedError):  # no pattern, or an absolute one
+        with contextlib.suppress(ValueError, NotImplementedError):  # not a pattern, or an absolute one
             found += sorted(path.resolve() for path in folder.glob(str(pattern)))
     return found
 
@@ -106,5 +106,5 @@ def _table(of: Any, name: str) -> dict[str, Any]:
 
 
 def module_name(adapters: Path) -> str:
-    """The dotted name of the adapter file, so that its relative imports work."""
+    """Dotted name of the adapter file, so that its relative imports work."""
     return ".".join(adapters.relative_to(checkout(adapters)).with_suffix("").parts)

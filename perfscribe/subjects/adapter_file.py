@@ -1,6 +1,6 @@
-"""An adapter file as a syntax tree: which adapters are written, and which statements each kernel needs.
+"""An adapter file as a syntax tree: which adapters are implemented, and which statements each kernel needs.
 
-The digest of a kernel covers what it needs, and nothing else may stop it: the other statements run, but may fail.
+A kernel's digest covers only these statements. All other statements run, too, but their errors are ignored.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ FUTURE = "__future__"
 
 
 class AdapterFile:
-    """The statements of an adapter file; of an import of several names each name is one."""
+    """Statements of an adapter file; an import of several names is split into one statement per name."""
 
     def __init__(self, tree: ast.Module) -> None:
         self.statements = [one for node in tree.body for one in _apart(node)]
-        self.defined: dict[str, list[ast.stmt]] = {}  # several: import a.b and import a.c both bind a
-        self.always: list[ast.stmt] = []  # statements that do more than bind names, or bind any, as import * does
+        self.defined: dict[str, list[ast.stmt]] = {}  # lists, since import a.b and import a.c both bind a
+        self.always: list[ast.stmt] = []  # statements that do more than bind names, or bind unknown ones (import *)
         for node in self.statements:
             names = list(_names(node))
             for name in names:
@@ -29,16 +29,16 @@ class AdapterFile:
             self.always += [node] if "*" in names or not _only_binds(node) else []
 
     def written(self, kernel: str) -> list[str]:
-        """Names of the kernel's adapters, in the order of KERNELS; "" for one that is not written."""
+        """Names of the kernel's adapters, in the order of KERNELS; "" for one that is not implemented."""
         return [next((one for one in names if self.is_written(one)), "") for names in KERNELS[kernel]]
 
     def lacking(self, kernel: str) -> str:
-        """The first adapter that the kernel cannot do without and that is not written; "" where all are."""
+        """Name of the first required adapter that is not implemented; "" if all are."""
         pairs = zip(KERNELS[kernel][:REQUIRED], self.written(kernel), strict=False)
         return next((names[0] for names, written in pairs if not written), "")
 
     def is_written(self, function: str) -> bool:
-        """Whether it is there and more than `raise NotImplementedError`; for one that makes something, than `pass`."""
+        """Return whether its body is not just `raise NotImplementedError` or, for a get_ function, `pass`."""
         node = self.defined.get(function, [None])[-1]
         if not isinstance(node, ast.FunctionDef):
             return node is not None
@@ -49,7 +49,7 @@ class AdapterFile:
         return not function.startswith("get_") or ast.unparse(first) not in ("pass", "return", "return None")
 
     def needed(self, functions: Iterable[str]) -> list[ast.stmt]:
-        """Statements that these functions need: those that always run, and whatever binds a name that they use."""
+        """Statements that these functions need: those that always run, and all that bind a name used by them."""
         nodes: dict[str, list[ast.stmt]] = {}
         waiting = [*functions, *_used(self.always)]
         while waiting:
@@ -61,7 +61,7 @@ class AdapterFile:
         return [*self.always, *used]
 
     def tolerant(self, kernel: str) -> ast.Module:
-        """The file with each statement that the kernel does not need in a `try`, its failure passed over."""
+        """Return the file with each statement that the kernel does not need in a `try` that ignores its errors."""
         needed = set(map(id, self.needed(filter(None, self.written(kernel)))))
         body = [one if id(one) in needed or _is_future(one) else _tried(one) for one in self.statements]
         return ast.Module(body=body, type_ignores=[])
@@ -79,7 +79,7 @@ def _tried(node: ast.stmt) -> ast.stmt:
 
 
 def _apart(node: ast.stmt) -> Iterator[ast.stmt]:
-    """An import of several names as an import of each."""
+    """Split an import of several names into one import per name."""
     if isinstance(node, ast.Import) and node.names[1:]:
         yield from (ast.copy_location(ast.Import(names=[one]), node) for one in node.names)
     elif isinstance(node, ast.ImportFrom) and node.names[1:] and node.module != FUTURE:
@@ -90,12 +90,11 @@ def _apart(node: ast.stmt) -> Iterator[ast.stmt]:
 
 
 def _used(nodes: Iterable[ast.stmt]) -> list[str]:
-    """The names in these statements."""
     return [one.id for node in nodes for one in ast.walk(node) if isinstance(one, ast.Name)]
 
 
 def _only_binds(node: ast.AST) -> bool:
-    """Whether a statement, and each one that is run with it, binds names and does nothing else."""
+    """Return whether the statement, nested ones included, does nothing but bind names."""
     parts = [
         one for one in ast.iter_child_nodes(node) if isinstance(one, (ast.stmt, ast.excepthandler, ast.match_case))
     ]

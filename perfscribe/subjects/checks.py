@@ -1,4 +1,4 @@
-"""Correctness before time: a subject's results beside those of a reference."""
+"""Correctness before time: compares a subject's results with a reference."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from perfscribe.subjects.loading import WrongResult
 
 
 def require_close(what: str, got: Tensor | None, want: Tensor, allowed: float, where: str) -> float:
-    """The relative error (Frobenius norm). WrongResult: above `allowed`, not finite, of another shape, or missing."""
+    """Return the relative error (Frobenius norm). WrongResult: above `allowed`, not finite, wrong shape, or missing."""
     if got is None or got.shape != want.shape:
         shape = "missing" if got is None else f"of shape {tuple(got.shape)}"
         raise WrongResult(f"{what} is {shape} at {where}; expected {tuple(want.shape)}")

@@ -1,4 +1,4 @@
-"""Stand-ins for what annotates and times CUDA work: a CPU build of torch lacks it, students' code calls it anyway."""
+"""Stand-ins for torch.cuda's events and NVTX: students' code calls them, but CPU builds of torch lack them."""
 
 from __future__ import annotations
 
@@ -9,31 +9,31 @@ NVTX = ("range_push", "range_pop", "range_start", "range_end", "mark")
 
 
 class Event:
-    """A CUDA event by the host's clock."""
+    """CUDA event measured with the host's clock."""
 
     def __init__(self, *_: Any, **__: Any) -> None:
         self._at = 0.0
 
     def record(self, *_: Any) -> None:
-        """Now."""
+        """Read the clock."""
         self._at = time.perf_counter()
 
     def elapsed_time(self, end: Event) -> float:
-        """Milliseconds from this one to another."""
+        """Milliseconds from this event to `end`."""
         return (end._at - self._at) * 1e3
 
     def query(self) -> bool:
-        """Done."""
+        """Return True: the event is always complete."""
         return True
 
     def synchronize(self, *_: Any) -> None:
-        """Nothing to wait for."""
+        """Return at once."""
 
     wait = synchronize
 
 
 def install() -> None:
-    """Put them in place: for a process that has no GPU and runs a subject's code."""
+    """Replace the functions of torch.cuda, in a process without a GPU that runs a subject's code."""
     import torch
 
     for name in NVTX:

@@ -1,4 +1,4 @@
-"""A subject's data-parallel wrapper behind the methods of ours, its collectives counted and, for a while, left out."""
+"""Wraps a subject's DDP with the interface of ours; counts its collectives and can skip them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from perfscribe.distributed.ddp import Traffic
 
-# Methods of a process group that torch.distributed's functions call; barriers are not a step's communication.
+# ProcessGroup methods that torch.distributed's functions call; barriers do not count as a step's communication.
 COLLECTIVES = (
     *("allreduce", "allreduce_coalesced", "broadcast", "reduce", "allgather", "reduce_scatter"),
     *("_allgather_base", "_reduce_scatter_base", "allgather_into_tensor_coalesced", "alltoall_base"),
@@ -22,37 +22,37 @@ COLLECTIVES = (
 
 
 class Done:
-    """Stands for a collective that was left out."""
+    """Completed work handle of a skipped collective."""
 
     def wait(self, *_: Any) -> bool:
-        """Nothing to wait for."""
+        """Return at once."""
         return True
 
     is_completed = is_success = block_current_stream = wait
 
     def get_future(self) -> Any:
-        """One that is done."""
+        """Return a completed future."""
         future: torch.futures.Future[None] = torch.futures.Future()
         future.set_result(None)
         return future
 
 
 class Theirs(nn.Module):
-    """module in the subject's wrapper. adapters: get, on_after_backward and perhaps on_train_batch_start.
+    """A module in the subject's wrapper. adapters: get, on_after_backward and perhaps on_train_batch_start.
 
-    arguments: of get, beside the module. Bytes are of the tensors that this rank handed over. early: collectives that
-    were called between the ends of a forward and of its backward. Where the wrapper trains parameters of its own, the
-    module's become these: the same memory, and the same gradients after each backward.
+    arguments: of get, after the module. traffic: bytes of the tensors that this rank passed to collectives. early:
+    collectives called between the end of forward and the end of backward. If the wrapper trains copies of the
+    module's parameters, the module's parameters share their memory and get their gradients after each backward.
     """
 
     def __init__(self, adapters: Sequence[Callable[..., Any] | None], arguments: Sequence[float], module: nn.Module):
         super().__init__()
         get, self._after, self._start = (*adapters, None)[:3]
         assert get is not None and self._after is not None
-        self._module, self._enabled, self.traffic = [module], True, Traffic()  # a list: no submodule of this one
+        self._module, self._enabled, self.traffic = [module], True, Traffic()  # a list, so that it is no submodule
         self.early, self._in_backward = 0, False
-        self._optimizer = torch.optim.SGD(module.parameters(), lr=0.0)  # which the course's interface hands over
-        own = vars(dist.ProcessGroup)  # as they are there: what getattr gives would not bind its group again
+        self._optimizer = torch.optim.SGD(module.parameters(), lr=0.0)  # argument of the course's interface
+        own = vars(dist.ProcessGroup)  # not getattr: restoring needs the raw attribute, not a bound method
         self._kept = {name: own[name] for name in COLLECTIVES if name in own}
         for name in self._kept:
             setattr(dist.ProcessGroup, name, _bound(self._counted, getattr(dist.ProcessGroup, name)))
@@ -65,11 +65,11 @@ class Theirs(nn.Module):
         self.traffic.reset()
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """The wrapper's forward, after on_train_batch_start where there is one."""
+        """Run the wrapper's forward, after on_train_batch_start if there is one."""
         if self._start is not None:
             try:
                 self._start(self._wrapped[0], self._optimizer)
-            except NotImplementedError:  # the course lets it be
+            except NotImplementedError:  # optional in the course
                 self._start = None
         for own, copied in self._copied:
             if own.grad is None:
@@ -79,7 +79,7 @@ class Theirs(nn.Module):
         return found
 
     def finish_gradient_synchronization(self) -> None:
-        """on_after_backward."""
+        """Call on_after_backward."""
         assert self._after is not None
         self._in_backward = False
         self._after(self._wrapped[0], self._optimizer)
@@ -88,7 +88,7 @@ class Theirs(nn.Module):
 
     @contextmanager
     def communication_off(self) -> Iterator[None]:
-        """All as ever but the collectives."""
+        """Skip collectives, and only these, within the block."""
         self._enabled = False
         try:
             yield
@@ -96,7 +96,7 @@ class Theirs(nn.Module):
             self._enabled = True
 
     def release(self) -> None:
-        """Take all hooks off the module and its parameters, and the counting off the process group."""
+        """Remove all hooks from the module and its parameters, and the counting from the process group."""
         for name, method in self._kept.items():
             setattr(dist.ProcessGroup, name, method)
         self._wrapped, self._copied = [], []
@@ -107,7 +107,7 @@ class Theirs(nn.Module):
         for one in hooks:
             if one:
                 one.clear()
-        gc.collect()  # nodes of the graph that hold hooks live as long as the wrapper holds them
+        gc.collect()  # graph nodes with hooks live as long as reference cycles with the wrapper
 
     def _counted(self, method: Callable[..., Any], group: Any, *args: Any, **kwargs: Any) -> Any:
         self.traffic.calls += 1
@@ -117,7 +117,7 @@ class Theirs(nn.Module):
 
 
 def _copied(module: nn.Module, wrapper: Any) -> list[tuple[nn.Parameter, nn.Parameter]]:
-    """The module's parameters and those of the wrapper that are copies of them, which share memory from here on."""
+    """Pair the module's parameters with the wrapper's copies and let both share memory; empty without copies."""
     inside = list(wrapper.parameters()) if isinstance(wrapper, nn.Module) else []
     ids, own = set(map(id, inside)), list(module.parameters())
     if not inside or any(id(one) in ids for one in own) or [p.shape for p in own] != [p.shape for p in inside]:
@@ -128,7 +128,7 @@ def _copied(module: nn.Module, wrapper: Any) -> list[tuple[nn.Parameter, nn.Para
 
 
 def _bound(counted: Callable[..., Any], method: Callable[..., Any]) -> Callable[..., Any]:
-    """A plain function, which becomes a method of a class that it is put into, as partial would not."""
+    """Return a plain function, which a class binds as a method, unlike a partial."""
     call = partial(counted, method)
     return lambda group, *args, **kwargs: call(group, *args, **kwargs)
 

@@ -1,4 +1,4 @@
-"""A subject's code in the process that measures it: imported as the course imports it, its prints bounded."""
+"""Loads and runs a subject's code in the measuring process: imported as the course does, its output limited."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ from perfscribe.base.cells import Unsupported
 from perfscribe.subjects import VARIABLE, checkout, cuda_stubs, has_module, module_name, project, remedy, roots
 from perfscribe.subjects.adapter_file import AdapterFile
 
-MOST_PRINTED_MIB = 64  # also the largest file that the code may write, such as a compiled library
-SHOWN_BYTES = 2000  # of what it printed last, for the job's log
+MOST_PRINTED_MIB = 64  # also limits files that the code writes, such as compiled libraries
+SHOWN_BYTES = 2000  # of its last output, for the job's log
 
 
 class WrongResult(Exception):
-    """A subject's result is not that of the reference; the text says where, by how much, and both values."""
+    """A subject's result differs from the reference; the message has the place, the error and both values."""
 
 
 class LeftEarly(RuntimeError):
-    """A subject's code called sys.exit, as argparse does; the text has its last printed line."""
+    """A subject's code called sys.exit, as argparse does; the message has its last printed line."""
 
 
 class _Project(importlib.metadata.Distribution):
-    """A folder's own project as if it were installed: the course's package reads its version on import."""
+    """Makes a folder's project look installed: the course's package reads its version on import."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -57,7 +57,7 @@ class _Project(importlib.metadata.Distribution):
 
 
 class _Projects(importlib.metadata.DistributionFinder):
-    """Last of the finders, so that what is installed goes first."""
+    """Finder of these projects; appended last, so that installed packages take precedence."""
 
     def __init__(self, folders: Iterable[Path]) -> None:
         self.projects = [_Project(folder) for folder in folders if (folder / "pyproject.toml").is_file()]
@@ -70,22 +70,22 @@ class _Projects(importlib.metadata.DistributionFinder):
 
 
 class _Loader(importlib.machinery.SourceFileLoader):
-    """An adapter file for one kernel: what the kernel does not need may fail."""
+    """Loads an adapter file for one kernel, ignoring errors of statements that the kernel does not need."""
 
     def __init__(self, name: str, path: Path, kernel: str) -> None:
         super().__init__(name, str(path))
         self.kernel = kernel
 
     def get_code(self, fullname: str) -> CodeType:
-        """Code of the source, without a bytecode file, which all kernels would share."""
+        """Compile the source without a bytecode file, as all kernels would share it."""
         tree = AdapterFile(ast.parse(self.get_data(self.path), self.path)).tolerant(self.kernel)
         return compile(tree, self.path, "exec", dont_inherit=True)
 
 
 def adapters(subject: str, kernel: str) -> list[Callable[..., Any] | None]:
-    """The kernel's adapters, in the order of KERNELS; None for one that the file leaves out.
+    """Return the kernel's adapters, in the order of KERNELS; None for one that is not implemented.
 
-    The first is the one that makes an object: what it imports, and what that sets, is undone as for the file itself.
+    The first makes an object: global torch settings that change while it runs are restored, as for the file's import.
     """
     path = Path(json.loads(os.environ[VARIABLE])[subject])
     new = [folder for folder in roots(path) if str(folder) not in sys.path]
@@ -135,9 +135,9 @@ def _place(path: Path, function: Callable[..., Any]) -> str:
 
 @contextlib.contextmanager
 def _importing(path: Path) -> Iterator[None]:
-    """As under pytest: in the checkout's folder, without arguments. What imports set of torch is undone behind them.
+    """Imitate pytest: run in the checkout's folder, without arguments. Restores torch's global settings afterwards.
 
-    Modules are imported in a process's first cell alone, so that a setting of theirs would be of that cell alone.
+    Only the first cell of a process imports the modules, so a setting left behind would depend on the order of cells.
     """
     import torch
 
@@ -173,9 +173,9 @@ def _flags(torch: Any) -> list[tuple[Any, str]]:
 
 @contextlib.contextmanager
 def subjects_code() -> Iterator[None]:
-    """Around all that runs a subject's code: what it prints goes to a bounded file, whose end the log gets.
+    """Run a subject's code in this block; its output goes to a temporary file of limited size, its end to the log.
 
-    Unsupported: it raised NotImplementedError. WrongResult: it printed without end.
+    Raises Unsupported for NotImplementedError or a missing package, WrongResult for too much output.
     """
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     with tempfile.TemporaryFile() as printed:
@@ -218,14 +218,14 @@ def subjects_code() -> Iterator[None]:
 
 
 def _missing(error: ModuleNotFoundError) -> str:
-    """The package that is not installed here and its remedy; nothing where a module of the subject's is missing."""
+    """Return the package that is not installed and its remedy; "" if the missing module is the subject's."""
     top = (error.name or "").partition(".")[0]
     paths = [Path(path) for path in json.loads(os.environ[VARIABLE]).values()]
     return "" if not top or any(has_module(path, top) for path in paths) else remedy([top])
 
 
 def _locate(error: Exception) -> None:
-    """Put the subject's line behind the error's text, wherever its type keeps that."""
+    """Append the subject's file and line to the error's message, in the attribute that its type prints."""
     line = _line(error)
     if isinstance(error, SyntaxError):
         error.msg = f"{error.msg} for Python {platform.python_version()}"
@@ -240,7 +240,7 @@ def _locate(error: Exception) -> None:
 
 
 def _line(error: BaseException) -> str:
-    """The last line of a subject's checkout that it came through; nothing where it came through none."""
+    """File and line of the traceback's last frame in a subject's checkout; "" if there is none."""
     named = json.loads(os.environ[VARIABLE]).values()
     tops = [folder for path in named for folder in (checkout(Path(path)), *roots(Path(path)))]
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
