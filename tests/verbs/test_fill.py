@@ -304,13 +304,15 @@ def test_a_comment_that_leads_nowhere_is_one_line(comment: str, why: str, site: 
 
 
 def test_what_a_comment_does_not_say_may_not_be_another_thing(site: Site) -> None:
-    comment = f"<!-- perfscribe: {BOUND}; F=forward_ms -->"
+    comment, by_dtype = f"<!-- perfscribe: {BOUND}; F=forward_ms -->", "<!-- perfscribe: by_dtype -->"
     for above, header, row, why in (
         (f"# Batch size 4\n\n{comment}", "seq_len | d_model | F", "256 | 16 | ", "says 4 (batch), the figures are 8"),
         (comment, "seq_len | d_model | F | Size", "256 | 16 | | 4", "say in the comment what Size (4) is, or Size=-"),
+        (f"# Forward only\n\n{by_dtype}", "Model Size | FP32 | BF16", "xl | | ", "line 1 says forward (pass)"),
+        (f"# Peak memory, GB\n\n{by_dtype}", "Model Size | FP32 | BF16", "xl | | ", "line 1 says GB (unit)"),
     ):
         asked = page(row, header=header, above=above)
-        text, told = filled(asked, site=site)
+        text, told = filled(asked, *attention(), site=site)
         assert text == asked and why in told[0], told
 
 

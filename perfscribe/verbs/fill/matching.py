@@ -161,7 +161,7 @@ class Match:
             if self.proof == "comment":
                 raise NoMatch(f"say in the comment what {header} ({_listed(texts)}) is, or {header}=- to leave it")
         self.refuse_same()
-        if self.proof in ("heading", "") or not self.known:
+        if self.proof != "title":
             self._compare_texts(table)
         if self.remarks and not {*self.columns} - {*self.labels}:
             raise NoMatch(f"{self.name}: {'; '.join(self.remarks)}")
