@@ -103,7 +103,7 @@ def test_the_heading_above_decides_between_like_tables() -> None:
 def attention() -> list[Known]:
     rows = [[label(n), label(d), Cell(n + d), Cell(d)] for n in ("16", "1024") for d in ("16", "32")]
     header = ["seq_len", "d_model", "forward_ms", "mem_gb"]
-    setup = "Median, ms; memory before backward in GB; FP32, batch 8, one GPU."
+    setup = "Median, ms; memory before backward in GB; FP32, batch 8, one GPU, 5 warm-up steps."
     one = Known("Problem (plain_attention)", Table("(a) Attention.", setup, header, rows), machines="NVIDIA H200")
     rows = [[label(size), Cell("1"), Cell("2"), Cell("1.5x")] for size in ("small", "xl")]
     header = ["Model Size", "FP32", "BF16", "BF16 Speedup"]
@@ -145,6 +145,7 @@ OWN = "seq_len | d_model | {} | forward_ms"
         (page(above="## plain_attention on 4 GPUs"), "says 4 (number of GPUs), the figures are 1"),
         (page(above="# Attention, batch size 4"), "says 4 (batch), the figures are 8"),
         (page(above="# Attention on an A100"), "says a100 (device), the figures are h200"),
+        (page(above="# Attention without warm-up"), "says 0 (warm-up steps), the figures are 5"),
         (page() + "\nTable 2: compiled.\n", "says compiled"),
         (page("small | |", header="Model Size | FP32 | BF16", above="# by_dtype: forward only"), "says forward"),
         (
@@ -272,6 +273,13 @@ def test_a_comment_binds_a_table_to_the_site_s_own(comment: str, header: str, ro
     assert "set-up: " in told[0] and "batch 8" in told[0]
 
 
+def test_what_sections_above_the_problem_say_is_not_compared(site: Site) -> None:
+    above = (
+        f"# FlashAttention\n\n## Problem (attention)\n\nMixed precision:\n\n<!-- perfscribe: {BOUND}; F=forward_ms -->"
+    )
+    assert filled(page("256 | 16 | ", header="seq_len | d_model | F", above=above), site=site)[0].endswith("| 2.00 |\n")
+
+
 def test_a_unit_may_be_in_the_text_above(site: Site) -> None:
     above = f"## Times in seconds\n\n<!-- perfscribe: {BOUND}; {{head_dim}}=forward_ms -->"
     text, told = filled(page("256 | |", header="seq_len | 16 | 32", above=above), site=site)
@@ -305,8 +313,14 @@ def test_a_comment_that_leads_nowhere_is_one_line(comment: str, why: str, site: 
 
 def test_what_a_comment_does_not_say_may_not_be_another_thing(site: Site) -> None:
     comment, by_dtype = f"<!-- perfscribe: {BOUND}; F=forward_ms -->", "<!-- perfscribe: by_dtype -->"
+    of_width = f"<!-- perfscribe: {BOUND}, head_dim=16; F=forward_ms -->"
     for above, header, row, why in (
         (f"# Batch size 4\n\n{comment}", "seq_len | d_model | F", "256 | 16 | ", "says 4 (batch), the figures are 8"),
+        (f"# FP32\n\n{comment}", "seq_len | d_model | F", "256 | 16 | ", "line 1 says FP32 (precision)"),
+        (f"# Backward\n\n{comment}", "seq_len | d_model | F", "256 | 16 | ", "says backward (pass), the figures are f"),
+        (f"# JIT-compiled\n\n{comment}", "seq_len | d_model | F", "256 | 16 | ", "says compiled (implementation)"),
+        (f"# On an A100\n\n{comment}", "seq_len | d_model | F", "256 | 16 | ", "line 1 says a100 (device)"),
+        (f"d_model = 32\n\n{of_width}", "seq_len | F", "256 | ", "says 32 (width), the figures are 16"),
         (comment, "seq_len | d_model | F | Size", "256 | 16 | | 4", "say in the comment what Size (4) is, or Size=-"),
         (f"# Forward only\n\n{by_dtype}", "Model Size | FP32 | BF16", "xl | | ", "line 1 says forward (pass)"),
         (f"# Peak memory, GB\n\n{by_dtype}", "Model Size | FP32 | BF16", "xl | | ", "line 1 says GB (unit)"),

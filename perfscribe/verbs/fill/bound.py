@@ -108,7 +108,7 @@ def _of_site(table: Table, rows: Rows, fixed: Mapping[str, str], clauses: Sequen
         at: (column.name or at, column.unit, *sorted(column.pairs.items()))
         for at, column in {**labels, **figures}.items()
     }
-    setup, about = _setup(table, rows.where(**levels), labels, figures, fixed)
+    setup, about = _setup(table, rows.where(**levels), labels, figures)
     shows = dict(enumerate(table.headers))
     return Match(rows.table, setup, what, labels, find, left, about=about, shows=shows).read(table)
 
@@ -205,10 +205,8 @@ def _with_unit(table: Table, at: int, column: Column, rows: Rows) -> Column:
     return replace(column, unit=unit)
 
 
-def _setup(
-    table: Table, rows: Rows, labels: Mapping[int, Column], figures: Mapping[int, Column], fixed: Mapping[str, str]
-) -> tuple[str, str]:
-    """Title of the table, its levels, and units that headings do not name; the levels that no comment names."""
+def _setup(table: Table, rows: Rows, labels: Mapping[int, Column], figures: Mapping[int, Column]) -> tuple[str, str]:
+    """Title of the table, its levels, and units that headings do not name; and what texts above may say of it."""
     described = files.read_json(rows.site.folder / f"{rows.table}.json")
     shown = {column.name for column in labels.values()} | {name for column in figures.values() for name in column.pairs}
     names = [name for name in rows.columns if (_is_level(rows, name) or name == "timer") and name not in shown]
@@ -218,5 +216,6 @@ def _setup(
     units = dict.fromkeys(f"{column.name} in {column.unit}" for column in silent)
     without = "" if rows.site.gpu else f"site {rows.site.name} has no GPU"
     parts = [described["title"], without, ", ".join(shared.values()), *units, *described["notes"][:1]]
-    about = ", ".join(text for name, text in shared.items() if name not in fixed and len(levels[name]) == 1)
-    return "; ".join(filter(None, parts)), about
+    single = [text for name, text in shared.items() if len(levels[name]) == 1]
+    about = ", ".join([described["title"], table.comment, *single, rows.site.machine(rows.ok.row())])
+    return "; ".join(filter(None, parts)), re.sub(r"\b((?:bf|fp)16)\b", r"\1 autocast", about)

@@ -24,14 +24,14 @@ PLACEHOLDER = re.compile(
     r"(?:&nbsp;|<br ?/?>|[^\w<&]|_)+|(?:todo|tbd|tba|n/?a|fixme|pending|x{2,})[.!?:]*", re.IGNORECASE
 )
 LONGEST_CAPTION, LONGEST_NAME = 30, 12  # words of a text that is all about a table, or names its problem
-COUNTS = {"one": "1", "single": "1", "two": "2", "four": "4", "eight": "8"}
+COUNTS = {"no": "0", "zero": "0", "without": "0", "one": "1", "single": "1", "two": "2", "four": "4", "eight": "8"}
 SIZES = "nano|micro|mini|small|medium|large"
 # What texts say of figures. A text above a table that says another than the hand-in's table disproves a match.
 KINDS = {
     "precision": r"\b(?:(?P<FP32>fp32|float32)|(?P<TF32>tf32)|(?P<BF16>bf16|bfloat16)|(?P<FP16>fp16|float16)"
     r"|(?P<FP8>fp8)|(?P<autocast>mixed precision|autocast|amp))\b",
     "pass": r"\b(?:(?P<forward>forward|fwd)|(?P<backward>backward|bwd)|(?P<inference>inference)"
-    r"|(?P<step>(?:full|train|training|optimi[sz]er) (?:train\w* )?step|end to end|e2e))\b",
+    r"|(?P<step>(?:full|train|training|optimi[sz]er) (?:train\w* )?step|(?<=[+&] )optimi[sz]er|end to end|e2e))\b",
     "implementation": r"\b(?:(?P<compiled>compil\w*|jit)|(?P<flash>flash\w*|triton|sdpa|cudnn))\b",
     "model": rf"\b({SIZES})(?=[ )]*(?:model|size|config))|(?:model|size)[ :=(]+({SIZES})\b|, ({SIZES})(?=[,.])"
     r"|\b(xl)\b|\b(\d+(?:\.\d+)?b)\b",
@@ -39,10 +39,16 @@ KINDS = {
     r"|(?P<GB>gb)|(?P<GiB>gib)|(?P<MB>mb)|(?P<MiB>mib)|(?P<KB>kb)|(?P<KiB>kib)|(?P<percent>%|percent))(?!\w|/s)"
     r"|(?P<rate>\w+/s(?:ec)?\b|throughput)",
     "context length": r"\b(?:context|ctx|seq(?:uence)?)(?: len(?:gth)?)?[ :=]*(\d+)|(\d+) tokens",
+    "width": r"\b(?:d model|head dim)[ :=]*(\d+)|\bd ?= ?(\d+)",
     "batch": r"\bbatch(?: size)?[ :=]*(\d+)",
-    "number of GPUs": rf"\b(\d+|{'|'.join(COUNTS)}) ?[x×]? ?(?:gpu|rank|process)|\b(?:gpu|rank|processe)s? (\d+)",
-    "device": r"(?P<CPU>\bon (?:the |a )?cpu\b)|\b([abhv]\d00|a10g?|l40?s?|t4|rtx \d{4}|mi\d{3}\w?)\b",
+    "warm-up steps": rf"\b(\d+|{'|'.join(COUNTS)}) warm ?up|\bwarm ?up steps?[ :=]*(\d+)",
+    "number of GPUs": rf"\b(\d+|{'|'.join(COUNTS)}) ?[x×]? ?(?:gpu|rank|proc)|\b(?:gpu|rank|processe)s? (\d+)"
+    r"|\bworld size[ :=]*(\d+)",
+    "device": r"(?P<CPU>\b(?:on (?:the |a )?|device[ :=]*)cpu\b|\bno gpu\b)"
+    r"|\b([abhv]\d00|a10g?|l40?s?|t4|rtx \d{4}|mi\d{3}\w?)\b",
 }
+UNSAID = ("width", "warm-up steps")  # of which the hand-in's table may say nothing where a text does
+SAID = ("implementation", "device")  # of which a table that a comment names has to say the same
 
 
 class NoMatch(ValueError):
@@ -186,16 +192,24 @@ class Match:
         others = [at for at in range(len(table.headers)) if at not in self.columns and at not in self.left]
         held = [f"{table.headers[at]} {row.texts[at]}" for row in table.rows for at in others if row.texts[at]]
         name = self.known.problem if self.known else self.name
-        texts = [*(document.Text(table.line, text) for text in held), *table.above]
+        # Headings above its problem's are about other problems, too.
+        within = [at for at, text in enumerate(table.above, 1) if same(text.text).startswith("problem (")]
+        texts = [*(document.Text(table.line, text) for text in held), *table.above[: within[0] if within else None]]
         labels = [" ".join(f"{table.headers[at]} {row.texts[at]}" for at in self.labels) for row in table.rows]
         for kind in KINDS:
             says = ((words_of(kind, caption(text.text).replace(name, "")), text.line + 1) for text in texts)
             words, line = next((pair for pair in says if pair[0]), (frozenset[str](), 0))
             fixed = words_of(kind, self.about)
             shown = {at: words_of(kind, self.shows[at]) for at in self.columns}
-            # What a comment does not say may only not be another thing.
-            fits = words == fixed if self.known else not fixed or words & fixed
-            if fits or words <= frozenset().union(*shown.values()) or all(words_of(kind, of) for of in labels):
+            # Figures that a comment names are a part of what the texts are about, in their unit.
+            fits = words == fixed if self.known else words & fixed or kind == "unit"
+            is_unsaid = not fixed and (kind in UNSAID if self.known else kind not in SAID)
+            if (
+                fits
+                or is_unsaid
+                or words <= frozenset().union(*shown.values())
+                or all(words_of(kind, of) for of in labels)
+            ):
                 continue
             theirs = f"line {line} says {_listed(words)} ({kind}), the figures are {_listed(fixed) or 'not'}"
             self._drop(table, [at for at in figures if at in shown and not shown[at]], theirs)
