@@ -280,7 +280,16 @@ def test_what_sections_above_the_problem_say_is_not_compared(site: Site) -> None
     assert filled(page("256 | 16 | ", header="seq_len | d_model | F", above=above), site=site)[0].endswith("| 2.00 |\n")
 
 
-def test_a_unit_may_be_in_the_text_above(site: Site) -> None:
+def test_a_unit_may_be_in_the_text_above_or_in_cells(site: Site) -> None:
+    asked = page(
+        "256 | 16 | 0.01 ± 0.002 s",
+        "256 | 32 | ",
+        header="seq_len | d_model | F",
+        above=f"<!-- perfscribe: {BOUND}; F=forward_ms -->",
+    )
+    assert filled(asked, site=site)[0].endswith("| 0.00400 |\n")
+    _, told = filled(asked.replace(" s ", " GB "), site=site)
+    assert "F is in GB, forward_ms in ms" in told[0]
     above = f"## Times in seconds\n\n<!-- perfscribe: {BOUND}; {{head_dim}}=forward_ms -->"
     text, told = filled(page("256 | |", header="seq_len | 16 | 32", above=above), site=site)
     assert lines(text)[-1] == "| 256 | 0.00200 | 0.00400 |" and "forward_ms in s" in told[0]

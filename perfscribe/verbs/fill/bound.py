@@ -15,6 +15,7 @@ from perfscribe.verbs.fill.document import Table
 from perfscribe.verbs.fill.matching import Known, Match, NoMatch, choose, same, words_of
 
 OWN, UNKNOWN = "-", "?"  # what a comment has for a column of the page's own, and where its author has to say something
+WITH_UNIT = re.compile(r"\W*\d[\W\d]*([^\W\d]+)\W*")  # a figure as a page may have it: 0.974 ± 0.1 ms
 MOST_LEVELS = 3  # of a column that a set-up names
 TIME = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
 BYTES = {"GB": 1e9, "GiB": 2.0**30, "MB": 1e6, "MiB": 2.0**20, "KB": 1e3, "KiB": 2.0**10}
@@ -188,15 +189,16 @@ def unit_of(rows: Rows, name: str) -> str:
 
 
 def _with_unit(table: Table, at: int, column: Column, rows: Rows) -> Column:
-    """The column in the unit of its heading, else of the nearest text above that names one, else in its own."""
+    """The column in the unit of its heading, else of its cells or of the nearest text above, else in its own."""
     unit = unit_of(rows, column.name)
     alike = next((units for units in (TIME, BYTES) if unit in units), {})
     heading = _plain(table.headers[at])
     for level in column.pairs.values():
         heading = heading.replace(str(level).casefold(), " ")
-    for text in (heading, *(above.text for above in table.above if alike)):
+    cells = " ".join(match[1] for row in table.rows if (match := WITH_UNIT.fullmatch(row.texts[at])))
+    for text in (heading, cells, *(above.text for above in table.above if alike)):
         named = words_of("unit", text)
-        if text is heading and (named - {*alike} if alike else named & {*TIME, *BYTES}):
+        if text in (heading, cells) and (named - {*alike} if alike else named & {*TIME, *BYTES}):
             raise NoMatch(f"{table.headers[at]} is in {', '.join(sorted(named))}, {column.name} in {unit or 'no unit'}")
         if len(named & {*alike}) > 1:
             raise NoMatch(f"it is not clear which unit {table.headers[at]} is in: {', '.join(sorted(named))}")
