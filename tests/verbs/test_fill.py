@@ -217,6 +217,7 @@ def site(tmp_path: Path) -> Site:
     """A site of one table: 1, 2, ... ms and GiB; in FP32 length 1024 does not fit in memory."""
     kinds = {"seq_len": "factor", "head_dim": "factor", "dtype": "factor", "batch": "setting"}
     kinds |= dict.fromkeys(("forward_ms", "backward_ms", "peak_gib", "held_gb"), "figure")
+    kinds["forward_ms_theirs"] = "published"
     titles = {"head_dim": "d_model", "held_gb": "Held (GiB)"}  # whatever a column's name says
     described = [
         {"name": name, "title": titles.get(name, name), "kind": kind, "spread": "", "exact": False}
@@ -226,7 +227,7 @@ def site(tmp_path: Path) -> Site:
     rows: list[list[object]] = []
     for cell in product((256, 1024), (16, 32), ("fp32", "bf16")):
         at, is_oom = len(rows) + 1.0, cell[0] == 1024 and cell[2] == "fp32"
-        figures = ["oom"] * 5 if is_oom else [at, 10 * at, at, at, "ok"]
+        figures = [*(["oom"] * 4 if is_oom else [at, 10 * at, at, at]), 99.0, "oom" if is_oom else "ok"]
         rows.append([*cell, 8, *figures, "none", "none", "none"])
     header = [*kinds, "status", "reason", "flags", "environment"]
     (tmp_path / "probe.times.csv").write_text("".join(",".join(map(str, row)) + "\n" for row in [header, *rows]))
@@ -303,6 +304,7 @@ def test_a_unit_may_be_in_the_text_above_or_in_cells(site: Site) -> None:
         ("probe.times, dtype=fp64; F=forward_ms", "probe.times has no dtype fp64, only fp32, bf16"),
         ("probe.times, kind=fp64; F=forward_ms", "has no column 'kind'|has no kind"),
         ("probe.times; F=forwards_ms", "has no column 'forwards_ms'; did you mean 'forward_ms'"),
+        ("probe.times; F=forward_ms_theirs", "has no column 'forward_ms_theirs'"),
         ("probe.times; G=forward_ms", "the comment's 'G' is no heading of the table"),
         ("probe.times; F", "'F' is not heading=column"),
         ("probe.times; F=?", "say in the comment what 'F' is, or F=- to leave it"),
@@ -359,6 +361,21 @@ def test_the_comment_that_is_printed_fills_the_table(site: Site) -> None:
     assert lines(text)[3:] == ["| 0 | 256 | 16 | 0.00200 | |", "| 1 | 256 | 32 | 0.00400 | |"]
     _, told = filled(page(above="# Machines", header="Name | Owner"), *attention(), site=site)
     assert "perfscribe:" not in told[0]
+
+
+def test_only_figures_of_that_kind_of_the_site_are_proposed(site: Site) -> None:
+    header = "seq_len | d_model | Fwd theirs | × Fwd | Total fwd (ms) | Bwd"
+    _, told = filled(page("256 | 16 | | | |", header=header), *attention(), site=site)
+    assert all(f"; {heading}=?" in told[0] for heading in ("Fwd theirs", "× Fwd", "Total fwd (ms)")), told
+    assert "; Bwd=backward_ms;" in told[0]
+
+
+def test_texts_above_say_which_table_is_nearest(site: Site) -> None:
+    for kind in ("csv", "json"):
+        (site.folder / f"probe.memory.{kind}").write_bytes((site.folder / f"probe.times.{kind}").read_bytes())
+    asked = page("256 | 16 | |", header="seq_len | d_model | F | G")
+    for above in ("times", "memory"):
+        assert f"nearest is probe.{above}; " in filled(f"# Of {above}\n{asked}", *attention(), site=site)[1][0]
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
