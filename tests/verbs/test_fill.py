@@ -240,8 +240,13 @@ BOUND = "probe.times, dtype=bf16"
 @pytest.mark.parametrize(
     ("comment", "header", "rows"),
     [
-        (f"{BOUND}; Fwd (s)=forward_ms", "seq_len | d_model | Fwd (s)", ["256 | 16 | 0.00200", "1,024 | 32 | 0.00800"]),
+        (
+            f"{BOUND}; Fwd duration (s)=forward_ms",
+            "seq_len | d_model | Fwd duration (s)",
+            ["256 | 16 | 0.00200", "1,024 | 32 | 0.00800"],
+        ),
         (f"{BOUND}; Fwd (µs)=forward_ms; GB=peak_gib", "seq_len | d_model | Fwd (µs) | GB", ["256 | 16 | 2000 | 2.15"]),
+        (f"{BOUND}; Fwd (min)=forward_ms", "seq_len | d_model | Fwd (min)", ["256 | 16 | 0.0000333"]),
         (f"{BOUND}; Peak=peak_gib; MB=peak_gib", "seq_len | d_model | Peak | MB", ["256 | 16 | 2.00 | 2147"]),
         (f"{BOUND}; Held=held_gb; GB=held_gb", "seq_len | d_model | Held | GB", ["256 | 16 | 2.00 | 2.15"]),
         (
@@ -327,11 +332,20 @@ def test_what_a_comment_does_not_say_may_not_be_another_thing(site: Site) -> Non
     of_width = f"<!-- perfscribe: {BOUND}, head_dim=16; F=forward_ms -->"
     for above, header, row, why in (
         (f"# Batch size 4\n\n{comment}", "seq_len | d_model | F", "256 | 16 | ", "says 4 (batch), the figures are 8"),
-        (f"# FP32\n\n{comment}", "seq_len | d_model | F", "256 | 16 | ", "line 1 says FP32 (precision)"),
+        (f"# FP32\n\n{comment}", "seq_len | d_model | F", "256 | 16 | ", "line 1 says fp32, the comment dtype=bf16"),
         (f"# Backward\n\n{comment}", "seq_len | d_model | F", "256 | 16 | ", "says backward (pass), the figures are f"),
         (f"# JIT-compiled\n\n{comment}", "seq_len | d_model | F", "256 | 16 | ", "says compiled (implementation)"),
         (f"# On an A100\n\n{comment}", "seq_len | d_model | F", "256 | 16 | ", "line 1 says a100 (device)"),
         (f"d_model = 32\n\n{of_width}", "seq_len | F", "256 | ", "says 32 (width), the figures are 16"),
+        *[
+            (f"<!-- perfscribe: {BOUND}; {head}=forward_ms -->", f"seq_len | d_model | {head}", "256 | 16 | ", why)
+            for head, why in (
+                ("Bwd", "Bwd says backward (pass), forward_ms is forward"),
+                ("JIT", "JIT says compiled (implementation), forward_ms is not"),
+                ("Speedup", "Speedup is in ratio, forward_ms in ms"),
+                ("GB/s", "GB/s is in gb, forward_ms in ms"),
+            )
+        ],
         (comment, "seq_len | d_model | F | Size", "256 | 16 | | 4", "say in the comment what Size (4) is, or Size=-"),
         (f"# Forward only\n\n{by_dtype}", "Model Size | FP32 | BF16", "xl | | ", "line 1 says forward (pass)"),
         (f"# Peak memory, GB\n\n{by_dtype}", "Model Size | FP32 | BF16", "xl | | ", "line 1 says GB (unit)"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import Any
 
 from perfscribe.base import files
@@ -12,12 +13,17 @@ from perfscribe.report.page import Cell
 from perfscribe.report.quantities import NOTHING, Quantity
 from perfscribe.report.rows import LEVELS, Mistake, Rows, Site
 from perfscribe.verbs.fill.document import Table
-from perfscribe.verbs.fill.matching import Known, Match, NoMatch, choose, same, words_of
+from perfscribe.verbs.fill.matching import KINDS, LONGEST_NAME, SAID, Known, Match, NoMatch, choose, same, words_of
 
 OWN, UNKNOWN = "-", "?"  # what a comment has for a column of the page's own, and where its author has to say something
 WITH_UNIT = re.compile(r"\W*\d[\W\d]*([^\W\d]+)\W*")  # a figure as a page may have it: 0.974 ± 0.1 ms
+# What a column without a unit counts, by its name or a heading: `GB` per second, percent, a ratio.
+SCALE = re.compile(
+    r"(?P<percent>%|percent)|(?P<ratio>(?<![a-z])(?:ratio|fraction)|speed[ _-]?up|×)"
+    r"|([a-z]+?)s?(?:/|[ _]per[ _])s(?:ec\w*)?\b"
+)
 MOST_LEVELS = 3  # of a column that a set-up names
-TIME = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
+TIME = {"h": 3600.0, "min": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
 BYTES = {"GB": 1e9, "GiB": 2.0**30, "MB": 1e6, "MiB": 2.0**20, "KB": 1e3, "KiB": 2.0**10}
 
 
@@ -93,6 +99,8 @@ def _clause(text: str) -> Column:
 
 def _of_site(table: Table, rows: Rows, fixed: Mapping[str, str], clauses: Sequence[Column]) -> Match:
     levels = {name: _level(rows, name, text) for name, text in fixed.items()}
+    for name, level in levels.items():
+        _compare(table, name, same(str(level)), [text for text in _levels(rows, name) if not text.isdecimal()])
     columns = {at: column for at, header in enumerate(table.headers) if (column := _column(rows, header, clauses))}
     left = {at for at, column in columns.items() if column.name == OWN}
     labels = {at: column for at, column in columns.items() if not column.name or _is_level(rows, column.name)}
@@ -116,7 +124,33 @@ def _of_site(table: Table, rows: Rows, fixed: Mapping[str, str], clauses: Sequen
     }
     setup, about = _setup(table, rows.where(**levels), labels, figures)
     shows = dict(enumerate(table.headers))
+    named = {
+        at: _also(", ".join([of.name, *(f"{name} {level}" for name, level in of.pairs.items())]))
+        for at, of in figures.items()
+    }
+    for at, kind in product(figures, KINDS.keys() - {"unit"}):
+        said, has = words_of(kind, shows[at]), words_of(kind, f"{about}, {named[at]}")
+        if said and not said & has and (has or kind in SAID):
+            theirs = ", ".join(sorted(has)) or "not"
+            raise NoMatch(f"{shows[at]} says {', '.join(sorted(said))} ({kind}), {columns[at].name} is {theirs}")
+    about = ", ".join([rows.table, about, *named.values()])
     return Match(rows.table, setup, what, labels, find, left, about=about, shows=shows).read(table)
+
+
+def _compare(table: Table, name: str, level: str, others: Sequence[str]) -> None:
+    """Refuse a level where the nearest short text that names any, such as `medium`, names another."""
+    for text in filter(lambda text: len(text.text.split()) <= LONGEST_NAME, table.above):
+        said = [other for other in others if re.search(rf"(?<![\w.]){re.escape(other)}(?![\w.])", same(text.text))]
+        said = [other for other in said if not any(other in longer and other != longer for longer in said)]
+        if said and level not in said:
+            raise NoMatch(f"line {text.line + 1} says {said[0]}, the comment {name}={level}")
+        if said:
+            return
+
+
+def _also(text: str) -> str:
+    """With what else its words say: inference is a forward pass, 16 bits are those of mixed precision."""
+    return re.sub(r"\b(bf16|fp16)\b", r"\1 autocast", re.sub("inference|no_grad", "inference forward", text))
 
 
 def _column(rows: Rows, header: str, clauses: Sequence[Column]) -> Column | None:
@@ -193,6 +227,11 @@ def unit_of(rows: Rows, name: str) -> str:
     return units[0] if len(units) == 1 and "per" not in parts and parts[-1] != "n" else ""
 
 
+def _scale(text: str) -> str:
+    match = SCALE.search(text)
+    return (match.lastgroup or match[3]) if match else ""
+
+
 def _with_unit(table: Table, at: int, column: Column, rows: Rows) -> Column:
     """The column in the unit of its heading, else of its cells or of the nearest text above, else in its own."""
     unit = unit_of(rows, column.name)
@@ -200,7 +239,11 @@ def _with_unit(table: Table, at: int, column: Column, rows: Rows) -> Column:
     heading = _plain(table.headers[at])
     for level in column.pairs.values():
         heading = heading.replace(str(level).casefold(), " ")
-    cells = " ".join(match[1] for row in table.rows if (match := WITH_UNIT.fullmatch(row.texts[at])))
+    says, has = _scale(heading), _scale(column.name)
+    if says and not has.startswith(says):
+        raise NoMatch(f"{table.headers[at]} is in {says}, {column.name} in {has or unit or 'no unit'}")
+    heading = SCALE.sub(" ", heading)
+    cells = " ".join(f"({match[1]})" for row in table.rows if (match := WITH_UNIT.fullmatch(row.texts[at])))
     for text in (heading, cells, *(above.text for above in table.above if alike)):
         named = words_of("unit", text)
         if text in (heading, cells) and (named - {*alike} if alike else named & {*TIME, *BYTES}):
@@ -224,5 +267,6 @@ def _setup(table: Table, rows: Rows, labels: Mapping[int, Column], figures: Mapp
     without = "" if rows.site.gpu else f"site {rows.site.name} has no GPU"
     parts = [described["title"], without, ", ".join(shared.values()), *units, *described["notes"][:1]]
     single = [text for name, text in shared.items() if len(levels[name]) == 1]
-    about = ", ".join([described["title"], table.comment, *single, rows.site.machine(rows.ok.row())])
-    return "; ".join(filter(None, parts)), re.sub(r"\b((?:bf|fp)16)\b", r"\1 autocast", about)
+    title = re.sub("forward|backward", "", described["title"].casefold())  # of some of its columns
+    about = ", ".join([title, *single, rows.site.machine(rows.ok.row())])
+    return "; ".join(filter(None, parts)), _also(about)

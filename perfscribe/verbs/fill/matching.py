@@ -30,12 +30,14 @@ SIZES = "nano|micro|mini|small|medium|large"
 KINDS = {
     "precision": r"\b(?:(?P<FP32>fp32|float32)|(?P<TF32>tf32)|(?P<BF16>bf16|bfloat16)|(?P<FP16>fp16|float16)"
     r"|(?P<FP8>fp8)|(?P<autocast>mixed precision|autocast|amp))\b",
-    "pass": r"\b(?:(?P<forward>forward|fwd)|(?P<backward>backward|bwd)|(?P<inference>inference)"
-    r"|(?P<step>(?:full|train|training|optimi[sz]er) (?:train\w* )?step|(?<=[+&] )optimi[sz]er|end to end|e2e))\b",
+    "pass": r"\b(?:(?P<forward>(?<!after )(?:forward|fwd))|(?P<backward>(?<!before )(?:backward|bwd))"
+    r"|(?P<inference>inference|no grad)|(?P<step>(?:full|train|training|optimi[sz]er) (?:train\w* )?step|end to end|e2e"
+    r"|(?<=[+&] )optimi[sz]er))\b",
     "implementation": r"\b(?:(?P<compiled>compil\w*|jit)|(?P<flash>flash\w*|triton|sdpa|cudnn))\b",
     "model": rf"\b({SIZES})(?=[ )]*(?:model|size|config))|(?:model|size)[ :=(]+({SIZES})\b|, ({SIZES})(?=[,.])"
     r"|\b(xl)\b|\b(\d+(?:\.\d+)?b)\b",
     "unit": r"(?<![\w/'’])(?<!\d )(?:(?P<s>s|secs?|seconds?)|(?P<ms>ms|millis\w*)|(?P<us>[uµμ]s|micros\w*)|(?P<ns>ns)"
+    r"|(?P<min>(?<=[(\[])min(?=[)\]])|minutes?)|(?P<h>(?<=[(\[])h(?=[)\]])|hours?)"
     r"|(?P<GB>gb)|(?P<GiB>gib)|(?P<MB>mb)|(?P<MiB>mib)|(?P<KB>kb)|(?P<KiB>kib)|(?P<percent>%|percent))(?!\w|/s)"
     r"|(?P<rate>\w+/s(?:ec)?\b|throughput)",
     "context length": r"\b(?:context|ctx|seq(?:uence)?)(?: len(?:gth)?)?[ :=]*(\d+)|(\d+) tokens",

@@ -63,7 +63,11 @@ class Nearest:
         result = []
         for name in sorted(path.stem for path in self.site.folder.glob("*.csv")):
             rows = measured(self.site, name)
-            titles = {column: [column, described["title"]] for column, described in rows.columns.items()}
+            titles = {
+                column: [column, described["title"]]
+                for column, described in rows.columns.items()
+                if not column.endswith("_n")
+            }
             factors = [column for column, described in rows.columns.items() if described["kind"] in LEVELS]
             levels = {factor: list(dict.fromkeys(str(row[factor]) for row in rows)) for factor in factors}
             result.append(Candidate(name, titles, levels))
