@@ -103,7 +103,7 @@ def test_the_heading_above_decides_between_like_tables() -> None:
 def attention() -> list[Known]:
     rows = [[label(n), label(d), Cell(n + d), Cell(d)] for n in ("16", "1024") for d in ("16", "32")]
     header = ["seq_len", "d_model", "forward_ms", "mem_gb"]
-    setup = "Median, ms; memory before backward in GB; FP32, batch 8, one GPU, 5 warm-up steps."
+    setup = "Median, ms; memory before backward in GB; FP32, batch 8, one GPU, 5 warm-up steps, no heads."
     one = Known("Problem (plain_attention)", Table("(a) Attention.", setup, header, rows), machines="NVIDIA H200")
     rows = [[label(size), Cell("1"), Cell("2"), Cell("1.5x")] for size in ("small", "xl")]
     header = ["Model Size", "FP32", "BF16", "BF16 Speedup"]
@@ -138,7 +138,7 @@ OWN = "seq_len | d_model | {} | forward_ms"
         (page(above="## by_dtype"), "no table of the hand-in under 'Problem (by_dtype)' has these headings"),
         (
             page(above="# 2\n\nAttention compiled with torch.compile:"),
-            "line 3 says compiled (implementation), the figures are not",
+            "line 3 says compiled (implementation), the set-up of the figures does not",
         ),
         (page(above="All in bfloat16.\n\nThen.\n\nHere:"), "line 1 says BF16"),
         (page(above="<details><summary>Triton</summary>"), "line 1 says flash"),
@@ -146,6 +146,10 @@ OWN = "seq_len | d_model | {} | forward_ms"
         (page(above="# Attention, batch size 4"), "says 4 (batch), the figures are 8"),
         (page(above="# Attention on an A100"), "says a100 (device), the figures are h200"),
         (page(above="# Attention without warm-up"), "says 0 (warm-up steps), the figures are 5"),
+        (page(above="# Attention, 16 heads"), "says 16 (heads), the figures are 0"),
+        (page(above="# Attention, 10 epochs"), "says 10 (epochs), the set-up of the figures does not"),
+        (page(above="# Attention of bloom-1b7"), "says 1b7 (model)"),
+        (page(above="# Attention with CPU off-load"), "says offload (strategy)"),
         (page() + "\nTable 2: compiled.\n", "says compiled"),
         (page("small | |", header="Model Size | FP32 | BF16", above="# by_dtype: forward only"), "says forward"),
         (

@@ -33,24 +33,39 @@ KINDS = {
     "pass": r"\b(?:(?P<forward>(?<!after )(?:forward|fwd))|(?P<backward>(?<!before )(?:backward|bwd))"
     r"|(?P<inference>inference|no grad)|(?P<step>(?:full|train|training|optimi[sz]er) (?:train\w* )?step|end to end|e2e"
     r"|(?<=[+&] )optimi[sz]er))\b",
+    "strategy": r"\b(?:(?P<offload>off ?load\w*)|(full ?shard|shard grad op|hybrid shard|zero ?[123]))\b",
+    "operation": r"\b(all ?reduce|all ?gather|reduce ?scatter|all ?to ?all|broadcast)",
     "implementation": r"\b(?:(?P<compiled>compil\w*|jit)|(?P<flash>flash\w*|triton|sdpa|cudnn))\b",
     "model": rf"\b({SIZES})(?=[ )]*(?:model|size|config))|(?:model|size)[ :=(]+({SIZES})\b|, ({SIZES})(?=[,.])"
-    r"|\b(xl)\b|\b(\d+(?:\.\d+)?b)\b",
+    r"|\b(xl)\b|\b(\d+b\d|\d+m|\d+(?:\.\d+)?b)\b",
     "unit": r"(?<![\w/'’])(?<!\d )(?:(?P<s>s|secs?|seconds?)|(?P<ms>ms|millis\w*)|(?P<us>[uµμ]s|micros\w*)|(?P<ns>ns)"
     r"|(?P<min>(?<=[(\[])min(?=[)\]])|minutes?)|(?P<h>(?<=[(\[])h(?=[)\]])|hours?)"
     r"|(?P<GB>gb)|(?P<GiB>gib)|(?P<MB>mb)|(?P<MiB>mib)|(?P<KB>kb)|(?P<KiB>kib)|(?P<percent>%|percent))(?!\w|/s)"
     r"|(?P<rate>\w+/s(?:ec)?\b|throughput)",
-    "context length": r"\b(?:context|ctx|seq(?:uence)?)(?: len(?:gth)?)?[ :=]*(\d+)|(\d+) tokens",
-    "width": r"\b(?:d model|head dim)[ :=]*(\d+)|\bd ?= ?(\d+)",
-    "batch": r"\bbatch(?: size)?[ :=]*(\d+)",
-    "warm-up steps": rf"\b(\d+|{'|'.join(COUNTS)}) warm ?up|\bwarm ?up steps?[ :=]*(\d+)",
-    "number of GPUs": rf"\b(\d+|{'|'.join(COUNTS)}) ?[x×]? ?(?:gpu|rank|proc)|\b(?:gpu|rank|processe)s? (\d+)"
-    r"|\bworld size[ :=]*(\d+)",
     "device": r"(?P<CPU>\b(?:on (?:the |a )?|device[ :=]*)cpu\b|\bno gpu\b)"
     r"|\b([abhv]\d00|a10g?|l40?s?|t4|rtx \d{4}|mi\d{3}\w?)\b",
 }
-UNSAID = ("width", "warm-up steps")  # of which the hand-in's table may say nothing where a text does
-SAID = ("implementation", "device")  # of which a table that a comment names has to say the same
+# Nouns that follow a count, and that stand before one.
+COUNTED = {
+    "context length": ("tokens", "context|ctx|seq(?:uence)?"),
+    "batch": ("per batch", "batch"),
+    "width": ("wide", "d model|head dim|d(?= ?=)"),
+    "heads": ("heads?", "heads?"),
+    "number of GPUs": (r"gpus?|ranks?|proc\w*", "gpus?|ranks?|processes|world size"),
+    "nodes": ("nodes?", "nodes"),
+    "epochs": ("epochs?", "epochs"),
+    "rows": ("rows|samples", "rows"),
+    "accumulation": ("accumulations", "accumulation"),
+    "warm-up steps": ("warm ?up", "warm ?up steps"),
+}
+for kind, (after, before) in COUNTED.items():
+    KINDS[kind] = (
+        rf"\b(\d+(?:,\d{{3}})*|{'|'.join(COUNTS)}) ?[x×]? ?(?:{after})\b"
+        rf"|\b(?:{before})(?: len(?:gth)?| size| steps?)?[ :=]*(\d+(?:,\d{{3}})*)"
+    )
+# Of which the set-up of the hand-in's table may be silent, and of which that of a comment's table may not be.
+UNSAID = ("width", "heads", "nodes", "rows", "accumulation", "warm-up steps", "operation")
+SAID = ("implementation", "device")
 
 
 class NoMatch(ValueError):
@@ -213,7 +228,8 @@ class Match:
                 or all(words_of(kind, of) for of in labels)
             ):
                 continue
-            theirs = f"line {line} says {_listed(words)} ({kind}), the figures are {_listed(fixed) or 'not'}"
+            its = f"the figures are {_listed(fixed)}" if fixed else "the set-up of the figures does not"
+            theirs = f"line {line} says {_listed(words)} ({kind}), {its}"
             self._drop(table, [at for at in figures if at in shown and not shown[at]], theirs)
 
     def _drop(self, table: document.Table, columns: Collection[int], why: str) -> None:
@@ -291,7 +307,7 @@ def words_of(kind: str, text: str) -> frozenset[str]:
     """Words of a kind in a text: `ms` of units, `BF16` of precisions."""
     flat = re.sub(r"[_\s-]+", " ", text.casefold())
     words = (match.lastgroup or match[match.lastindex or 0] for match in re.finditer(KINDS[kind], flat))
-    return frozenset(COUNTS.get(word, word) for word in words)
+    return frozenset(COUNTS.get(word, word.replace(",", "")) for word in words)
 
 
 @cache
