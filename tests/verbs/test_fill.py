@@ -351,6 +351,7 @@ def test_what_a_comment_does_not_say_may_not_be_another_thing(site: Site) -> Non
             )
         ],
         (comment, "seq_len | d_model | F | Size", "256 | 16 | | 4", "say in the comment what Size (4) is, or Size=-"),
+        (comment.replace(" -->", "; type=- -->"), "seq_len | d_model | type | F", "256 | 16 | fp32 | ", "says FP32"),
         (f"# Forward only\n\n{by_dtype}", "Model Size | FP32 | BF16", "xl | | ", "line 1 says forward (pass)"),
         (f"# Peak memory, GB\n\n{by_dtype}", "Model Size | FP32 | BF16", "xl | | ", "line 1 says GB (unit)"),
     ):

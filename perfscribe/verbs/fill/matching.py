@@ -206,8 +206,10 @@ class Match:
         for at in figures:
             if self.known and not self.proof and not LEVEL.sub("", table.headers[at].casefold()):
                 raise NoMatch(f"{table.headers[at]} does not say of what: name {self.known.problem} in a heading above")
-        others = [at for at in range(len(table.headers)) if at not in self.columns and at not in self.left]
-        held = [f"{table.headers[at]} {row.texts[at]}" for row in table.rows for at in others if row.texts[at]]
+        prose = {at for at in self.left if PROSE.search(same(table.headers[at]))}
+        heads = {at: "" if at in self.left else header for at, header in enumerate(table.headers) if at not in prose}
+        others = [at for at in heads if at not in self.columns]
+        held = [f"{heads[at]} {row.texts[at]}" for row in table.rows for at in others if row.texts[at]]
         name = self.known.problem if self.known else self.name
         # Headings above its problem's are about other problems, too.
         within = [at for at, text in enumerate(table.above, 1) if same(text.text).startswith("problem (")]
