@@ -11,7 +11,9 @@ import subprocess
 from collections.abc import Iterable, Iterator
 
 _LAUNCHER = re.compile(r"(rank \d+ of \d+|\S+ (left with exit code \d+|died by \w+)): ")
-_WRAPPER = re.compile(r"Caught \w+ in .* process|:$|\bcompile error$|^\S+ (left with exit code \d+|died by \w+): ")
+_WRAPPER = re.compile(
+    r"Caught \w+ in .* process|:$|\bcompile error$|^\S+ (left with exit code \d+|died by \w+): |^\S*[cg]\+\+\S* -"
+)
 _TRACEBACK = re.compile(r"(Original )?Traceback \(most recent call last\):")
 _GOES_ON = ("During handling of the above", "The above exception was")  # the error that counts is the next one
 _OF_RANK = re.compile(r"^(\[(rank ?)?\d+\]: ?|\d+: )")  # what launchers put before a rank's line

@@ -28,7 +28,7 @@ from perfscribe.base.cells import Unsupported
 from perfscribe.subjects import VARIABLE, checkout, cuda_stubs, has_module, module_name, project, remedy, roots
 from perfscribe.subjects.adapter_file import AdapterFile
 
-MOST_PRINTED_MIB = 64  # also limits files that the code writes, such as compiled libraries
+MOST_PRINTED_MIB = 1024  # also limits files that the code writes: a compiler's header takes 100 and more
 SHOWN_BYTES = 2000  # of its last output, for the job's log
 
 

@@ -56,6 +56,7 @@ Original Traceback (most recent call last):
 FileNotFoundError: no such file: x.npy
 """
 COMPILERS = "raised:\nCppCompileError: C++ compile error\n\nOutput:\na.cpp:2:10: fatal error: Python.h: No such file"
+COMMANDS = "g++ -x c++-header a.h -o a.gch\n\na.h:1: warning: x\ng++: internal compiler error: File size limit exceeded"
 TORCHRUNS = """[rank1]: Traceback (most recent call last):
 [rank1]:   File "job.py", line 1, in main
 [rank1]: KeyError: 'PMI_RANK'
@@ -83,6 +84,7 @@ MPIEXECS = f"{'-' * 74}\nNo network interfaces were there for messages.\n{'-' * 
         (ValueError("a bad value\nand more"), "ValueError: a bad value"),
         (RuntimeError(LOADERS), "RuntimeError: FileNotFoundError: no such file: x.npy"),
         (RuntimeError(COMPILERS), "RuntimeError: raised: a.cpp:2:10: fatal error: Python.h: No such file"),
+        (RuntimeError(COMMANDS), "RuntimeError: g++: internal compiler error: File size limit exceeded"),
         (RuntimeError("Failed because of:\nNo module named x"), "RuntimeError: Failed because of: No module named x"),
         (
             subprocess.CalledProcessError(1, ["gcc", "a.c"], stderr=b"In file a.c:\na.c:1: error: no x"),

@@ -103,7 +103,7 @@ def test_the_heading_above_decides_between_like_tables() -> None:
 def attention() -> list[Known]:
     rows = [[label(n), label(d), Cell(n + d), Cell(d)] for n in ("16", "1024") for d in ("16", "32")]
     header = ["seq_len", "d_model", "forward_ms", "mem_gb"]
-    setup = "Median, ms; memory before backward in GB; FP32, batch 8, one GPU."
+    setup = "Median, ms; memory before backward in GB; FP32, batch 8, one GPU, 5 warm-up steps, no heads."
     one = Known("Problem (plain_attention)", Table("(a) Attention.", setup, header, rows), machines="NVIDIA H200")
     rows = [[label(size), Cell("1"), Cell("2"), Cell("1.5x")] for size in ("small", "xl")]
     header = ["Model Size", "FP32", "BF16", "BF16 Speedup"]
@@ -138,13 +138,18 @@ OWN = "seq_len | d_model | {} | forward_ms"
         (page(above="## by_dtype"), "no table of the hand-in under 'Problem (by_dtype)' has these headings"),
         (
             page(above="# 2\n\nAttention compiled with torch.compile:"),
-            "line 3 says compiled (implementation), the figures are not",
+            "line 3 says compiled (implementation), the set-up of the figures does not",
         ),
         (page(above="All in bfloat16.\n\nThen.\n\nHere:"), "line 1 says BF16"),
         (page(above="<details><summary>Triton</summary>"), "line 1 says flash"),
         (page(above="## plain_attention on 4 GPUs"), "says 4 (number of GPUs), the figures are 1"),
         (page(above="# Attention, batch size 4"), "says 4 (batch), the figures are 8"),
         (page(above="# Attention on an A100"), "says a100 (device), the figures are h200"),
+        (page(above="# Attention without warm-up"), "says 0 (warm-up steps), the figures are 5"),
+        (page(above="# Attention, 16 heads"), "says 16 (heads), the figures are 0"),
+        (page(above="# Attention, 10 epochs"), "says 10 (epochs), the set-up of the figures does not"),
+        (page(above="# Attention of bloom-1b7"), "says 1b7 (model)"),
+        (page(above="# Attention with CPU off-load"), "says offload (strategy)"),
         (page() + "\nTable 2: compiled.\n", "says compiled"),
         (page("small | |", header="Model Size | FP32 | BF16", above="# by_dtype: forward only"), "says forward"),
         (
@@ -216,6 +221,7 @@ def site(tmp_path: Path) -> Site:
     """A site of one table: 1, 2, ... ms and GiB; in FP32 length 1024 does not fit in memory."""
     kinds = {"seq_len": "factor", "head_dim": "factor", "dtype": "factor", "batch": "setting"}
     kinds |= dict.fromkeys(("forward_ms", "backward_ms", "peak_gib", "held_gb"), "figure")
+    kinds["forward_ms_theirs"] = "published"
     titles = {"head_dim": "d_model", "held_gb": "Held (GiB)"}  # whatever a column's name says
     described = [
         {"name": name, "title": titles.get(name, name), "kind": kind, "spread": "", "exact": False}
@@ -225,7 +231,7 @@ def site(tmp_path: Path) -> Site:
     rows: list[list[object]] = []
     for cell in product((256, 1024), (16, 32), ("fp32", "bf16")):
         at, is_oom = len(rows) + 1.0, cell[0] == 1024 and cell[2] == "fp32"
-        figures = ["oom"] * 5 if is_oom else [at, 10 * at, at, at, "ok"]
+        figures = [*(["oom"] * 4 if is_oom else [at, 10 * at, at, at]), 99.0, "oom" if is_oom else "ok"]
         rows.append([*cell, 8, *figures, "none", "none", "none"])
     header = [*kinds, "status", "reason", "flags", "environment"]
     (tmp_path / "probe.times.csv").write_text("".join(",".join(map(str, row)) + "\n" for row in [header, *rows]))
@@ -238,8 +244,13 @@ BOUND = "probe.times, dtype=bf16"
 @pytest.mark.parametrize(
     ("comment", "header", "rows"),
     [
-        (f"{BOUND}; Fwd (s)=forward_ms", "seq_len | d_model | Fwd (s)", ["256 | 16 | 0.00200", "1,024 | 32 | 0.00800"]),
+        (
+            f"{BOUND}; Fwd duration (s)=forward_ms",
+            "seq_len | d_model | Fwd duration (s)",
+            ["256 | 16 | 0.00200", "1,024 | 32 | 0.00800"],
+        ),
         (f"{BOUND}; Fwd (µs)=forward_ms; GB=peak_gib", "seq_len | d_model | Fwd (µs) | GB", ["256 | 16 | 2000 | 2.15"]),
+        (f"{BOUND}; Fwd (min)=forward_ms", "seq_len | d_model | Fwd (min)", ["256 | 16 | 0.0000333"]),
         (f"{BOUND}; Peak=peak_gib; MB=peak_gib", "seq_len | d_model | Peak | MB", ["256 | 16 | 2.00 | 2147"]),
         (f"{BOUND}; Held=held_gb; GB=held_gb", "seq_len | d_model | Held | GB", ["256 | 16 | 2.00 | 2.15"]),
         (
@@ -272,7 +283,23 @@ def test_a_comment_binds_a_table_to_the_site_s_own(comment: str, header: str, ro
     assert "set-up: " in told[0] and "batch 8" in told[0]
 
 
-def test_a_unit_may_be_in_the_text_above(site: Site) -> None:
+def test_what_sections_above_the_problem_say_is_not_compared(site: Site) -> None:
+    above = (
+        f"# FlashAttention\n\n## Problem (attention)\n\nMixed precision:\n\n<!-- perfscribe: {BOUND}; F=forward_ms -->"
+    )
+    assert filled(page("256 | 16 | ", header="seq_len | d_model | F", above=above), site=site)[0].endswith("| 2.00 |\n")
+
+
+def test_a_unit_may_be_in_the_text_above_or_in_cells(site: Site) -> None:
+    asked = page(
+        "256 | 16 | 0.01 ± 0.002 s",
+        "256 | 32 | ",
+        header="seq_len | d_model | F",
+        above=f"<!-- perfscribe: {BOUND}; F=forward_ms -->",
+    )
+    assert filled(asked, site=site)[0].endswith("| 0.00400 |\n")
+    _, told = filled(asked.replace(" s ", " GB "), site=site)
+    assert "F is in GB, forward_ms in ms" in told[0]
     above = f"## Times in seconds\n\n<!-- perfscribe: {BOUND}; {{head_dim}}=forward_ms -->"
     text, told = filled(page("256 | |", header="seq_len | 16 | 32", above=above), site=site)
     assert lines(text)[-1] == "| 256 | 0.00200 | 0.00400 |" and "forward_ms in s" in told[0]
@@ -286,6 +313,7 @@ def test_a_unit_may_be_in_the_text_above(site: Site) -> None:
         ("probe.times, dtype=fp64; F=forward_ms", "probe.times has no dtype fp64, only fp32, bf16"),
         ("probe.times, kind=fp64; F=forward_ms", "has no column 'kind'|has no kind"),
         ("probe.times; F=forwards_ms", "has no column 'forwards_ms'; did you mean 'forward_ms'"),
+        ("probe.times; F=forward_ms_theirs", "has no column 'forward_ms_theirs'"),
         ("probe.times; G=forward_ms", "the comment's 'G' is no heading of the table"),
         ("probe.times; F", "'F' is not heading=column"),
         ("probe.times; F=?", "say in the comment what 'F' is, or F=- to leave it"),
@@ -304,13 +332,31 @@ def test_a_comment_that_leads_nowhere_is_one_line(comment: str, why: str, site: 
 
 
 def test_what_a_comment_does_not_say_may_not_be_another_thing(site: Site) -> None:
-    comment = f"<!-- perfscribe: {BOUND}; F=forward_ms -->"
+    comment, by_dtype = f"<!-- perfscribe: {BOUND}; F=forward_ms -->", "<!-- perfscribe: by_dtype -->"
+    of_width = f"<!-- perfscribe: {BOUND}, head_dim=16; F=forward_ms -->"
     for above, header, row, why in (
         (f"# Batch size 4\n\n{comment}", "seq_len | d_model | F", "256 | 16 | ", "says 4 (batch), the figures are 8"),
+        (f"# FP32\n\n{comment}", "seq_len | d_model | F", "256 | 16 | ", "line 1 says fp32, the comment dtype=bf16"),
+        (f"# Backward\n\n{comment}", "seq_len | d_model | F", "256 | 16 | ", "says backward (pass), the figures are f"),
+        (f"# JIT-compiled\n\n{comment}", "seq_len | d_model | F", "256 | 16 | ", "says compiled (implementation)"),
+        (f"# On an A100\n\n{comment}", "seq_len | d_model | F", "256 | 16 | ", "line 1 says a100 (device)"),
+        (f"d_model = 32\n\n{of_width}", "seq_len | F", "256 | ", "says 32 (width), the figures are 16"),
+        *[
+            (f"<!-- perfscribe: {BOUND}; {head}=forward_ms -->", f"seq_len | d_model | {head}", "256 | 16 | ", why)
+            for head, why in (
+                ("Bwd", "Bwd says backward (pass), forward_ms is forward"),
+                ("JIT", "JIT says compiled (implementation), forward_ms is not"),
+                ("Speedup", "Speedup is in ratio, forward_ms in ms"),
+                ("GB/s", "GB/s is in gb, forward_ms in ms"),
+            )
+        ],
         (comment, "seq_len | d_model | F | Size", "256 | 16 | | 4", "say in the comment what Size (4) is, or Size=-"),
+        (comment.replace(" -->", "; type=- -->"), "seq_len | d_model | type | F", "256 | 16 | fp32 | ", "says FP32"),
+        (f"# Forward only\n\n{by_dtype}", "Model Size | FP32 | BF16", "xl | | ", "line 1 says forward (pass)"),
+        (f"# Peak memory, GB\n\n{by_dtype}", "Model Size | FP32 | BF16", "xl | | ", "line 1 says GB (unit)"),
     ):
         asked = page(row, header=header, above=above)
-        text, told = filled(asked, site=site)
+        text, told = filled(asked, *attention(), site=site)
         assert text == asked and why in told[0], told
 
 
@@ -334,6 +380,21 @@ def test_the_comment_that_is_printed_fills_the_table(site: Site) -> None:
     assert lines(text)[3:] == ["| 0 | 256 | 16 | 0.00200 | |", "| 1 | 256 | 32 | 0.00400 | |"]
     _, told = filled(page(above="# Machines", header="Name | Owner"), *attention(), site=site)
     assert "perfscribe:" not in told[0]
+
+
+def test_only_figures_of_that_kind_of_the_site_are_proposed(site: Site) -> None:
+    header = "seq_len | d_model | Fwd theirs | × Fwd | Total fwd (ms) | Bwd"
+    _, told = filled(page("256 | 16 | | | |", header=header), *attention(), site=site)
+    assert all(f"; {heading}=?" in told[0] for heading in ("Fwd theirs", "× Fwd", "Total fwd (ms)")), told
+    assert "; Bwd=backward_ms;" in told[0]
+
+
+def test_texts_above_say_which_table_is_nearest(site: Site) -> None:
+    for kind in ("csv", "json"):
+        (site.folder / f"probe.memory.{kind}").write_bytes((site.folder / f"probe.times.{kind}").read_bytes())
+    asked = page("256 | 16 | |", header="seq_len | d_model | F | G")
+    for above in ("times", "memory"):
+        assert f"nearest is probe.{above}; " in filled(f"# Of {above}\n{asked}", *attention(), site=site)[1][0]
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import Any
 
 from perfscribe.base import files
@@ -12,11 +13,17 @@ from perfscribe.report.page import Cell
 from perfscribe.report.quantities import NOTHING, Quantity
 from perfscribe.report.rows import LEVELS, Mistake, Rows, Site
 from perfscribe.verbs.fill.document import Table
-from perfscribe.verbs.fill.matching import Known, Match, NoMatch, choose, same, words_of
+from perfscribe.verbs.fill.matching import KINDS, LONGEST_NAME, SAID, Known, Match, NoMatch, choose, same, words_of
 
 OWN, UNKNOWN = "-", "?"  # what a comment has for a column of the page's own, and where its author has to say something
+WITH_UNIT = re.compile(r"\W*\d[\W\d]*([^\W\d]+)\W*")  # a figure as a page may have it: 0.974 ± 0.1 ms
+# What a column without a unit counts, by its name or a heading: `GB` per second, percent, a ratio.
+SCALE = re.compile(
+    r"(?P<percent>%|percent)|(?P<ratio>(?<![a-z])(?:ratio|fraction)|speed[ _-]?up|×)"
+    r"|([a-z]+?)s?(?:/|[ _]per[ _])s(?:ec\w*)?\b"
+)
 MOST_LEVELS = 3  # of a column that a set-up names
-TIME = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
+TIME = {"h": 3600.0, "min": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
 BYTES = {"GB": 1e9, "GiB": 2.0**30, "MB": 1e6, "MiB": 2.0**20, "KB": 1e3, "KiB": 2.0**10}
 
 
@@ -58,14 +65,19 @@ def bind(table: Table, known: Sequence[Known], site: Site) -> Match:
         ids = [path.stem for path in site.folder.glob("*.csv")]
         if name not in ids:
             raise Mistake(f"site {site.name} has no table", name, ids)
-        # Rows of every device: Gloo is on CPUs.
-        rows = Rows(site, name, site.table(name).columns, site.table(name).rows)
-        return _of_site(table, rows, dict(map(_pair, fixed)), clauses)
+        return _of_site(table, measured(site, name), dict(map(_pair, fixed)), clauses)
     chosen = [candidate for candidate in known if name in (candidate.key, candidate.problem)]
     if not chosen:
         raise Mistake("the hand-in has no problem", name, [candidate.key for candidate in known])
     names = {header: clause.name for header in table.headers for clause in clauses if clause.levels_in(header) == {}}
     return choose(table, chosen, names)
+
+
+def measured(site: Site, name: str) -> Rows:
+    """A table without the figures that others published, with rows of every device: Gloo is on CPUs."""
+    stored = site.table(name)
+    columns = {column: described for column, described in stored.columns.items() if described["kind"] != "published"}
+    return Rows(site, name, columns, stored.rows)
 
 
 def _plain(heading: str) -> str:
@@ -87,6 +99,8 @@ def _clause(text: str) -> Column:
 
 def _of_site(table: Table, rows: Rows, fixed: Mapping[str, str], clauses: Sequence[Column]) -> Match:
     levels = {name: _level(rows, name, text) for name, text in fixed.items()}
+    for name, level in levels.items():
+        _compare(table, name, same(str(level)), [text for text in _levels(rows, name) if not text.isdecimal()])
     columns = {at: column for at, header in enumerate(table.headers) if (column := _column(rows, header, clauses))}
     left = {at for at, column in columns.items() if column.name == OWN}
     labels = {at: column for at, column in columns.items() if not column.name or _is_level(rows, column.name)}
@@ -108,9 +122,35 @@ def _of_site(table: Table, rows: Rows, fixed: Mapping[str, str], clauses: Sequen
         at: (column.name or at, column.unit, *sorted(column.pairs.items()))
         for at, column in {**labels, **figures}.items()
     }
-    setup, about = _setup(table, rows.where(**levels), labels, figures, fixed)
+    setup, about = _setup(table, rows.where(**levels), labels, figures)
     shows = dict(enumerate(table.headers))
+    named = {
+        at: _also(", ".join([of.name, *(f"{name} {level}" for name, level in of.pairs.items())]))
+        for at, of in figures.items()
+    }
+    for at, kind in product(figures, KINDS.keys() - {"unit"}):
+        said, has = words_of(kind, shows[at]), words_of(kind, f"{about}, {named[at]}")
+        if said and not said & has and (has or kind in SAID):
+            theirs = ", ".join(sorted(has)) or "not"
+            raise NoMatch(f"{shows[at]} says {', '.join(sorted(said))} ({kind}), {columns[at].name} is {theirs}")
+    about = ", ".join([rows.table, about, *named.values()])
     return Match(rows.table, setup, what, labels, find, left, about=about, shows=shows).read(table)
+
+
+def _compare(table: Table, name: str, level: str, others: Sequence[str]) -> None:
+    """Refuse a level where the nearest short text that names any, such as `medium`, names another."""
+    for text in filter(lambda text: len(text.text.split()) <= LONGEST_NAME, table.above):
+        said = [other for other in others if re.search(rf"(?<![\w.]){re.escape(other)}(?![\w.])", same(text.text))]
+        said = [other for other in said if not any(other in longer and other != longer for longer in said)]
+        if said and level not in said:
+            raise NoMatch(f"line {text.line + 1} says {said[0]}, the comment {name}={level}")
+        if said:
+            return
+
+
+def _also(text: str) -> str:
+    """With what else its words say: inference is a forward pass, 16 bits are those of mixed precision."""
+    return re.sub(r"\b(bf16|fp16)\b", r"\1 autocast", re.sub("inference|no_grad", "inference forward", text))
 
 
 def _column(rows: Rows, header: str, clauses: Sequence[Column]) -> Column | None:
@@ -187,16 +227,26 @@ def unit_of(rows: Rows, name: str) -> str:
     return units[0] if len(units) == 1 and "per" not in parts and parts[-1] != "n" else ""
 
 
+def _scale(text: str) -> str:
+    match = SCALE.search(text)
+    return (match.lastgroup or match[3]) if match else ""
+
+
 def _with_unit(table: Table, at: int, column: Column, rows: Rows) -> Column:
-    """The column in the unit of its heading, else of the nearest text above that names one, else in its own."""
+    """The column in the unit of its heading, else of its cells or of the nearest text above, else in its own."""
     unit = unit_of(rows, column.name)
     alike = next((units for units in (TIME, BYTES) if unit in units), {})
     heading = _plain(table.headers[at])
     for level in column.pairs.values():
         heading = heading.replace(str(level).casefold(), " ")
-    for text in (heading, *(above.text for above in table.above if alike)):
+    says, has = _scale(heading), _scale(column.name)
+    if says and not has.startswith(says):
+        raise NoMatch(f"{table.headers[at]} is in {says}, {column.name} in {has or unit or 'no unit'}")
+    heading = SCALE.sub(" ", heading)
+    cells = " ".join(f"({match[1]})" for row in table.rows if (match := WITH_UNIT.fullmatch(row.texts[at])))
+    for text in (heading, cells, *(above.text for above in table.above if alike)):
         named = words_of("unit", text)
-        if text is heading and (named - {*alike} if alike else named & {*TIME, *BYTES}):
+        if text in (heading, cells) and (named - {*alike} if alike else named & {*TIME, *BYTES}):
             raise NoMatch(f"{table.headers[at]} is in {', '.join(sorted(named))}, {column.name} in {unit or 'no unit'}")
         if len(named & {*alike}) > 1:
             raise NoMatch(f"it is not clear which unit {table.headers[at]} is in: {', '.join(sorted(named))}")
@@ -205,10 +255,8 @@ def _with_unit(table: Table, at: int, column: Column, rows: Rows) -> Column:
     return replace(column, unit=unit)
 
 
-def _setup(
-    table: Table, rows: Rows, labels: Mapping[int, Column], figures: Mapping[int, Column], fixed: Mapping[str, str]
-) -> tuple[str, str]:
-    """Title of the table, its levels, and units that headings do not name; the levels that no comment names."""
+def _setup(table: Table, rows: Rows, labels: Mapping[int, Column], figures: Mapping[int, Column]) -> tuple[str, str]:
+    """Title of the table, its levels, and units that headings do not name; and what texts above may say of it."""
     described = files.read_json(rows.site.folder / f"{rows.table}.json")
     shown = {column.name for column in labels.values()} | {name for column in figures.values() for name in column.pairs}
     names = [name for name in rows.columns if (_is_level(rows, name) or name == "timer") and name not in shown]
@@ -218,5 +266,7 @@ def _setup(
     units = dict.fromkeys(f"{column.name} in {column.unit}" for column in silent)
     without = "" if rows.site.gpu else f"site {rows.site.name} has no GPU"
     parts = [described["title"], without, ", ".join(shared.values()), *units, *described["notes"][:1]]
-    about = ", ".join(text for name, text in shared.items() if name not in fixed and len(levels[name]) == 1)
-    return "; ".join(filter(None, parts)), about
+    single = [text for name, text in shared.items() if len(levels[name]) == 1]
+    title = re.sub("forward|backward", "", described["title"].casefold())  # of some of its columns
+    about = ", ".join([title, *single, rows.site.machine(rows.ok.row())])
+    return "; ".join(filter(None, parts)), _also(about)

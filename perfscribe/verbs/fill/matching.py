@@ -24,25 +24,48 @@ PLACEHOLDER = re.compile(
     r"(?:&nbsp;|<br ?/?>|[^\w<&]|_)+|(?:todo|tbd|tba|n/?a|fixme|pending|x{2,})[.!?:]*", re.IGNORECASE
 )
 LONGEST_CAPTION, LONGEST_NAME = 30, 12  # words of a text that is all about a table, or names its problem
-COUNTS = {"one": "1", "single": "1", "two": "2", "four": "4", "eight": "8"}
+COUNTS = {"no": "0", "zero": "0", "without": "0", "one": "1", "single": "1", "two": "2", "four": "4", "eight": "8"}
 SIZES = "nano|micro|mini|small|medium|large"
 # What texts say of figures. A text above a table that says another than the hand-in's table disproves a match.
 KINDS = {
     "precision": r"\b(?:(?P<FP32>fp32|float32)|(?P<TF32>tf32)|(?P<BF16>bf16|bfloat16)|(?P<FP16>fp16|float16)"
     r"|(?P<FP8>fp8)|(?P<autocast>mixed precision|autocast|amp))\b",
-    "pass": r"\b(?:(?P<forward>forward|fwd)|(?P<backward>backward|bwd)|(?P<inference>inference)"
-    r"|(?P<step>(?:full|train|training|optimi[sz]er) (?:train\w* )?step|end to end|e2e))\b",
+    "pass": r"\b(?:(?P<forward>(?<!after )(?:forward|fwd))|(?P<backward>(?<!before )(?:backward|bwd))"
+    r"|(?P<inference>inference|no grad)|(?P<step>(?:full|train|training|optimi[sz]er) (?:train\w* )?step|end to end|e2e"
+    r"|(?<=[+&] )optimi[sz]er))\b",
+    "strategy": r"\b(?:(?P<offload>off ?load\w*)|(full ?shard|shard grad op|hybrid shard|zero ?[123]))\b",
+    "operation": r"\b(all ?reduce|all ?gather|reduce ?scatter|all ?to ?all|broadcast)",
     "implementation": r"\b(?:(?P<compiled>compil\w*|jit)|(?P<flash>flash\w*|triton|sdpa|cudnn))\b",
     "model": rf"\b({SIZES})(?=[ )]*(?:model|size|config))|(?:model|size)[ :=(]+({SIZES})\b|, ({SIZES})(?=[,.])"
-    r"|\b(xl)\b|\b(\d+(?:\.\d+)?b)\b",
+    r"|\b(xl)\b|\b(\d+b\d|\d+m|\d+(?:\.\d+)?b)\b",
     "unit": r"(?<![\w/'’])(?<!\d )(?:(?P<s>s|secs?|seconds?)|(?P<ms>ms|millis\w*)|(?P<us>[uµμ]s|micros\w*)|(?P<ns>ns)"
+    r"|(?P<min>(?<=[(\[])min(?=[)\]])|minutes?)|(?P<h>(?<=[(\[])h(?=[)\]])|hours?)"
     r"|(?P<GB>gb)|(?P<GiB>gib)|(?P<MB>mb)|(?P<MiB>mib)|(?P<KB>kb)|(?P<KiB>kib)|(?P<percent>%|percent))(?!\w|/s)"
     r"|(?P<rate>\w+/s(?:ec)?\b|throughput)",
-    "context length": r"\b(?:context|ctx|seq(?:uence)?)(?: len(?:gth)?)?[ :=]*(\d+)|(\d+) tokens",
-    "batch": r"\bbatch(?: size)?[ :=]*(\d+)",
-    "number of GPUs": rf"\b(\d+|{'|'.join(COUNTS)}) ?[x×]? ?(?:gpu|rank|process)|\b(?:gpu|rank|processe)s? (\d+)",
-    "device": r"(?P<CPU>\bon (?:the |a )?cpu\b)|\b([abhv]\d00|a10g?|l40?s?|t4|rtx \d{4}|mi\d{3}\w?)\b",
+    "device": r"(?P<CPU>\b(?:on (?:the |a )?|device[ :=]*)cpu\b|\bno gpu\b)"
+    r"|\b([abhv]\d00|a10g?|l40?s?|t4|rtx \d{4}|mi\d{3}\w?)\b",
 }
+# Nouns that follow a count, and that stand before one.
+COUNTED = {
+    "context length": ("tokens", "context|ctx|seq(?:uence)?"),
+    "batch": ("per batch", "batch"),
+    "width": ("wide", "d model|head dim|d(?= ?=)"),
+    "heads": ("heads?", "heads?"),
+    "number of GPUs": (r"gpus?|ranks?|proc\w*", "gpus?|ranks?|processes|world size"),
+    "nodes": ("nodes?", "nodes"),
+    "epochs": ("epochs?", "epochs"),
+    "rows": ("rows|samples", "rows"),
+    "accumulation": ("accumulations", "accumulation"),
+    "warm-up steps": ("warm ?up", "warm ?up steps"),
+}
+for kind, (after, before) in COUNTED.items():
+    KINDS[kind] = (
+        rf"\b(\d+(?:,\d{{3}})*|{'|'.join(COUNTS)}) ?[x×]? ?(?:{after})\b"
+        rf"|\b(?:{before})(?: len(?:gth)?| size| steps?)?[ :=]*(\d+(?:,\d{{3}})*)"
+    )
+# Of which the set-up of the hand-in's table may be silent, and of which that of a comment's table may not be.
+UNSAID = ("width", "heads", "nodes", "rows", "accumulation", "warm-up steps", "operation")
+SAID = ("implementation", "device")
 
 
 class NoMatch(ValueError):
@@ -161,7 +184,7 @@ class Match:
             if self.proof == "comment":
                 raise NoMatch(f"say in the comment what {header} ({_listed(texts)}) is, or {header}=- to leave it")
         self.refuse_same()
-        if self.proof in ("heading", "") or not self.known:
+        if self.proof != "title":
             self._compare_texts(table)
         if self.remarks and not {*self.columns} - {*self.labels}:
             raise NoMatch(f"{self.name}: {'; '.join(self.remarks)}")
@@ -183,21 +206,32 @@ class Match:
         for at in figures:
             if self.known and not self.proof and not LEVEL.sub("", table.headers[at].casefold()):
                 raise NoMatch(f"{table.headers[at]} does not say of what: name {self.known.problem} in a heading above")
-        others = [at for at in range(len(table.headers)) if at not in self.columns and at not in self.left]
-        held = [f"{table.headers[at]} {row.texts[at]}" for row in table.rows for at in others if row.texts[at]]
+        prose = {at for at in self.left if PROSE.search(same(table.headers[at]))}
+        heads = {at: "" if at in self.left else header for at, header in enumerate(table.headers) if at not in prose}
+        others = [at for at in heads if at not in self.columns]
+        held = [f"{heads[at]} {row.texts[at]}" for row in table.rows for at in others if row.texts[at]]
         name = self.known.problem if self.known else self.name
-        texts = [*(document.Text(table.line, text) for text in held), *table.above]
+        # Headings above its problem's are about other problems, too.
+        within = [at for at, text in enumerate(table.above, 1) if same(text.text).startswith("problem (")]
+        texts = [*(document.Text(table.line, text) for text in held), *table.above[: within[0] if within else None]]
         labels = [" ".join(f"{table.headers[at]} {row.texts[at]}" for at in self.labels) for row in table.rows]
         for kind in KINDS:
             says = ((words_of(kind, caption(text.text).replace(name, "")), text.line + 1) for text in texts)
             words, line = next((pair for pair in says if pair[0]), (frozenset[str](), 0))
             fixed = words_of(kind, self.about)
             shown = {at: words_of(kind, self.shows[at]) for at in self.columns}
-            # What a comment does not say may only not be another thing.
-            fits = words == fixed if self.known else not fixed or words & fixed
-            if fits or words <= frozenset().union(*shown.values()) or all(words_of(kind, of) for of in labels):
+            # Figures that a comment names are a part of what the texts are about, in their unit.
+            fits = words == fixed if self.known else words & fixed or kind == "unit"
+            is_unsaid = not fixed and (kind in UNSAID if self.known else kind not in SAID)
+            if (
+                fits
+                or is_unsaid
+                or words <= frozenset().union(*shown.values())
+                or all(words_of(kind, of) for of in labels)
+            ):
                 continue
-            theirs = f"line {line} says {_listed(words)} ({kind}), the figures are {_listed(fixed) or 'not'}"
+            its = f"the figures are {_listed(fixed)}" if fixed else "the set-up of the figures does not"
+            theirs = f"line {line} says {_listed(words)} ({kind}), {its}"
             self._drop(table, [at for at in figures if at in shown and not shown[at]], theirs)
 
     def _drop(self, table: document.Table, columns: Collection[int], why: str) -> None:
@@ -275,7 +309,7 @@ def words_of(kind: str, text: str) -> frozenset[str]:
     """Words of a kind in a text: `ms` of units, `BF16` of precisions."""
     flat = re.sub(r"[_\s-]+", " ", text.casefold())
     words = (match.lastgroup or match[match.lastindex or 0] for match in re.finditer(KINDS[kind], flat))
-    return frozenset(COUNTS.get(word, word) for word in words)
+    return frozenset(COUNTS.get(word, word.replace(",", "")) for word in words)
 
 
 @cache

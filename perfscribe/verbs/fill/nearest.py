@@ -1,22 +1,35 @@
-"""The known table that is most like one that nothing fits, and a comment that would bind it."""
+"""The site's table that is most like one that nothing fits, and a comment that would bind it."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache, cached_property
 
 from perfscribe.report.rows import LEVELS, Site
-from perfscribe.verbs.fill.bound import OWN, UNKNOWN
+from perfscribe.verbs.fill.bound import OWN, UNKNOWN, measured
 from perfscribe.verbs.fill.document import Table
-from perfscribe.verbs.fill.matching import Known, same
+from perfscribe.verbs.fill.matching import same
 
 ALIKE = 0.5  # how like a heading has to be, and
 LEAST = 0.3  # of how many headings of a table, that it is meant
 WORDS = {"fwd": "forward", "bwd": "backward", "mem": "memory", "seq": "sequence", "len": "length", "avg": "mean"}
-WORDS |= {"ctx": "context", "precision": "dtype", "config": "size"}
-UNITS = dict.fromkeys(("s", "us", "µs", "time", "latency"), "ms") | dict.fromkeys(("gib", "mb", "mib"), "gb")
+WORDS |= {"ctx": "context", "precision": "dtype", "config": "size", "%": "percent", "stddev": "std", "sigma": "std"}
+WORDS |= dict.fromkeys(("s", "us", "µs", "time", "latency"), "ms") | dict.fromkeys(("gib", "mb", "mib"), "gb")
+STATISTICS = {
+    "total",
+    "min",
+    "max",
+    "std",
+    "iqr",
+    "n",
+    "warmup",
+    "×",
+    "percent",
+    "speedup",
+    "predicted",
+}  # a figure of its own each
 
 
 @dataclass(frozen=True)
@@ -24,46 +37,53 @@ class Candidate:
     """A table that may be meant. name: as a comment has it; columns: what each is called; levels: of columns."""
 
     name: str
-    title: str
     columns: Mapping[str, Sequence[str]]
-    levels: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    levels: Mapping[str, Sequence[str]]
 
     def guess(self, header: str) -> tuple[float, str]:
         """The column that is most like a heading, and how like it is."""
-        units = bool(self.levels)  # only a site's own figures are converted
-        return max((_likeness(header, text, units), name) for name, texts in self.columns.items() for text in texts)
+        return max((_likeness(header, text), name) for name, texts in self.columns.items() for text in texts)
+
+    def is_named(self, words: frozenset[str]) -> float:
+        """The share of its name's words that are among these."""
+        own = _words(self.name.partition(".")[2])
+        return len(own & words) / len(own)
 
 
 class Nearest:
-    """The tables of a hand-in and of its site. Tables with the same headings get their lines once."""
+    """The tables of a site. Tables with the same headings get their lines once."""
 
-    def __init__(self, known: Sequence[Known], site: Site) -> None:
-        self.known, self.site = known, site
+    def __init__(self, site: Site) -> None:
+        self.site = site
         self._lines: dict[tuple[str, ...], list[str]] = {}
 
     @cached_property
     def candidates(self) -> list[Candidate]:
         """All of them."""
-        tables = [(known, {header: [header] for header in known.table.header}) for known in self.known]
-        result = [Candidate(known.key, known.name, columns) for known, columns in tables]
+        result = []
         for name in sorted(path.stem for path in self.site.folder.glob("*.csv")):
-            columns, rows = self.site.table(name).columns, self.site.table(name).rows
-            titles = {column: [column, described["title"]] for column, described in columns.items()}
-            factors = [column for column in columns if columns[column]["kind"] in LEVELS]
+            rows = measured(self.site, name)
+            titles = {
+                column: [column, described["title"]]
+                for column, described in rows.columns.items()
+                if not column.endswith("_n")
+            }
+            factors = [column for column, described in rows.columns.items() if described["kind"] in LEVELS]
             levels = {factor: list(dict.fromkeys(str(row[factor]) for row in rows)) for factor in factors}
-            result.append(Candidate(name, name, titles, levels))
+            result.append(Candidate(name, titles, levels))
         return result
 
     def lines(self, table: Table) -> list[str]:
         """The nearest one, its headings that differ, and the comment; none where no table is like it."""
-        if table.headers in self._lines:
-            return self._lines[table.headers]
         headings = [header for header in table.headers if header]
+        above = frozenset().union(*(_words(text.text) for text in table.above))
         guesses = [(candidate, [candidate.guess(header) for header in headings]) for candidate in self.candidates]
-        best, guess = max(guesses, key=lambda pair: sum(likeness for likeness, _ in pair[1]))
+        best, guess = max(guesses, key=lambda pair: pair[0].is_named(above) + sum(likeness for likeness, _ in pair[1]))
         is_like = sum(likeness >= ALIKE for likeness, _ in guess) >= max(2, LEAST * len(headings))
-        self._lines[table.headers] = [f"nearest: as for line {table.line + 1}"] if is_like else []
-        return _advice(best, dict(zip(headings, guess, strict=True))) if is_like else []
+        if not is_like or (best.name, *table.headers) in self._lines:
+            return self._lines.get((best.name, *table.headers), [])
+        self._lines[best.name, *table.headers] = [f"nearest: as for line {table.line + 1}"]
+        return _advice(best, dict(zip(headings, guess, strict=True)))
 
 
 def _advice(best: Candidate, guesses: Mapping[str, tuple[float, str]]) -> list[str]:
@@ -81,7 +101,7 @@ def _advice(best: Candidate, guesses: Mapping[str, tuple[float, str]]) -> list[s
     given = [f"{heading}={column}" for heading, column in clauses.items() if column]
     differing = ", ".join(header for header, (likeness, _) in guesses.items() if likeness < 1) or "none"
     return [
-        f"nearest is {best.title}; headings that differ: {differing}",
+        f"nearest is {best.name}; headings that differ: {differing}",
         f"if it is meant, check this, name each {UNKNOWN} ({OWN} for your own), and put it right above the table:",
         f"<!-- perfscribe: {'; '.join([', '.join([best.name, *several]), *given])} -->",
     ]
@@ -98,13 +118,12 @@ def _pivoted(header: str, levels: Mapping[str, Sequence[str]]) -> tuple[str, str
 
 
 @cache
-def _words(text: str, units: bool) -> frozenset[str]:
-    words = [WORDS.get(word, word) for word in re.findall(r"[^\W\d_]+|\d+", same(text))]
-    return frozenset(UNITS.get(word, word) if units else word for word in words)
+def _words(text: str) -> frozenset[str]:
+    return frozenset(WORDS.get(word, word) for word in re.findall(r"[^\W\d_]+|\d+|[×%]", same(text)))
 
 
 @cache
-def _likeness(header: str, text: str, units: bool) -> float:
-    """The share of words that two headings have in common."""
-    both = _words(header, units), _words(text, units)
-    return len(both[0] & both[1]) / max(1, len(both[0] | both[1]))
+def _likeness(header: str, text: str) -> float:
+    """The share of words that two headings have in common; 0 where one is another statistic."""
+    both = _words(header), _words(text)
+    return 0.0 if (both[0] ^ both[1]) & STATISTICS else len(both[0] & both[1]) / max(1, len(both[0] | both[1]))

@@ -71,7 +71,7 @@ def fill(
     """
     account = [(line, [text]) for line, text in page.loose]
     matched: list[tuple[Table, Match]] = []
-    known_tables = Nearest(tables, site) if site else None
+    nearest = Nearest(site) if site else None
     for table in page.tables:
         try:
             match = _match(table, tables, site)
@@ -79,7 +79,7 @@ def fill(
             matched.append((table, match))
         except ValueError as error:
             is_unknown = not table.comment and not isinstance(error, NoRows)
-            near = known_tables.lines(table) if known_tables and is_unknown else []
+            near = nearest.lines(table) if nearest and is_unknown else []
             account.append((table.line, [f"{LEFT}: {error}", *near]))
     _refuse_again(matched)
     total = 0
