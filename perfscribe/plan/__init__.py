@@ -1,1 +1,1 @@
-"""What a run will measure and show: fingerprints, keys, plan files, cluster jobs."""
+"""Plans what a run measures and shows: fingerprints, cell keys, plan files, cluster jobs."""

@@ -1,7 +1,7 @@
-"""What was found in texts, kept from run to run: the same text is not searched twice.
+"""Caches results of analysing source texts across runs, so that unchanged text is not analysed again.
 
-Nothing depends on it: a file that is lost, damaged or of another method is as good as none. Its first line is the
-digest of the rest, since one wrong bit in it would have cells measured again.
+A file that is lost, damaged or of another method is ignored. Its first line is the digest of the rest, since a single
+wrong bit would have cells measured again.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from perfscribe.base import files
 
 
 class Memory:
-    """Findings by the text that they were made of.
+    """Cached results, keyed by the text that they were computed from.
 
-    path: the file that holds them. method: how findings are made; those of another method are dropped.
+    path: the cache file. method: identifies the algorithm; entries of another method are dropped.
     """
 
     def __init__(self, path: Path, method: str) -> None:
@@ -36,14 +36,14 @@ class Memory:
             return {}
 
     def recall(self, what: str, source: str, find: Callable[[], Any]) -> Any:
-        """The finding of these words in this text, a JSON value; find() makes it where it is not known."""
+        """Return the cached result (a JSON value) of `what` for this source text; compute it with find() if missing."""
         key = _digest(f"{what}\0{source}")
         if key not in self._now:
             self._now[key] = self._before[key] if key in self._before else find()
         return self._now[key]
 
     def save(self) -> None:
-        """Keep what was asked for since this memory was made, and nothing else; a folder without room is no fault."""
+        """Write the entries used since this cache was loaded; ignores file system errors, such as a full disk."""
         if self._now.keys() != self._before.keys():
             with contextlib.suppress(OSError):
                 text = files.canonical({"method": self.method, "found": self._now})

@@ -1,6 +1,6 @@
-"""Jobs on a cluster: how cells are dealt out to jobs, what each job asks for, what its shell does first.
+"""Cluster jobs: how cells are distributed over jobs, the resources of each job, its shell prologue.
 
-The process that the user started decides it and writes plan/cluster.json; jobs on other machines read that.
+The process that the user starts decides this and writes plan/cluster.json; jobs on other machines read that file.
 """
 
 from __future__ import annotations
@@ -21,30 +21,30 @@ from perfscribe.base.cells import Cell
 from perfscribe.config.errors import fault
 from perfscribe.records import environment, form
 
-# Snakemake's executors that submit jobs, and the variable by which a job of each knows itself.
+# Snakemake's executors that submit jobs, and the environment variable that is set in their jobs.
 SLURM = "slurm"
 JOB_VARIABLES = {SLURM: "SLURM_JOB_ID", "cluster-generic": "PBS_JOBID"}
 FILE = "cluster.json"
-# What libraries take their number of threads from.
+# Variables from which libraries take their number of threads.
 THREAD_VARIABLES = (
     *("OMP_NUM_THREADS", "GOTO_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS"),
     "NUMEXPR_NUM_THREADS",
 )
-# Of the settings, what says who pays and which machines are the user's stays out of records.
+# Settings left out of records: who pays, and which machines are the user's.
 NOT_RECORDED = ("account", "nodes")
-# Resources by the names that Snakemake's Slurm executor has for them.
+# Names of these resources in Snakemake's Slurm executor.
 MEASURING_JOB = (
     *("slurm_account", "slurm_partition", "runtime", "constraint", "qos", "mem_mb", "nodes"),
     *("slurm_extra", "tasks", "gpu", "gres", "cpus_per_task"),
 )
-# Signs of paths that jobs of a cluster would misread. Executors quote the checkout's path, but a shell reads some signs
-# in quotes, too, and Slurm reads % in the path of a log; they do not quote that of Python.
+# Characters in paths that jobs of a cluster would misread. Executors quote the checkout's path, but a shell expands
+# some characters in quotes, too, and Slurm expands % in the path of a log; Python's path they do not quote.
 MISREAD_IN_CHECKOUT = re.compile(r"""["$`%\\\n]""")
 MISREAD_IN_PYTHON = re.compile(r"""["$`%\\\s'&;|<>()\[\]*?]""")
 
 
 class Need(NamedTuple):
-    """Nodes of a job, and GPUs on each of them."""
+    """Nodes of a job, and GPUs per node."""
 
     nodes: int
     gpus: int
@@ -54,19 +54,19 @@ ONE_NODE, NOTHING = Need(1, 0), Need(0, 0)
 
 
 def executor_asked_for(arguments: Sequence[str]) -> str | None:
-    """The executor that Snakemake's command line names, itself or by its profile; None for this machine."""
+    """Executor that Snakemake's command line or profile names; None for this machine."""
     from snakemake.cli import parse_args
 
     try:
-        with contextlib.redirect_stderr(io.StringIO()):  # it tells of the profile once more
+        with contextlib.redirect_stderr(io.StringIO()):  # parsing prints the profile a second time
             _, found = parse_args(list(arguments))
-    except (Exception, SystemExit):  # not Snakemake's own command line: its Python interface was used
+    except (Exception, SystemExit):  # not Snakemake's command line: its Python interface was used
         return None
     return found.executor if found.executor in JOB_VARIABLES else None
 
 
 def check_paths(checkout: Path, python: Path) -> None:
-    """ValueError with one line where jobs of a cluster would misread a path, each of which would fail for it."""
+    """Raise ValueError (one line) for a path with a character that jobs of a cluster would misread."""
     for path, misread in ((checkout, MISREAD_IN_CHECKOUT), (python, MISREAD_IN_PYTHON)):
         if sign := misread.search(str(path)):
             why = f"jobs of a cluster would misread {sign[0]!r} in this path; give the folder another name"
@@ -74,9 +74,9 @@ def check_paths(checkout: Path, python: Path) -> None:
 
 
 def settings_for(config: Mapping[str, Any], executor: str | None) -> dict[str, Any] | None:
-    """The settings of a run on a cluster from a resolved config, max_nodes filled in; None for this machine.
+    """Cluster settings of a resolved config, with max_nodes filled in; None for this machine.
 
-    ValueError with one line where jobs are to have several nodes and the executor's have no way to start ranks on them.
+    Raises ValueError (one line) if jobs would need several nodes, but the executor cannot start ranks on them.
     """
     if executor is None:
         return None
@@ -92,13 +92,13 @@ def settings_for(config: Mapping[str, Any], executor: str | None) -> dict[str, A
 
 
 def nodes_of_partition(partition: str | None) -> int:
-    """How many nodes of Slurm's partition (None: the default one) can be had, now or later; 1 where it does not say.
+    """Number of usable nodes, busy ones included, of a Slurm partition (None: the default one); 1 if unknown.
 
-    For a job over nodes that are drained or down Slurm would wait, and the report with it.
+    Drained or down nodes do not count: Slurm would keep a job that needs them waiting, and the report with it.
     """
     said = environment.output("sinfo", "--noheader", "--all", "--format=%P %F") or ""
     counts: dict[str, int] = {}
-    # nodes allocated/idle/other/total
+    # Columns of %F: nodes allocated/idle/other/total.
     for name, busy, idle in re.findall(r"^(\S+) (\d+)/(\d+)/\d+/\d+$", said, re.MULTILINE):
         is_meant = name.endswith("*") if partition is None else name.rstrip("*") == partition
         counts[name] = counts.get(name, 0) + (int(busy) + int(idle) if is_meant else 0)
@@ -109,18 +109,18 @@ def nodes_of_partition(partition: str | None) -> int:
 
 
 def need_of(requires: Sequence[str], settings: Mapping[str, Any]) -> Need:
-    """What a cell of these capabilities asks for: one GPU, or all of a node where it needs several."""
+    """Resources for a cell with these capabilities: one GPU, or whole nodes if it needs several."""
     gpus = min(environment.gpus_needed(requires), settings["gpus_per_node"])
     nodes = min(environment.nodes_needed(requires), settings["max_nodes"])
     return Need(nodes, settings["gpus_per_node"] if gpus > 1 or (gpus and nodes > 1) else gpus)
 
 
-Positioned = tuple[int, Cell]  # a cell and its place in its tables
+Positioned = tuple[int, Cell]  # a cell and its position in its tables
 
 
 @dataclass
 class _Pile:
-    """Cells of one experiment that need the same, in the order in which they are measured."""
+    """Cells of one experiment with the same need, in measuring order."""
 
     experiment: str
     need: Need
@@ -129,7 +129,7 @@ class _Pile:
 
     @cached_property
     def measured(self) -> int:
-        """How many of the cells are; asked when all are in the pile."""
+        """Number of cells that are measured; cached, so read only when the pile is complete."""
         return sum(not cell.skip for _, cell in self.cells)
 
     @property
@@ -139,7 +139,7 @@ class _Pile:
 
 @dataclass(frozen=True)
 class Share:
-    """The cells of one shard, and what its job asks for."""
+    """Cells of one shard, and its job's resources."""
 
     need: Need
     cells: list[Positioned]
@@ -148,11 +148,10 @@ class Share:
 def deal(
     cells: Mapping[str, Sequence[Positioned]], shards: Mapping[str, int], settings: Mapping[str, Any] | None
 ) -> dict[str, list[Share]]:
-    """The shards of each experiment, breadth first: each gets cells of every cost.
+    """Distribute cells over the shards of each experiment, round-robin, so that each shard gets cells of every cost.
 
-    cells: by experiment, in the order in which they are measured. shards: how many jobs the config asks for; on a
-    cluster (settings) at least so many, one for each need, and further ones where a job would have most cells, until
-    there are max_jobs of them.
+    cells: by experiment, in measuring order. shards: number of jobs that the config asks for; on a cluster (settings)
+    this is a minimum: each need has at least one job, and the jobs with most cells are split until there are max_jobs.
     """
     piles = [pile for experiment, of in cells.items() for pile in _piles(experiment, of, settings)]
     for experiment, wanted in shards.items():
@@ -170,16 +169,16 @@ def _piles(experiment: str, cells: Sequence[Positioned], settings: Mapping[str, 
     for position, cell in cells:
         if settings is None:
             need = ONE_NODE
-        elif cell.skip and piles:  # costs no time, so that it goes where there is a job anyway
+        elif cell.skip and piles:  # costs no time, so that any job can take it
             need = next(iter(piles))
         else:
             need = need_of(cell.requires, settings)
         piles.setdefault(need, _Pile(experiment, need)).cells.append((position, cell))
-    return list(piles.values()) or [_Pile(experiment, NOTHING)]  # without cells it has a shard, too
+    return list(piles.values()) or [_Pile(experiment, NOTHING)]  # an experiment without cells has a shard, too
 
 
 def _add_jobs(piles: Sequence[_Pile], wanted: int) -> None:
-    """Give the piles more jobs until there are so many, or each cell has its own."""
+    """Split piles until there are `wanted` jobs or one job per cell."""
     while sum(pile.jobs for pile in piles) < wanted:
         largest = max(piles, key=lambda pile: pile.cells_per_job)
         if largest.cells_per_job <= 1:
@@ -192,13 +191,13 @@ def _add_jobs(piles: Sequence[_Pile], wanted: int) -> None:
 
 @dataclass(frozen=True)
 class Cluster:
-    """The cluster of a run. needs: of each shard of each experiment."""
+    """Cluster of a run. needs: of each shard, by experiment."""
 
     settings: Mapping[str, Any]
     needs: Mapping[str, Sequence[Need]]
 
     def small_job(self) -> dict[str, Any]:
-        """Resources of a job that measures nothing."""
+        """Resources of a job that does not measure."""
         settings = self.settings
         return {
             "slurm_account": settings["account"],
@@ -211,23 +210,23 @@ class Cluster:
         }
 
     def measuring_job(self, experiment: str, shard: int) -> dict[str, Any]:
-        """Resources of a shard's job: one GPU or whole nodes; one task a node, from which ranks are started."""
+        """Resources of a shard's job: one GPU or whole nodes; one task per node, which starts the ranks."""
         settings, need = self.settings, self.needs[experiment][shard]
         if need == NOTHING:
             return self.small_job() | {"cpus_per_task": 1}
-        # A GPU of one's own disturbs its neighbours little; cores, links and several GPUs are timed alone.
+        # One-GPU jobs hardly disturb each other; jobs that time cores, links or several GPUs need exclusive nodes.
         alone = settings["exclusive"] and need != Need(1, 1)
         found = self.small_job() | {"nodes": need.nodes, "slurm_extra": self._extra(experiment, shard, alone) or None}
         if need.gpus:
             found |= {"gpu": need.gpus} if need.nodes == 1 else {"gres": f"gpu:{need.gpus}"}
         elif need.nodes > 1:
             found |= {"tasks": need.nodes}
-        # A negative number leaves the option out: with it the job's step would be held to so many cores.
+        # A negative number omits the option, which would restrict the job's step to that many cores.
         cores = settings["cores"] or (-1 if alone or need.gpus else 1)
         return found | {"cpus_per_task": cores}
 
     def _extra(self, experiment: str, shard: int, alone: bool) -> str:
-        """Words of sbatch for which Snakemake has no resource."""
+        """Options of sbatch for which Snakemake has no resource."""
         names = self.settings["nodes"]
         words = ["--exclusive"] if alone else []
         if names:
@@ -238,25 +237,25 @@ class Cluster:
         return " ".join(words)
 
     def jobs_at_a_time(self, allowed: int | None) -> int:
-        """Jobs that are queued or run at a time, no more than --jobs or the profile allows."""
+        """Maximum number of jobs queued or running at a time; at most what --jobs or the profile allows."""
         most = int(self.settings["max_jobs"])
         return min(most, allowed or most)
 
     def prologue(self) -> str:
-        """What a job's shell runs first: variables, then the lines of setup, which may use unset variables."""
-        # Snakemake sets these to a rule's threads, of which a rule here has one: the cores are the job's. torch heeds
-        # MKL_NUM_THREADS before OMP_NUM_THREADS, so that the user's number is for all.
+        """Shell code at the start of a job: variables, then the lines of setup, which may use unset variables."""
+        # Snakemake sets these variables to the rule's threads, which is 1 here, but the job may use all its cores.
+        # torch prefers MKL_NUM_THREADS to OMP_NUM_THREADS, so the user's number is set for all of them.
         own = self.settings["environment"].get("OMP_NUM_THREADS")
         cores = "$(env -u OMP_NUM_THREADS -u OMP_THREAD_LIMIT nproc)" if own is None else shlex.quote(str(own))
         threads = [f"CORES={cores}", *(f'export {name}="$CORES"' for name in THREAD_VARIABLES)]
         exports = [f"export {name}={shlex.quote(str(value))}" for name, value in self.settings["environment"].items()]
-        # The prologue replaces Snakemake's own `set -euo pipefail`.
+        # The prologue replaces Snakemake's `set -euo pipefail`.
         setup = ["set +u -e", *self.settings["setup"], "set +e -u"] if self.settings["setup"] else []
         return "".join(f"{line}\n" for line in [*threads, *exports, *setup])
 
 
 def read(plan_folder: Path) -> Cluster | None:
-    """The cluster of the run that planned; None where that measures on its own machine."""
+    """Cluster of a planned run; None if it measures on its own machine."""
     path = plan_folder / FILE
     if not path.is_file():
         return None
@@ -267,7 +266,7 @@ def read(plan_folder: Path) -> Cluster | None:
 
 
 def recorded(plan_folder: Path) -> dict[str, Any]:
-    """Settings of the cluster that this process is a job of, for its records; empty elsewhere."""
+    """Cluster settings for the records of this process if it is a job of the cluster; else empty."""
     cluster = read(plan_folder)
     if cluster is None or JOB_VARIABLES[cluster.settings["executor"]] not in os.environ:
         return {}

@@ -1,4 +1,4 @@
-"""What cells ask of a machine beyond a device: self-tests that they wait for, a GPU to themselves."""
+"""Requirements of cells beyond a device: self-tests to pass first, a GPU of their own."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from perfscribe.base.cells import Cell
 from perfscribe.distributed.needs import self_tested
 
 SELF_TEST = "preflight"  # the experiment
-CHAPTERS = ("fsdp",)  # whose experiments train; in the others, links are what is measured
+CHAPTERS = ("fsdp",)  # chapters whose experiments train; the experiments of the others measure links
 BACKENDS = ("gloo", "nccl")
 REQUIREMENT = re.compile(r"preflight:(gloo|nccl):([1-9]\d*)(?::([1-9]\d*))?")
 
 
 class Demand(NamedTuple):
-    """A self-test that a cell waits for: so many processes in all, evenly on so many nodes."""
+    """A self-test that a cell waits for: world_size processes in all, evenly distributed over the nodes."""
 
     backend: str
     world_size: int
@@ -25,7 +25,7 @@ class Demand(NamedTuple):
 
 
 def demands(requires: Iterable[str]) -> Iterator[Demand]:
-    """Each self-test that a cell waits for."""
+    """Yield each self-test that a cell waits for."""
     for name in requires:
         found = REQUIREMENT.fullmatch(name)
         if found:
@@ -33,7 +33,7 @@ def demands(requires: Iterable[str]) -> Iterator[Demand]:
 
 
 def waiting(cell: Cell, experiment: str, chapters: Iterable[str]) -> Cell:
-    """The cell as it is planned: where it trains on several processes, with the self-test that it waits for."""
+    """Return the cell as planned: a training on several processes gets the self-test that it waits for."""
     backend, world_size = cell.factors.get("backend"), cell.factors.get("world_size")
     trains = experiment != SELF_TEST and bool(set(chapters) & set(CHAPTERS))
     if not trains or backend not in BACKENDS or not isinstance(world_size, int) or any(demands(cell.requires)):
@@ -44,19 +44,19 @@ def waiting(cell: Cell, experiment: str, chapters: Iterable[str]) -> Cell:
 
 
 def meeting(cell: Cell) -> Cell:
-    """The cell; where it starts ranks on one machine, with the loopback interface that they meet on."""
+    """Return the cell; if it starts ranks on one machine, it also requires the loopback interface."""
     on_one_node = cell.factors.get("nodes", 1) == 1 and not any(name.startswith("nodes:") for name in cell.requires)
     starts_ranks = "world_size" in cell.factors and on_one_node
     return replace(cell, requires=(*cell.requires, "loopback")) if starts_ranks else cell
 
 
 def needs_one_gpu(cells: Iterable[Mapping[str, Any]]) -> bool:
-    """Whether all cells of a shard's plan that are measured run on one GPU each."""
+    """Return whether every measured cell of a shard's plan runs on exactly one GPU."""
     measured = [cell["requires"] for cell in cells if not cell["skip"]]
     return bool(measured) and all(_on_one_gpu(requires) for requires in measured)
 
 
 def _on_one_gpu(requires: Sequence[str]) -> bool:
-    # Those with a number start processes of their own, which use links and cores.
+    # Capabilities with a number start processes, which use links and cores.
     counted = any(name.startswith(("cuda:", "nodes:", "preflight:")) for name in requires)
     return "cuda" in requires and not counted

@@ -1,10 +1,10 @@
-"""Fingerprints of source code: what a unit's result depends on, comments and formatting left out.
+"""Fingerprints of source code: what a unit's result depends on, without comments and formatting.
 
 A fingerprint is the SHA-256 of the syntax tree, without docstrings, of a module and of every project module that it
-imports, directly or through others, at the top or inside a function. Where a module lies and what it is called do not
-count: an import of a project module is written as that module's digest and the names that it binds. The tree is
-written down here, since the texts of ast.dump and ast.unparse differ between Python 3.11, 3.12 and 3.13 (ast.unparse:
-the quotes of f-strings). This file imports the standard library alone, so that any Python can compute a fingerprint.
+imports, directly or indirectly, at the top or inside a function. Location and name of a module do not count: imports of
+project modules are replaced by that module's digest and the names bound. The tree is serialised here, since the output
+of ast.dump and ast.unparse differs between Python 3.11, 3.12 and 3.13 (ast.unparse: the quotes of f-strings). Imports
+only the standard library, so that any Python can compute a fingerprint.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from pathlib import Path
 from typing import Any
 
 PACKAGE = "perfscribe"
-# Fields of syntax tree nodes that change nothing: the u of u"text", and type comments.
+# Syntax tree fields without effect: the u of u"text", and type comments.
 IDLE_FIELDS = frozenset({"kind", "type_comment", "type_ignores"})
 
 
 def module_path(module: str, root: Path) -> Path | None:
-    """The file of a dotted module name below root, or None where there is none."""
+    """File of a dotted module name below root; None if there is none."""
     base = root.joinpath(*module.split("."))
     for path in (base.with_suffix(".py"), base / "__init__.py"):
         if path.is_file():
@@ -32,23 +32,23 @@ def module_path(module: str, root: Path) -> Path | None:
 
 
 def _is_planned(module: str) -> bool:
-    """Whether it is an experiment's levels.py, whose results stand in the plan: a new level measures its cells only."""
+    """Return whether it is an experiment's levels.py: the plan has its results, so a new level adds only its cells."""
     return module.endswith(".levels")
 
 
 def with_parents(module: str) -> Iterator[str]:
-    """A dotted name and those of the packages that hold it, whose code runs where it is imported."""
+    """Yield a dotted name and its parent packages, whose code runs on import."""
     parts = module.split(".")
     for end in range(1, len(parts) + 1):
         yield ".".join(parts[:end])
 
 
-# An imported module or object, and the name that it is bound to: base, object or nothing, name.
+# An import: module, object ("" for the module itself), bound name.
 Import = tuple[str, str, str]
 
 
 def imports_of(tree: ast.Module, module: str, is_package: bool) -> Iterator[Import]:
-    """What the import statements of a module ask for, relative ones by their whole names."""
+    """Yield the imports of a module; relative ones resolved to absolute names."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from ((alias.name, "", alias.asname or alias.name) for alias in node.names)
@@ -62,34 +62,34 @@ def imports_of(tree: ast.Module, module: str, is_package: bool) -> Iterator[Impo
 
 
 def method() -> str:
-    """Names how fingerprints are computed here: what another method or Python remembered is of no use."""
+    """Identify this algorithm and Python version: cached results of others are not reused."""
     own = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()[:16]
     return f"{own} {sys.version_info.major}.{sys.version_info.minor}"
 
 
 @cache
 def _parsed(source: str, path: Path) -> ast.Module:
-    """The syntax tree, which nobody may change."""
+    """Parse a file; callers share the tree and must not change it."""
     return ast.parse(source, filename=str(path))
 
 
-# recall(what, source, find) gives what find() finds in a source text, or found earlier for the same words and text.
+# recall(what, source, find) returns find()'s result for a source text, or a cached one for the same arguments.
 Recall = Callable[[str, str, Callable[[], Any]], Any]
 _FOUND: dict[tuple[str, str], Any] = {}
 
 
 def _recall_here(what: str, source: str, find: Callable[[], Any]) -> Any:
-    """A Recall for the life of this process."""
-    # By content: two edits within a tick of the file system's clock leave the same time stamp.
+    """Cache a result for the life of this process."""
+    # Keyed by content: two edits within a tick of the file system's clock have the same mtime.
     if (what, source) not in _FOUND:
         _FOUND[what, source] = find()
     return _FOUND[what, source]
 
 
 class Sources:
-    """The modules of a project as one plan finds them: each file is looked for, read and parsed once.
+    """Modules of a project: each file is located, read and parsed once per plan.
 
-    root: folder of the project. recall: where what is found in a source text is kept; else in this process.
+    root: folder of the project. recall: cache of results per source text; default: in this process.
     """
 
     def __init__(self, root: Path, recall: Recall = _recall_here) -> None:
@@ -101,7 +101,6 @@ class Sources:
         self._digests: dict[str, bytes] = {}
 
     def _imports(self, module: str, path: Path) -> tuple[Import, ...]:
-        """What the module's import statements ask for."""
         if module not in self._imported:
             source, is_package = self._text(path), path.name == "__init__.py"
             what = f"imports of {'package' if is_package else 'module'} {module}"
@@ -110,7 +109,7 @@ class Sources:
         return self._imported[module]
 
     def _bindings(self, module: str, path: Path) -> bytes:
-        """The names that its imports of project modules bind, each with the digest of the module that it comes from."""
+        """Names bound by imports of project modules, each with the digest of its module."""
         bound = set()
         for base, name, alias in self._imports(module, path):
             whole = f"{base}.{name}" if name and self._path(f"{base}.{name}") else base
@@ -128,9 +127,9 @@ class Sources:
         return self._digests[module]
 
     def closure(self, module: str) -> dict[str, Path]:
-        """Every project module that the module needs, itself among them: file by dotted name.
+        """Map the dotted names of all project modules that the module needs, itself included, to their files.
 
-        Raises ValueError where the module does not exist.
+        Raises ValueError if the module does not exist.
         """
         if module in self._closures:
             return self._closures[module]
@@ -152,16 +151,16 @@ class Sources:
         return found
 
     def libraries(self, module: str) -> list[str]:
-        """Top-level names of the third-party packages that the module's import closure imports, sorted."""
+        """Sorted top-level names of the third-party packages imported by the module's import closure."""
         names: set[str] = set()
         for name, path in self.closure(module).items():
             names.update(base.split(".")[0] for base, *_ in self._imports(name, path))
         return sorted(names - set(sys.stdlib_module_names) - {PACKAGE, ""})
 
     def fingerprint(self, module: str) -> str:
-        """16 hex digits that change when, and only when, code that the module's results depend on changes.
+        """16 hex digits that change if and only if code changes that the module's results depend on.
 
-        Not seen: data files, native libraries, imports by computed names.
+        Ignores data files, native libraries and imports by computed names.
         """
         parts = set()
         for name, path in self.closure(module).items():
@@ -171,9 +170,9 @@ class Sources:
 
 
 def _is_idle(part: object, parent: ast.AST) -> bool:
-    """Whether a member of a node's list does not count: pass, a docstring, an import, an empty piece of an f-string.
+    """Return whether a list member does not count: pass, docstring, project import, empty piece of an f-string.
 
-    3.12 fills the empty format of f"{x:}" with such a piece, 3.11 leaves it out.
+    Python 3.12 adds such an empty piece for the empty format of f"{x:}", 3.11 does not.
     """
     if isinstance(part, ast.Expr):
         return isinstance(part.value, ast.Constant) and isinstance(part.value.value, str)
@@ -183,14 +182,14 @@ def _is_idle(part: object, parent: ast.AST) -> bool:
 
 
 def _is_of_the_project(part: object) -> bool:
-    """Whether it imports from the project, which its bindings stand for."""
+    """Return whether it imports from the project; its bindings are digested instead."""
     if isinstance(part, ast.ImportFrom):
         return part.level > 0 or (part.module or "").split(".")[0] in (PACKAGE, "__future__")
     return isinstance(part, ast.Import) and all(alias.name.split(".")[0] == PACKAGE for alias in part.names)
 
 
 def _fields(node: ast.AST) -> Iterator[tuple[str, object]]:
-    """The node's fields that mean something. Those that later versions add (type_params) are empty where unused."""
+    """Yield the node's significant fields. Fields that later versions add (type_params) are empty if unused."""
     for name, value in ast.iter_fields(node):
         if isinstance(value, list):
             value = [part for part in value if not _is_idle(part, node)]
@@ -199,26 +198,26 @@ def _fields(node: ast.AST) -> Iterator[tuple[str, object]]:
 
 
 def _as_text(value: object) -> str:
-    """A syntax tree without positions."""
+    """Serialise a syntax tree without positions."""
     if isinstance(value, ast.AST):
         fields = ", ".join(f"{name}={_as_text(inner)}" for name, inner in _fields(value))
         return f"{type(value).__name__}({fields})"
     if isinstance(value, list):
         return f"[{', '.join(map(_as_text, value))}]"
-    return ascii(value)  # not repr: which characters it escapes depends on the version's Unicode tables
+    return ascii(value)  # not repr, which escapes according to the version's Unicode tables
 
 
 def digest_of(tree: ast.Module) -> str:
-    """64 hex digits of what source code does: no comments, docstrings, formatting or imports of the project count."""
+    """64 hex digits of what source code does, ignoring comments, docstrings, formatting and project imports."""
     return hashlib.sha256(_as_text(ast.Module(body=tree.body, type_ignores=[])).encode()).hexdigest()
 
 
-# Of a module that says nothing, such as a package's __init__.py: it does not count.
+# Digest of a module without code, such as a package's __init__.py: it does not count.
 NOTHING = bytes.fromhex(digest_of(ast.parse("")))
 
 
 def digest_files(paths: list[Path]) -> dict[str, str]:
-    """16 hex digits of each file's bytes, by file name; a file that is missing has the digest 'absent'."""
+    """16 hex digits of each file's bytes, by file name; 'absent' for a missing file."""
     return {
         path.name: hashlib.sha256(path.read_bytes()).hexdigest()[:16] if path.is_file() else "absent" for path in paths
     }

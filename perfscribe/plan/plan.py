@@ -1,7 +1,7 @@
-"""The plan: what a run will measure and show, one JSON file a unit, rewritten only where its content changes.
+"""The plan: what a run will measure and show, one JSON file per unit, rewritten only if its content changes.
 
-Plan files are inputs of the rules. So what is rerun follows from their content: comments and time stamps of source
-files do not count, and nothing depends on what Snakemake remembers of earlier runs.
+Plan files are inputs of the rules, so their content decides what is rerun: comments and mtimes of source files do not
+count, and Snakemake's metadata of earlier runs is not needed.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from perfscribe.plan.fingerprint import Sources, digest_files
 from perfscribe.plan.plan_cells import cell_to_json
 from perfscribe.records import environment, form
 
-# The preset that holds the homework's own grid; every site's tables list its cells, measured or not.
+# The preset with the homework's full grid; tables of every site list its cells, measured or not.
 FULL_PRESET = "gpu"
 SHARED_KEYS = ("seed", "workshop")
 COMMON_KEYS = ("enabled", "rounds", "shards", "isolation", "timeout_s", "alone")
 MOST_SHARDS = 10_000
-# What index.json holds of a plan.
+# Fields of a plan that index.json has.
 INDEXED = ("site", "preset", "chapters", "shards", "presentations", "datasets", "experiment_datasets", "gated")
 SHOWN_KINDS = frozenset(kind.name for kind in fields(Shown))
-# The module that decides what is in a data set, by its kind.
+# Module that decides the content of a data set, by kind.
 GENERATORS = {
     "samples": "perfscribe.data.formats",
     "tokens": "perfscribe.data.tokens",
@@ -41,7 +41,7 @@ GENERATORS = {
 
 @dataclass
 class Plan:
-    """All units of a run. units: content of each plan file by its name without .json."""
+    """All units of a run. units: content of each plan file, by name without .json."""
 
     site: str
     preset: str
@@ -53,29 +53,29 @@ class Plan:
     gated: list[str] = field(default_factory=list)  # experiments with cells that wait for a self-test
     units: dict[str, dict[str, Any]] = field(default_factory=dict)
     cluster: cluster.Cluster | None = None
-    # Measuring jobs on this machine: how many run at a time, on a GPU each, of these (experiment, shard).
+    # Measuring jobs (experiment, shard) of one GPU each that may share this machine, and how many run at a time.
     at_a_time: int = 1
     beside_others: frozenset[tuple[str, int]] = frozenset()
 
     @property
     def index(self) -> dict[str, Any]:
-        """What the Snakefile needs to build the graph from plan files alone."""
+        """Data from which the Snakefile builds its graph without reading the units."""
         presentations = {name: vars(shown) for name, shown in self.presentations.items()}
         return {name: getattr(self, name) for name in INDEXED} | {"presentations": presentations}
 
     def sources(self, experiment: str) -> list[str]:
-        """The experiments whose records its tables are made of: itself where it measures, and those that it reads."""
+        """Experiments whose records the tables use: itself if it measures, and those that it reads."""
         own = [experiment] if experiment in self.shards else []
         return [*own, *self.presentations[experiment].reads]
 
     def span_s(self, seconds: Mapping[tuple[str, int], float]) -> float:
-        """Expected time of jobs (experiment, shard) by that of each, in s: in sum, or so many at a time."""
+        """Expected time in s of jobs (experiment, shard), given that of each; jobs that share the machine overlap."""
         beside_s = [job_s for job, job_s in seconds.items() if job in self.beside_others]
         alone_s = sum(job_s for job, job_s in seconds.items() if job not in self.beside_others)
         return alone_s + max([sum(beside_s) / self.at_a_time, *beside_s])
 
     def write(self, folder: Path) -> None:
-        """Write what changed, delete what is no longer planned."""
+        """Write changed plan files, delete those no longer planned."""
         wanted = {**self.units, "index": self.index}
         if self.cluster is not None:
             wanted[Path(cluster.FILE).stem] = vars(self.cluster)
@@ -87,12 +87,12 @@ class Plan:
 
 
 def read_index(folder: Path) -> Plan:
-    """The plan that another process wrote, without its units; ValueError where there is none."""
+    """Read the plan that another process wrote, without its units; ValueError if missing or malformed."""
     index = files.read_json(folder / "index.json")
     with form.as_written(folder / "index.json"):
         index["chapters"] = tuple(index["chapters"])
         for name, shown in index["presentations"].items():
-            # Sites that were published before list kinds that there are no longer.
+            # Published sites may list kinds that no longer exist.
             index["presentations"][name] = Shown(**{kind: tuple(shown[kind]) for kind in shown.keys() & SHOWN_KINDS})
         index["shards"] = {form.name(name): form.count(count, MOST_SHARDS) for name, count in index["shards"].items()}
         if index["site"] != folder.parent.name:
@@ -101,14 +101,14 @@ def read_index(folder: Path) -> Plan:
 
 
 def own_section(config: Mapping[str, Any], experiment: str) -> dict[str, Any]:
-    """The experiment's section of a resolved config without the keys that every experiment has, plus what all share."""
+    """Experiment-specific keys of its section in a resolved config, plus the shared keys."""
     section = config["experiments"][experiment]
     own = {key: copy.deepcopy(value) for key, value in section.items() if key not in COMMON_KEYS}
     return own | {name: copy.deepcopy(config[name]) for name in SHARED_KEYS}
 
 
 def planned_cells(raw: Mapping[str, Any], experiment: str, preset: str) -> list[Cell]:
-    """The preset's cells in their tables' order, then those of the full grid that the preset leaves out, as skipped."""
+    """Return the preset's cells in the order of their tables, then, as skipped, the other cells of the full grid."""
     return _grid(resolve(raw, preset), resolve(raw, FULL_PRESET), experiment)
 
 
@@ -123,7 +123,7 @@ def _cells(config: Mapping[str, Any], experiment: str) -> list[Cell]:
 
 
 def _grid(config: Mapping[str, Any], full_config: Mapping[str, Any], experiment: str) -> list[Cell]:
-    """planned_cells of the config as resolved for the preset and for the full grid."""
+    """Return the cells as planned_cells does, from configs resolved for the preset and for the full grid."""
     preset = config["preset"]
     own = _cells(config, experiment)
     full = _cells(full_config, experiment) if preset != FULL_PRESET else []
@@ -141,7 +141,6 @@ def _grid(config: Mapping[str, Any], full_config: Mapping[str, Any], experiment:
 def _measure_units(
     plan: Plan, config: Mapping[str, Any], experiment: str, dealt: list[cluster.Share], code: Sources
 ) -> None:
-    """One unit a shard."""
     section = config["experiments"][experiment]
     cells = [cell for share in dealt for _, cell in share.cells]
     module = registry.module_name(experiment, "measure")
@@ -170,7 +169,7 @@ def _measure_units(
 
 
 def _reads_data(cell: Cell) -> bool:
-    """Whether its data sets must be there: not for a cell that is left out, or without a package that makes them."""
+    """Return whether the cell's data sets are needed: not if it is skipped or lacks a package that makes them."""
     return not cell.skip and environment.missing(set(cell.requires) & environment.PACKAGES) is None
 
 
@@ -181,9 +180,9 @@ def _cells_by_cost(
     of: list[subjects.Subject],
     code: Sources,
 ) -> list[tuple[int, Cell]]:
-    """Planned cells and their places, in ascending cost: a run cut short has most of them; tables keep their order.
+    """Planned cells and their positions, by ascending cost, so that an interrupted run has most of them.
 
-    Those of subjects are behind ours, one subject after the other: each has a process of its own.
+    Cells of subjects follow ours, one subject after the other, since each has its own process.
     """
     courses = _chapters_of(registry.shown(experiment))
     grid = _grid(config, full_config, experiment)
@@ -196,9 +195,9 @@ def _cells_by_cost(
 
 
 def _gpus(cells: Collection[Cell], need: cluster.Need | None) -> dict[str, int]:
-    """How many GPUs a shard has, where cells need several: with another count other cells can be measured.
+    """Number of GPUs of a shard with multi-GPU cells: other cells can be measured if it changes.
 
-    need: of its job on a cluster; None on this machine.
+    need: of its cluster job; None on this machine.
     """
     if not any(environment.gpus_needed(cell.requires) > 1 for cell in cells):
         return {}
@@ -226,16 +225,16 @@ def _data_units(plan: Plan, config: Mapping[str, Any], experiment: str, code: So
 
 
 def _present_unit(plan: Plan, experiment: str, code: Sources) -> None:
-    """How an experiment is shown: of those that it reads only what is measured, as show.py gets no other records.
+    """Plan one experiment's tables and figures. `reads` keeps only experiments that this run measures.
 
-    A chapter by itself, or a config without some experiments, has the rest all the same.
+    Without this a single chapter, or a config that lacks some experiments, could not be shown.
     """
     declared = registry.shown(experiment)
     reads = tuple(name for name in declared.reads if name in plan.shards)
     plan.presentations[experiment] = replace(declared, reads=reads)
     folder = code.root / "references"
     references = [folder / f"{name}.csv" for name in (experiment, *declared.reads)]
-    # Figures may also be of a whole chapter.
+    # Reference figures may also belong to a whole chapter.
     references += [
         path
         for name in (*declared.references, *_chapters_of(declared))
@@ -247,7 +246,7 @@ def _present_unit(plan: Plan, experiment: str, code: Sources) -> None:
         "site": plan.site,
         "preset": plan.preset,
         "fingerprint": code.fingerprint(registry.module_name(experiment, "show")),
-        # Whatever show.py imports, the report's code writes the line below every figure.
+        # The footer below every figure is written by the report's code, whatever show.py imports.
         "footer": code.fingerprint("perfscribe.show.provenance"),
         "references": digest_files(references),
         "tables": list(declared.tables),
@@ -257,19 +256,19 @@ def _present_unit(plan: Plan, experiment: str, code: Sources) -> None:
 
 
 def _chapters_of(presentation: Shown) -> list[str]:
-    """The chapters that its tables belong to."""
+    """Chapters to which its tables belong."""
     return list(dict.fromkeys(table.split(".")[0] for table in presentation.tables))
 
 
 def _is_shown(experiment: str, wanted: Collection[str]) -> bool:
-    """Whether any of these chapters names a table of it."""
+    """Return whether one of these chapters has a table of the experiment."""
     return chapters.wants(wanted, registry.shown(experiment).tables)
 
 
 def _show(plan: Plan, code: Sources, with_subjects: bool) -> None:
-    """Plan how what is measured is shown, then the experiments without a measure.py, where any that they read is.
+    """Plan the tables of measured experiments, then of those without a measure.py that read a measured one.
 
-    The latter have no section in the config: what they show goes with the experiments that they read.
+    The latter have no section in the config.
     """
     for experiment in plan.shards:
         _present_unit(plan, experiment, code)
@@ -286,7 +285,7 @@ def _show(plan: Plan, code: Sources, with_subjects: bool) -> None:
 
 
 def _report_unit(plan: Plan, code: Sources) -> None:
-    """The report, and how a page is made of it."""
+    """Plan the report and its HTML page."""
     root = code.root
     notes = sorted((root / "report" / "notes" / plan.site).glob("*.md"))
     for note in notes:
@@ -318,10 +317,10 @@ def build(
     settings: Mapping[str, Any] | None = None,
     code: Sources | None = None,
 ) -> Plan:
-    """Every unit of a run from a checked config; preset is one of tiny, cpu, gpu.
+    """Plan every unit of a run from a checked config; preset is one of tiny, cpu, gpu.
 
-    ValueError where `only` leaves nothing. settings: of the cluster that measures, as cluster.settings_for gives them;
-    None for this machine. code: the modules below root, where what is found in them is to be kept.
+    settings: of the cluster that measures, from cluster.settings_for; None for this machine. code: modules below root,
+    passed to reuse its caches. Raises ValueError if `only` leaves nothing to measure.
     """
     code = code or Sources(root)
     config, full_config = resolve(raw, preset), resolve(raw, FULL_PRESET)
@@ -346,7 +345,7 @@ def build(
 
 
 def _jobs_at_a_time(plan: Plan, config: Mapping[str, Any]) -> None:
-    """Let jobs of one GPU each run at a time, as many as there are GPUs; one job of that kind has the machine alone."""
+    """Let one-GPU jobs run at the same time, as many as there are GPUs; a single such job runs by itself."""
     measuring = [unit for unit in plan.units.values() if unit["unit"] == "measure"]
     found = {
         (unit["experiment"], unit["shard"])
@@ -359,16 +358,15 @@ def _jobs_at_a_time(plan: Plan, config: Mapping[str, Any]) -> None:
 
 
 def _is_wanted(experiment: str, config: Mapping[str, Any], wanted: Collection[str]) -> bool:
-    """Whether it is enabled and one of the chapters shows it."""
+    """Return whether the experiment is enabled and shown by one of the chapters."""
     asked = config["experiments"][experiment]["enabled"] and (not config["only"] or experiment in config["only"])
     return asked and _is_shown(experiment, wanted)
 
 
 def replan_presentation(committed: Plan, code: Sources) -> Plan:
-    """The plan of a committed site: its measuring units stay as they are, how it is shown follows today's code.
+    """Plan of a committed site: its measuring units stay unchanged, its presentation follows today's code.
 
-    Experiments that there are no longer are left out. Its data sets are not generated again; their digests were
-    published with it.
+    Experiments that no longer exist are dropped. Data sets are not generated again; their digests are published.
     """
     known = registry.measured()
     committed.shards = {name: count for name, count in committed.shards.items() if name in known}
@@ -382,9 +380,9 @@ def replan_presentation(committed: Plan, code: Sources) -> Plan:
 
 
 def options(config: Mapping[str, Any], at_a_time: int = 1, root: Path = registry.ROOT) -> dict[str, Any]:
-    """How cells are run, by experiment: what no figure depends on, so that an edit reruns nothing.
+    """Options for running cells, by experiment; no result depends on them, so that an edit reruns nothing.
 
-    at_a_time: jobs of one GPU each, by the plan.
+    at_a_time: number of concurrent one-GPU jobs, from the plan.
     """
     of = {name: str(path) for name, path in subjects.paths(config, root).items()}
     return {

@@ -1,4 +1,4 @@
-"""Cells as plan files hold them, and their keys."""
+"""Conversion of cells to and from plan files, and cell keys."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from perfscribe.base.cells import Cell
 
 
 def cell_to_json(cell: Cell) -> dict[str, Any]:
-    """A cell as a plan file holds it: all but where its data lie."""
+    """Convert a cell for a plan file, without its data folder."""
     held = {**vars(cell), "factors": dict(cell.factors)}
     del held["data_folder"]
     return held
 
 
 def cell_from_json(value: Mapping[str, Any], data_folder: str = "") -> Cell:
-    """The inverse of cell_to_json, with the folder of the data sets filled in."""
+    """Invert cell_to_json; data_folder: folder of the data sets."""
     return Cell(
         factors=dict(value["factors"]),
         requires=tuple(value["requires"]),
@@ -30,6 +30,6 @@ def cell_from_json(value: Mapping[str, Any], data_folder: str = "") -> Cell:
 
 
 def cell_key(experiment: str, factors: Mapping[str, Any], code: str, data_digest: str, seed: int) -> str:
-    """16 hex digits for what a figure depends on, the machine left out."""
+    """16 hex digits of everything that a figure depends on except the machine."""
     text = files.canonical([experiment, dict(factors), code, data_digest, seed])
     return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -1,9 +1,8 @@
-"""The subjects of a config: which kernels each has, and a digest of the code behind each of them.
+"""Subjects of a config: the kernels that each has, and a digest of each kernel's code.
 
-The code is read, never run. A digest covers the adapters of one kernel, what they name in their file, and every module
-of the checkout that these import, directly or through others: an edit of another kernel's module does not change it,
-nor does what keeps that module from being imported stop the kernel (adapter_file.py).
-Not seen: libraries, files that are no Python, imports by computed names.
+The code is read, never run. A digest covers the adapters of one kernel, the names they use in their file, and every
+checkout module that these import, directly or indirectly. Edits of another kernel's module do not change it, and import
+errors there do not stop the kernel (adapter_file.py). Ignores libraries, non-Python files, imports by computed names.
 """
 
 from __future__ import annotations
@@ -27,9 +26,9 @@ from perfscribe.subjects.adapter_file import AdapterFile
 
 @dataclass(frozen=True)
 class Subject:
-    """kernels: digest of the code of each kernel that it has. lacking: adapters that it has not written, by kernel.
+    """Kernels of one subject, with code digests. lacking: name of an unimplemented adapter, by kernel.
 
-    missing: packages that these kernels import and that this Python does not have. broken: files that are no Python.
+    missing: packages that these kernels import and this Python lacks. broken: files with syntax errors.
     """
 
     name: str
@@ -40,7 +39,7 @@ class Subject:
 
 
 def paths(config: Mapping[str, Any], root: Path) -> dict[str, Path]:
-    """Adapter files by name; ValueError with one line where there are some that are none."""
+    """Adapter files by subject name; ValueError (one line) if a path is not a Python file."""
     named = dict(config.get("subjects") or {})
     if YOURS in named:
         raise ValueError(f"config: subjects.{YOURS}: your own code is the key subject")
@@ -67,9 +66,9 @@ def _key(name: str) -> str:
 
 
 def read(name: str, adapters: Path) -> Subject:
-    """The kernels of an adapter file. One that is no Python counts as having all: measuring them says what is wrong.
+    """Read an adapter file. One with a syntax error counts as having all kernels: measuring them reports the error.
 
-    ValueError: it has not one adapter, written or not, so that nothing of it would be measured.
+    Raises ValueError if it has no adapter, implemented or not, as nothing could be measured.
     """
     code = Code(adapters)
     known = {one for functions in KERNELS.values() for names in functions for one in names}
@@ -89,10 +88,10 @@ def read(name: str, adapters: Path) -> Subject:
 
 
 def cells(experiment: str, of: Sequence[Cell], subjects: Iterable[Subject], sources: Sources) -> list[Cell]:
-    """The cells of the subjects beside these of ours, by the experiment's subject.py; none where it has none.
+    """Cells of the subjects, from the experiment's subject.py; none if it has no such module.
 
-    The factor `code` is a digest of their code and of what measures it. A kernel that a subject has not written has its
-    cells too, which say so and are left out.
+    The factor `code` is a digest of the subject's code and of the code that measures it. Kernels that a subject has not
+    implemented have cells, too, which are skipped with that reason.
     """
     module = registry.module_name(experiment, "subject", sources.root)
     subjects = list(subjects)
@@ -111,7 +110,7 @@ def cells(experiment: str, of: Sequence[Cell], subjects: Iterable[Subject], sour
 
 
 def not_written(subject: Subject, kernel: str) -> str:
-    """Why the kernel is not measured; nothing where it is."""
+    """Reason why the kernel is not measured; "" if it is."""
     if kernel in subject.kernels:
         return ""
     on_gpu = FLASH["cuda"]
@@ -128,7 +127,7 @@ def _digest(text: str) -> str:
 
 
 def is_planned(experiment: str, factors: Mapping[str, Any], adapters: Path, sources: Sources) -> bool:
-    """Whether the code of a subject's cell is what its factors say, or was edited since."""
+    """Return whether the code of a subject's cell still has the digest in its factors."""
     try:
         ours = sources.fingerprint(registry.module_name(experiment, "subject", sources.root))
         return _code(ours, read(factors["subject"], adapters), factors["kernel"]) == str(factors["code"])
@@ -137,25 +136,25 @@ def is_planned(experiment: str, factors: Mapping[str, Any], adapters: Path, sour
 
 
 class Code:
-    """The modules of a checkout, each parsed once."""
+    """Modules of a checkout, each parsed once."""
 
     def __init__(self, adapters: Path) -> None:
         self.adapters, self.roots, self.module = adapters, roots(adapters), module_name(adapters)
         self._trees: dict[Path, ast.Module] = {}
-        self.broken: list[Path] = []  # files that are no Python
-        self.missing: set[str] = set()  # packages that the kernels of which there is a digest import, and are not here
+        self.broken: list[Path] = []  # files with syntax errors
+        self.missing: set[str] = set()  # packages that digested kernels import and that are not installed
         self.file = AdapterFile(self._parse(adapters))
 
     def digest(self, kernel: str) -> str:
-        """16 hex digits of what the kernel's adapters run, and of what keeps it from being imported."""
+        """16 hex digits of the code that the kernel's adapters run, and of its import obstacles."""
         own = self.file.needed(filter(None, self.file.written(kernel)))
         said, obstacles = self._closure(ast.Module(body=own, type_ignores=[]))
         return _digest("\n".join([*sorted(said), *sorted(obstacles)]))
 
     def _closure(self, own: ast.Module) -> tuple[set[str], set[str]]:
-        """What these statements of the adapter file say, and each module that they import: digest and imports.
+        """Digest and imports of these adapter statements and of each module that they import; then the obstacles.
 
-        Then the packages among these that are not here, and the files that are no Python.
+        Obstacles are packages that are not installed and files with syntax errors.
         """
         found: dict[Path | None, str] = {}
         libraries: set[str] = set()
@@ -189,7 +188,7 @@ class Code:
                 raise ValueError(f"subject: {path}: {error.strerror}") from None
             try:
                 self._trees[path] = ast.parse(content, filename=path.name)
-            except (SyntaxError, ValueError, RecursionError, MemoryError):  # the latter two of the compiler's stack
+            except (SyntaxError, ValueError, RecursionError, MemoryError):  # last two: the compiler's stack
                 digest = ast.Constant(hashlib.sha256(content).hexdigest())
                 self._trees[path] = ast.Module(body=[ast.Expr(digest)], type_ignores=[])
                 self.broken.append(path)
