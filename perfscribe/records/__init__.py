@@ -1,1 +1,1 @@
-"""What was measured and where: journal, records, environment, checksums."""
+"""Results and where they were measured: journal, records, environment, checksums."""

@@ -1,8 +1,7 @@
 """Checksums of the files that each unit of a plan has made, in results/<site>/checksums/<unit>.json.
 
-What a run derives is never trusted: before a run, a unit whose files are not as it left them is due again. The
-journal counts too, since a unit that measures reads it anew. The lists also tell which tables and figures no unit
-makes any more.
+Derived files are never trusted: before a run, a unit is due again if its files differ from its checksums. This includes
+the journal, which a measuring unit reads anew. The lists also show which tables and figures no unit makes any more.
 """
 
 from __future__ import annotations
@@ -16,14 +15,14 @@ from pathlib import Path
 from perfscribe.base import files, registry
 
 FOLDER = "checksums"
-# At each end of a file; the middle of larger ones, those of data sets, is their readers' to check. Not the time: what
-# reads a file cold, and Snakemake, change it.
+# Bytes hashed at each end of a file; the middle of larger files (data sets) is checked by their readers. mtimes are
+# ignored: measuring cold reads and Snakemake change them.
 HASHED_BYTES = 1 << 21
-# Nothing else is ever deleted, whatever a list says; relative to results/<site>.
+# Only matching files are ever deleted, whatever a list contains; relative to results/<site>.
 SHOWN = re.compile(r"(tables|\.\./\.\./report/[a-z0-9_-]+/figures)/\w[\w.-]*")
 
-KINDS = ("csv", "json")  # of a table's files
-# What follows where a file is not as it was left, by folder.
+KINDS = ("csv", "json")  # file types of a table
+# Consequence of a difference, by folder.
 THEN = {
     "journal": "what it lost is measured again",
     "data": "made again when a cell reads it",
@@ -32,7 +31,7 @@ THEN = {
 
 
 def keep(site_folder: Path, unit: str, made: Iterable[Path]) -> None:
-    """Note what the unit has just made; what it made before and no longer does is deleted.
+    """Record the unit's files; delete files that it made before and no longer makes.
 
     site_folder: results/<site>. unit: name of the plan file.
     """
@@ -45,16 +44,16 @@ def keep(site_folder: Path, unit: str, made: Iterable[Path]) -> None:
 def renew(
     site_folder: Path, units: Mapping[str, str], published: bool = False, delete: Callable[[Path], None] = Path.unlink
 ) -> list[str]:
-    """Make units due again whose files are not as they left them; returns a line for each such file.
+    """Make units due again whose files differ from their checksums; return one line per such file.
 
-    units: of each the file, relative to the site's folder, that is deleted to that end. A unit that has not said what
-    it made is due without a word; of a published site git has it.
+    units: by unit, the output, relative to the site's folder, that is deleted to make it due. A unit without checksums
+    is due, too, without a line; not on a published site, where git keeps the files.
     """
     told = []
     for unit, output in units.items():
         listed = _listed(site_folder, unit)
         if output.startswith("data/") and not (site_folder / output).exists():
-            continue  # due, and told when it became so: a data set is made when a cell is to read it
+            continue  # due and reported already: a data set is made only when a cell needs it
         differing = [name for name, mark in (listed or {}).items() if _mark(_file(site_folder, name)) != mark]
         for name in differing:
             path = os.path.relpath(site_folder / name, site_folder.parents[1])
@@ -67,9 +66,9 @@ def renew(
 
 
 def clear(site_folder: Path) -> list[str]:
-    """Delete tables and figures that no planned unit makes any more; returns their names, relative to the site.
+    """Delete tables and figures that no planned unit makes any more; return their names, relative to the site.
 
-    Data sets stay, and what is known of them: by their digests a later run knows which cells are done.
+    Keeps data sets and their checksums: their digests show later runs which cells are done.
     """
     lists = [path for path in sorted((site_folder / FOLDER).glob("*.json")) if not path.name.startswith("data-")]
     planned = [path for path in lists if (site_folder / "plan" / path.name).exists()]
@@ -83,20 +82,20 @@ def clear(site_folder: Path) -> list[str]:
 
 
 def _of_unplanned(site_folder: Path) -> set[str]:
-    """What the report would show of experiments that are not planned: their lists may be lost."""
+    """Files that the report would show for experiments that are not planned, in case their lists are lost."""
     unplanned = [name for name in registry.known() if not (site_folder / "plan" / f"present-{name}.json").exists()]
     tables = {f"tables/{table}.{kind}" for name in unplanned for table in registry.shown(name).tables for kind in KINDS}
     return tables | {f"tables/{name}.figures.json" for name in unplanned}
 
 
 def forget(site_folder: Path, units: Iterable[str]) -> None:
-    """Make units due again, whatever their files are."""
+    """Make units due again, whether or not their files changed."""
     for unit in units:
         (site_folder / FOLDER / f"{unit}.json").unlink(missing_ok=True)
 
 
 def _listed(site_folder: Path, unit: str) -> dict[str, str] | None:
-    """What the unit says it made; None where there is no such list, or it is no such list."""
+    """Files and checksums in the unit's list; None if missing or malformed."""
     try:
         listed = files.read_json(site_folder / FOLDER / f"{unit}.json")
     except ValueError:
@@ -106,7 +105,7 @@ def _listed(site_folder: Path, unit: str) -> dict[str, str] | None:
 
 
 def _file(site_folder: Path, name: str) -> Path:
-    """The file of a name in a list, also where the site's folder is a link: its .. is that of the checkout."""
+    """Path of a listed name; .. is resolved without following links, so that a linked site folder works."""
     return Path(os.path.normpath(site_folder / name))
 
 

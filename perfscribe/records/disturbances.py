@@ -1,7 +1,7 @@
-"""Remarks on a cell's figures: what monitor.Monitor saw happen during it, and variables that were set.
+"""Flags for throttled or disturbed cells and for environment variables, derived from the monitor's samples.
 
-Records keep what was seen and the flags of the day; the flags are made again where records are read, so that cells
-measured long ago are marked by today's rules.
+Records keep the samples and the flags made then; flags are derived again when records are read, so that old cells
+follow today's rules.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from typing import Any
 
 THROTTLED_SHARE = 0.05
 LOW_CLOCK_SHARE = 0.95
-IDLE_CLOCK_SHARE = 0.5  # a device that waits for its host falls to its idle clock, a fifth of the highest: no fault
+IDLE_CLOCK_SHARE = 0.5  # a GPU that waits for its host drops to its idle clock (a fifth of the highest): no fault
 HOST_BUSY_SHARE = 0.10
-READINGS_FOR_A_SHARE = 5  # of fewer, a share of the time would say more than was seen
+READINGS_FOR_A_SHARE = 5  # fewer readings are too few to report a share of the time
 
-# What flags of cells that others disturbed begin with. What throttles a device is part of the machine, and only marked.
+# Beginnings of flags of disturbed cells. Throttling is a property of the machine, so it is only flagged.
 DISTURBED = ("foreign process ", "host busy ")
 OF_WATCH = ("throttled ", "SM clock ", *DISTURBED)
-SET = "with "  # variables
-MADE_HERE = (*OF_WATCH, SET)  # what the flags made here begin with
+SET = "with "  # environment variables
+MADE_HERE = (*OF_WATCH, SET)  # beginnings of all flags made here
 
-# Variables under which the same code takes other times, as NAME=value: settings, and switches unless they are off.
-# NCCL's, which some clusters need, and numbers of threads, which Snakemake sets, are not among them.
+# Variables, as NAME=value, that change the speed of the same code: settings, and switches unless off.
+# Excluded: NCCL's, which some clusters need, and numbers of threads, which Snakemake sets.
 _CHANGES_TIMES = re.compile(
     r"""(NVIDIA_TF32_OVERRIDE | PYTORCH_((CUDA|HIP)_)?ALLOC_CONF | CUBLAS(LT)?_WORKSPACE\w+ | PYTHONMALLOC
     | CUDA_(DEVICE_MAX_(COPY_)?CONNECTIONS|SCALE_LAUNCH_QUEUES|AUTO_BOOST|MPS_ACTIVE_THREAD_PERCENTAGE)
@@ -43,7 +43,7 @@ _CHANGES_TIMES = re.compile(
 
 
 def flags(summary: Mapping[str, Any], highest_clock_mhz: float | None = None, attempts: int = 1) -> list[str]:
-    """What a reader of the cell's figures should know; such a cell is marked, never dropped.
+    """Flags for readers of the cell's figures; flagged cells are kept.
 
     The thresholds above are this project's choice.
 
@@ -55,7 +55,7 @@ def flags(summary: Mapping[str, Any], highest_clock_mhz: float | None = None, at
 
 
 def flags_of(row: Mapping[str, Any]) -> list[str]:
-    """A record's flags, those of its watch and its variables made anew."""
+    """Flags of a record, those made here derived again from its samples and variables."""
     if not row.get("watch"):
         return list(row["flags"])
     provenance = row["provenance"]
@@ -67,7 +67,7 @@ def flags_of(row: Mapping[str, Any]) -> list[str]:
 
 
 def variables_told(variables: Mapping[str, str]) -> list[str]:
-    """Variables that change the times of the same code, as NAME=value."""
+    """Variables that change the speed of the same code, as NAME=value."""
     return [told for name, text in sorted(variables.items()) if _CHANGES_TIMES.fullmatch(told := f"{name}={text}")]
 
 
@@ -83,7 +83,7 @@ def _throttling(summary: Mapping[str, Any]) -> str:
 
 
 def _clock(summary: Mapping[str, Any], highest_mhz: float | None) -> str:
-    """Said beside throttling too: between two readings of its bits a device slows down unseen."""
+    """Flag a low clock next to throttling, too: a GPU can slow down between two readings of the throttle bits."""
     median = summary.get("median_sm_clock_mhz")
     if not median or not highest_mhz or not IDLE_CLOCK_SHARE < median / highest_mhz < LOW_CLOCK_SHARE:
         return ""
@@ -104,5 +104,5 @@ def _load(summary: Mapping[str, Any]) -> str:
     load = summary.get("host_load_other") or 0.0
     if load <= HOST_BUSY_SHARE:
         return ""
-    # Not by whom: what the kernel does for a cell's own network is charged to no process, and so not to the cell's.
+    # The cause stays open: kernel work for a cell's network traffic is charged to no process, so not to the cell's.
     return f"host busy ({100 * load:.0f} % of the cores with what is not counted as the cell's)"

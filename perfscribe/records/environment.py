@@ -1,7 +1,7 @@
-"""Who measured: identity, provenance and capabilities of the machine at hand.
+"""Identity, provenance and capabilities of this machine.
 
-Nothing here imports torch or starts a CUDA context, so that a login node, a parser or a parent process may ask.
-Every probe gives None (or an empty list) where the machine has no answer.
+Nothing here imports torch or starts a CUDA context, so that login nodes, parsers and parent processes can call it.
+Every probe returns None (or an empty list) if the machine gives no answer.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ from perfscribe.distributed.transport import LOOPBACK
 from perfscribe.instruments.tools import find_tool
 
 MIB = 2**20
-SLICE = "MIG-"  # how the UUID of a part of a GPU begins
+SLICE = "MIG-"  # prefix of the UUID of a GPU slice
 ROOT = Path(__file__).resolve().parents[2]
 
-# Variables that change what is measured. PYTORCH_ and TORCHINDUCTOR_ settings count as TORCH_ ones do.
+# Variables that affect measurements. PYTORCH_ and TORCHINDUCTOR_ settings count like TORCH_ ones.
 VARIABLES = re.compile(
     r"(NCCL|CUDA|CUBLAS(LT)?|CUDNN|NVIDIA_TF32|(PY)?TORCH[A-Z]*|TRITON|GLOO|G?OMP|MKL|KMP|ATEN|DNNL|ONEDNN|MALLOC"
     r"|ACCELERATE)_|(LD_PRELOAD|GLIBC_TUNABLES|PYTHON(MALLOC|DEVMODE|TRACEMALLOC))$"
 )
-# Which repository git is asked about; its configuration, such as safe.directory, may come by variables.
+# Variables that make git use another repository; its configuration, such as safe.directory, may come from variables.
 _OF_A_REPOSITORY = re.compile(r"GIT_(?!CONFIG|TEST_|TRACE)")
 
 
@@ -53,18 +53,18 @@ _OF_A_REPOSITORY = re.compile(r"GIT_(?!CONFIG|TEST_|TRACE)")
 
 @cache
 def open_nvml() -> Any | None:
-    """The initialised module pynvml, or None without a package, a driver or a GPU. Open for the process's life."""
+    """Return the initialised module pynvml, or None without package, driver or GPU. Stays open until exit."""
     try:
         import pynvml
 
         pynvml.nvmlInit()
-    except Exception:  # also a library of another version than the driver's, which is no NVMLError
+    except Exception:  # also a library whose version differs from the driver's, which is no NVMLError
         return None
     return pynvml
 
 
 def ask(function: str, *arguments: Any) -> Any | None:
-    """What NVML answers; None where there is none, or this driver, GPU or pynvml does not offer the function."""
+    """Call an NVML function; None if NVML, or this driver, GPU or pynvml version, does not offer it."""
     nvml: Any = open_nvml()
     call = getattr(nvml, function, None)
     if call is None:
@@ -77,18 +77,18 @@ def ask(function: str, *arguments: Any) -> Any | None:
 
 
 def all_gpus() -> list[Any]:
-    """NVML handles in PCI order. A device that the job may not open is counted by NVML but is none of ours."""
+    """NVML handles in PCI order. Devices that the job may not open are left out, although NVML counts them."""
     handles = (ask("nvmlDeviceGetHandleByIndex", index) for index in range(ask("nvmlDeviceGetCount") or 0))
     return [handle for handle in handles if handle is not None]
 
 
 def visible_gpus() -> list[Any]:
-    """NVML handles of the devices that CUDA_VISIBLE_DEVICES leaves, in its order.
+    """NVML handles of the devices in CUDA_VISIBLE_DEVICES, in its order.
 
-    As in CUDA, an entry that names no device, or in another form than the first, hides itself and all that follow; one
-    that is named twice hides all. Of GPUs in MIG mode a process sees one slice: the first, and no whole GPU beside it
-    (NVIDIA's MIG user guide, "CUDA device enumeration"). Numbers count in PCI order; CUDA's default order (fastest
-    first) is the same wherever all GPUs of a machine are alike.
+    As in CUDA, an entry that names no device, or in another form than the first, hides itself and all later ones; a
+    duplicate hides all. With MIG, a process sees only one slice, the first, and no whole GPUs (NVIDIA's MIG user guide,
+    "CUDA device enumeration"). Indices count in PCI order; CUDA's default order (fastest first) is the same if all GPUs
+    of a machine are of one model.
     """
     handles = all_gpus()
     named = os.environ.get("CUDA_VISIBLE_DEVICES")
@@ -110,7 +110,7 @@ def _uuid(gpu: Any) -> str:
 
 
 def _parts(gpu: Any) -> list[Any]:
-    """Devices that CUDA can use of a GPU: itself, or its slices in MIG mode, of which there may be none."""
+    """Devices that CUDA can use of a GPU: itself or, in MIG mode, its slices, possibly none."""
     if not (ask("nvmlDeviceGetMigMode", gpu) or [0])[0]:
         return [gpu]
     slots = range(ask("nvmlDeviceGetMaxMigDeviceCount", gpu) or 0)
@@ -119,14 +119,14 @@ def _parts(gpu: Any) -> list[Any]:
 
 
 def gpus_by_uuid() -> tuple[list[Any], list[str]]:
-    """Handles and UUIDs of the GPUs that are visible; none where NVML does not tell the UUID of each."""
+    """Handles and UUIDs of the visible GPUs; empty unless NVML knows the UUID of each."""
     handles = visible_gpus()
     uuids = [ask("nvmlDeviceGetUUID", handle) for handle in handles]
     return ([], []) if None in uuids else (handles, [str(uuid) for uuid in uuids])
 
 
 def _named(handles: list[Any], entry: str) -> list[Any]:
-    """The device that an entry of CUDA_VISIBLE_DEVICES names; of a GPU in MIG mode its first slice."""
+    """Device that an entry of CUDA_VISIBLE_DEVICES names; for a GPU in MIG mode its first slice."""
     old_form = re.fullmatch(r"MIG-(GPU-[^/]+)/(\d+)/(\d+)", entry)  # GPU, GPU instance, compute instance
     if entry.isdecimal():
         gpus = handles[int(entry) :][:1]
@@ -151,18 +151,18 @@ def _cuda_driver_version() -> str | None:
 
 
 def identity(libraries: Iterable[str]) -> dict[str, Any]:
-    """What makes two machines the same for a figure.
+    """Identity of a machine: figures of equal identities are comparable.
 
-    libraries: import names of the top-level libraries that the measuring code imports; modules of Python itself
-    and of this package are left out, a library that is not installed has version None.
-    Of unlike GPUs all models are named, with the least memory and power limit among them. Without a visible GPU
-    the driver does not count.
+    libraries: import names of the top-level libraries that the measuring code imports; Python's modules and this
+    package are left out, a library that is not installed has version None.
+    With several GPU models all are named, with their lowest memory and power limit. Without a visible GPU the driver
+    versions are None.
     """
     names = sorted(set(libraries) - set(sys.stdlib_module_names) - {"perfscribe"})
     return {
         **_gpu_identity(),
         "cpu_model": cpu_model(),
-        "cpu_cores": len(binding.granted()),  # a Slurm job sees fewer than the node has
+        "cpu_cores": len(binding.granted()),  # in a Slurm job fewer than the node has
         "python": f"{sys.version_info.major}.{sys.version_info.minor}",
         "platform": f"{platform.system()} {platform.machine()}",
         "libraries": {name: library_version(name) for name in names},
@@ -191,7 +191,7 @@ def identity_id(identity: Mapping[str, Any]) -> str:
 
 @cache
 def cpu_model() -> str:
-    """The processor's name as the operating system gives it, else its architecture."""
+    """Processor name from the operating system, else its architecture."""
     cpuinfo = Path("/proc/cpuinfo")
     text = cpuinfo.read_text(errors="replace") if cpuinfo.exists() else ""
     if "model name" not in text:  # Arm: the kernel gives numbers only, lscpu knows the names
@@ -205,9 +205,9 @@ _distributions = cache(importlib.metadata.packages_distributions)
 
 @cache
 def library_version(name: str) -> str | None:
-    """Version of the library imported as `name`, without importing it; None when it is not installed.
+    """Version of the library imported as `name`, without importing it; None if it is not installed.
 
-    torch's local part (2.11.0+cu130) is read from its source, because wheels of PyPI leave it out of their metadata.
+    torch's local part (2.11.0+cu130) is read from its source, because PyPI wheels omit it from their metadata.
     """
     version = ", ".join(sorted({importlib.metadata.version(one) for one in _distributions().get(name, ())})) or None
     written = _version_file(name).get("__version__") if version else None
@@ -216,7 +216,7 @@ def library_version(name: str) -> str | None:
 
 @cache
 def _version_file(name: str) -> Mapping[str, Any]:
-    """The constants in <package>/version.py, read as text: torch states its CUDA version there."""
+    """Constants in <package>/version.py, read as text: torch states its CUDA version there."""
     spec = importlib.util.find_spec(name)
     source = Path(spec.origin).with_name("version.py") if spec and spec.origin else Path()
     text = source.read_text(encoding="utf-8") if source.is_file() else ""
@@ -228,9 +228,9 @@ def _version_file(name: str) -> Mapping[str, Any]:
 
 
 def provenance(root: Path) -> dict[str, Any]:
-    """All else worth knowing about a measurement; never part of a key. `root` is the checkout.
+    """Facts about a measurement that are no part of a key. `root` is the checkout.
 
-    Names the node; `scrub` takes that out before anything is published.
+    Includes the node's name, which `scrub` removes before publishing.
     """
     commit, dirty = _commit(root)
     return {
@@ -245,19 +245,18 @@ def provenance(root: Path) -> dict[str, Any]:
 
 
 def _as_text(variable: str) -> str:
-    """A variable without bytes that are no UTF-8, which no file of ours could hold."""
+    """Replace bytes that are not UTF-8, which our files cannot hold."""
     return variable.encode(errors="replace").decode()
 
 
-# Where the code lies, relative to the checkout. What else may differ from the commit, as settings and notes do, is no
-# change of the code that measures.
+# Code, relative to the checkout: only changes here make the checkout dirty, not settings or notes.
 CODE = ("Snakefile", "perfscribe", "rules", "workflow")
 
 
 def _commit(root: Path) -> tuple[str | None, bool | None]:
-    """Commit and whether the code differs from it; a copy without .git says so by PERFSCRIBE_COMMIT or .commit."""
+    """Commit, and whether the code differs from it; without .git, from PERFSCRIBE_COMMIT or the file .commit."""
     if head := git(root, "rev-parse", "--verify", "HEAD"):
-        # without optional locks, so that `status` never stands in the way of the user's own git
+        # No optional locks, so that `status` never blocks the user's git.
         changes = git(root, "--no-optional-locks", "status", "--porcelain", "--", *CODE)
         return head, None if changes is None else bool(changes)
     told = os.environ.get("PERFSCRIBE_COMMIT", "").strip()
@@ -267,7 +266,7 @@ def _commit(root: Path) -> tuple[str | None, bool | None]:
 
 
 def why_no_commit(root: Path) -> str:
-    """Why records will name no commit although git keeps this checkout, and the remedy, in one line; else empty."""
+    """One line on why records will name no commit although this is a git checkout, with a remedy; "" otherwise."""
     if not (root / ".git").exists() or _commit(root)[0]:
         return ""
     if shutil.which("git") is None:
@@ -281,21 +280,21 @@ def why_no_commit(root: Path) -> str:
 
 
 def _git(root: Path, *words: str) -> tuple[list[str], dict[str, str]]:
-    """The command and its environment, in which no variable names another repository."""
+    """Return a git command and an environment without variables that name another repository."""
     env = {name: text for name, text in os.environ.items() if not _OF_A_REPOSITORY.match(name)}
     return ["git", "-C", str(root), *words], env
 
 
 def git(root: Path, *words: str) -> str | None:
-    """Output of git for the repository whose top is root; None where root is not one, or git fails."""
-    if not (root / ".git").exists():  # git would else answer for a repository further up
+    """Output of git in the repository at root; None if root is not a repository's top or git fails."""
+    if not (root / ".git").exists():  # else git would answer for an enclosing repository
         return None
     command, env = _git(root, *words)
     return output(*command, env=env)
 
 
 def output(*command: str, timeout_s: float = 20.0, env: Mapping[str, str] = os.environ) -> str | None:
-    """Standard output of a command without surrounding blanks, in English; None when it is missing, fails or hangs."""
+    """Stripped stdout of a command, in English; None if it is missing, fails or hangs."""
     try:
         done = subprocess.run(
             command, capture_output=True, text=True, timeout=timeout_s, check=True, env={**env, "LC_ALL": "C"}
@@ -315,9 +314,9 @@ def _gpu_clocks_mhz() -> list[dict[str, int | None]]:
 
 
 def foreign_processes(gpus: Iterable[Any]) -> dict[int, str]:
-    """Base names, by number, of what computes on these GPUs and is neither this process nor below it.
+    """Names, by pid, of compute processes on these GPUs outside this process and its descendants.
 
-    In a container NVML may give numbers of the host. One that means nothing here may be our own and is left out.
+    In a container NVML may return pids of the host. One without a process here may be our own, so it is left out.
     """
     listed = [process for gpu in gpus for process in ask("nvmlDeviceGetComputeRunningProcesses", gpu) or []]
     names = {process.pid: _process_name(process.pid) for process in listed}
@@ -327,7 +326,7 @@ def foreign_processes(gpus: Iterable[Any]) -> dict[int, str]:
 
 def _process_name(pid: int) -> str | None:
     try:
-        # A number of the host's may be that of a thread here, which psutil.Process takes for a process.
+        # A pid of the host may be that of a thread here, which psutil.Process takes for a process.
         name = psutil.Process(pid).name() if psutil.pid_exists(pid) else ""
     except psutil.Error:
         name = ""
@@ -337,17 +336,17 @@ def _process_name(pid: int) -> str | None:
 
 
 def process_tree() -> set[int]:
-    """Numbers of this process and all its descendants."""
+    """Pids of this process and all its descendants."""
     return {os.getpid(), *(child.pid for child in psutil.Process().children(recursive=True))}
 
 
 def memory_limit_bytes(root: Path = Path("/")) -> int:
-    """Host memory that this process may still take: the least of what is free and what cgroups and Slurm allow.
+    """Host memory that this process may still use: the least of free memory and the limits of cgroups and Slurm.
 
-    root: where /proc and /sys lie (another folder in tests). A cgroup's limit binds all groups below it.
+    root: parent of /proc and /sys (another folder in tests). A cgroup's limit also binds its descendants.
     """
     limits = [psutil.virtual_memory().available, *_cgroup_limits_bytes(root)]
-    slurm = os.environ.get("SLURM_MEM_PER_NODE", "")  # MiB; 0 stands for all of the node's memory
+    slurm = os.environ.get("SLURM_MEM_PER_NODE", "")  # MiB; 0: all of the node's memory
     if slurm.isdecimal() and int(slurm):
         limits.append(int(slurm) * MIB)
     return min(limits)
@@ -375,9 +374,9 @@ def _cgroup_limits_bytes(root: Path) -> Iterable[int]:
 
 @dataclass(frozen=True)
 class Condition:
-    """One thing that a capability needs.
+    """A condition for a capability.
 
-    reason: printed after the status when it is not met. fix: in words. status: of a cell that lacks it.
+    reason: printed after the status if it is not met. fix: remedy in words. status: of a cell that lacks it.
     """
 
     met: Callable[[], bool] = field(compare=False)
@@ -395,9 +394,9 @@ def _package(module: str, fix: str = "") -> Condition:
 
 
 def _not_hidden(package: str) -> Condition:
-    """A folder or file of the package's name in the checkout's root, from where what measures imports first.
+    """Require that the checkout's root, first on the import path, has no file or folder named like the package.
 
-    Where no such package is installed, even an empty folder makes a library believe that there is one.
+    If the package is not installed, even an empty folder makes libraries believe that it is.
     """
     return Condition(
         lambda: not any((ROOT / name).exists() for name in (package, f"{package}.py")),
@@ -414,26 +413,26 @@ def _torch_has_cuda() -> bool:
 
 
 def _driver_fits_torch() -> bool:
-    """CUDA runs programs of its own major version or an older one; what cannot be told passes."""
+    """Compare major versions: CUDA runs programs of its major version or an older one; unknown versions pass."""
     driver = _cuda_driver_version()
     built_for = _version_file("torch").get("cuda")
     return not (driver and built_for) or int(built_for.split(".")[0]) <= int(driver.split(".")[0])
 
 
 def _is_ampere_or_newer() -> bool:
-    """True where nothing tells otherwise, so that a machine without a GPU gives the reason of that alone."""
+    """Return True if unknown, so that a machine without a GPU reports only that."""
     versions = [ask("nvmlDeviceGetCudaComputeCapability", gpu) for gpu in visible_gpus()]
     return all(version[0] >= 8 for version in versions if version)
 
 
 def _has_compiler(variable: str, *usual: str) -> bool:
-    """Whether the program that the variable names is there; where it names none, any of the usual ones."""
+    """Return whether the compiler named by the variable exists or, if it is unset, any of the usual ones."""
     chosen = os.environ.get(variable)
     return any(shutil.which(name) for name in ([chosen] if chosen else usual))
 
 
 def _has_python_headers() -> bool:
-    schemes = (sysconfig.get_default_scheme(), "posix_prefix")  # Debian's own scheme names a folder without them
+    schemes = (sysconfig.get_default_scheme(), "posix_prefix")  # Debian's scheme names a folder without headers
     return any(Path(sysconfig.get_path("include", scheme), "Python.h").is_file() for scheme in schemes)
 
 
@@ -441,24 +440,24 @@ _PYTHON_HEADERS = Condition(_has_python_headers, "Python.h is missing", "install
 
 
 def gpus_needed(requires: Iterable[str]) -> int:
-    """How many GPUs a cell of these capabilities uses: 4 with "cuda:4", 1 with "cuda"."""
+    """Number of GPUs that a cell with these capabilities uses: 4 for "cuda:4", 1 for "cuda"."""
     return max((int(name.partition(":")[2] or 1) for name in requires if name.split(":")[0] == "cuda"), default=0)
 
 
 def nodes_needed(requires: Iterable[str]) -> int:
-    """How many nodes a cell of these capabilities uses: 2 with "nodes:2"."""
+    """Number of nodes that a cell with these capabilities uses: 2 for "nodes:2"."""
     return max((int(name.partition(":")[2]) for name in requires if name.startswith("nodes:")), default=1)
 
 
 def nodes_granted() -> int:
-    """Nodes of the Slurm or PBS job that this process is part of, on which it can start something; 1 outside of one."""
+    """Number of usable nodes of the Slurm or PBS job that this process is in; 1 outside of a job."""
     names, strange = _nodes()
     return 1 if strange else max(1, len(names))
 
 
 @cache
 def _nodes() -> tuple[list[str], str]:
-    """Names of the job's nodes, and why none of them but this one can be used: variables alone make no job."""
+    """Node names of the job, and why they are unusable, e.g. because variables are set outside of a job."""
     try:
         names = hosts.of_job(os.environ)
     except ValueError as error:
@@ -472,7 +471,7 @@ def _nodes() -> tuple[list[str], str]:
 
 
 def _several_nodes(count: int) -> tuple[Condition, ...]:
-    """For "nodes:<count>"."""
+    """Conditions of "nodes:<count>"."""
     have, strange = nodes_granted(), _nodes()[1]
     reason = f"{have} node{'' if have == 1 else 's'}"
     fix = f"run on a cluster, by `--profile slurm`, whose jobs may have {count} nodes (cluster.max_nodes)"
@@ -485,7 +484,7 @@ def _several_nodes(count: int) -> tuple[Condition, ...]:
 
 @cache
 def _loopback_error() -> int:
-    """Why the ranks of one machine cannot meet: EADDRNOTAVAIL without its address, ENETDOWN; 0 where they can."""
+    """Error that keeps ranks on one machine from connecting: EADDRNOTAVAIL (no address), ENETDOWN; 0 if none."""
     try:
         with socket.create_server((LOOPBACK, 0)) as server, contextlib.suppress(OSError):
             socket.create_connection(server.getsockname(), timeout=5.0).close()
@@ -496,7 +495,7 @@ def _loopback_error() -> int:
 
 
 def _several_gpus(count: int) -> tuple[Condition, ...]:
-    """For "cuda:<count>". The reason is what the machine has; without any GPU there is one already."""
+    """Conditions of "cuda:<count>". The reason is the number of GPUs; having none is a condition of _CUDA."""
     have = len(visible_gpus())
     reason, fix = f"{have} GPU{'' if have == 1 else 's'}", f"run on a machine with {count} GPUs"
     return (*_CUDA, Condition(lambda: have not in range(1, count), reason, fix, status="skipped"))
@@ -539,7 +538,7 @@ CAPABILITIES: dict[str, tuple[Condition, ...]] = {
     "bf16": _of_ampere("bf16"),
     "tf32": _of_ampere("TF32"),
     "triton": (_package("triton", "install triton (CUDA builds of torch bring it)"),),
-    # For inductor on a CPU.
+    # torch.compile on a CPU.
     "compiler": (
         Condition(
             lambda: _has_compiler("CXX", "clang++" if sys.platform == "darwin" else "g++"),
@@ -548,7 +547,7 @@ CAPABILITIES: dict[str, tuple[Condition, ...]] = {
         ),
         _PYTHON_HEADERS,
     ),
-    # For what starts Triton's kernels.
+    # Launching Triton kernels.
     "c_compiler": (
         Condition(
             lambda: _has_compiler("CC", "gcc", "clang"),
@@ -565,7 +564,7 @@ CAPABILITIES: dict[str, tuple[Condition, ...]] = {
         ),
     ),
     "hdf5": (_package("h5py"),),
-    # For what starts ranks on one machine.
+    # Starting ranks on one machine.
     "loopback": (
         Condition(
             lambda: _loopback_error() != errno.ENETDOWN,
@@ -578,7 +577,7 @@ CAPABILITIES: dict[str, tuple[Condition, ...]] = {
             f"ip addr add {LOOPBACK}/8 dev lo, as root",
         ),
     ),
-    # The FSDP workshop's Trainer, what wraps models for it, what makes its tokens, and what it looks for.
+    # The FSDP workshop's Trainer, its model wrapper and tokenizer, and packages that it checks for.
     "transformers": (
         *map(_not_hidden, ("transformers", "accelerate", "tokenizers", "datasets")),
         *map(_package, ("transformers", "accelerate", "tokenizers")),
@@ -600,16 +599,16 @@ CAPABILITIES: dict[str, tuple[Condition, ...]] = {
 }
 
 
-# Capabilities without which the data sets of a cell cannot be made either.
+# Capabilities that making a cell's data sets needs, too.
 PACKAGES = frozenset({"transformers"})
 
 _SEVERAL = {"cuda": _several_gpus, "nodes": _several_nodes}
 
 
 def unmet(requires: Iterable[str]) -> list[Condition]:
-    """Every condition that this machine lacks for the capabilities named, each once, the decisive one first.
+    """Conditions of these capabilities that this machine does not meet, without duplicates, the decisive one first.
 
-    What begins with "preflight:" is for the engine to try out (gate.py), not for the machine to have.
+    Skips names beginning with "preflight:", which gate.py tests.
     Raises ValueError for a name that is neither in CAPABILITIES nor "cuda:<GPUs>" nor "nodes:<nodes>".
     """
     conditions: dict[Condition, None] = {}
@@ -625,12 +624,12 @@ def unmet(requires: Iterable[str]) -> list[Condition]:
 
 
 def shortfall(requires: Iterable[str]) -> tuple[str, str] | None:
-    """Status and reason of a cell that this machine cannot run; None when it has all that is named."""
+    """Status and reason of a cell that this machine cannot run; None if it can."""
     lacking = unmet(requires)
     return (lacking[0].status, lacking[0].reason) if lacking else None
 
 
 def missing(requires: Iterable[str]) -> str | None:
-    """The reason alone, e.g. "no CUDA device"."""
+    """Reason without the status, e.g. "no CUDA device"."""
     lacking = shortfall(requires)
     return lacking[1] if lacking else None

@@ -1,4 +1,4 @@
-"""The form that files of ours have: what reads one says in one line where it has another."""
+"""Validates the format of our files; readers report a violation in one line."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _KINDS: dict[str, type] = {
     "round": int,
     "flags": list,
 }
-_NAME = re.compile(r"[\w-]{0,200}")  # of a file
+_NAME = re.compile(r"[\w-]{0,200}")  # file name
 
 
 @contextmanager
 def as_written(path: Path) -> Iterator[None]:
-    """ValueError with one line that names the file, for whatever reading something of another form raises."""
+    """Turn any error that malformed content raises in this block into a one-line ValueError that names the file."""
     try:
         yield
     except NOT_OF_THE_FORM as error:
@@ -34,21 +34,21 @@ def as_written(path: Path) -> Iterator[None]:
 
 
 def name(found: str) -> str:
-    """A name that a path is made of; ValueError where it would lead elsewhere."""
+    """Validate a name used in a path; ValueError if it could lead elsewhere."""
     if not _NAME.fullmatch(found):
         raise ValueError(f"{found!r} is no name")
     return found
 
 
 def count(found: int, most: int) -> int:
-    """How many of something there are; ValueError where so many cannot be."""
+    """Validate a count; ValueError unless 0 <= found <= most."""
     if not isinstance(found, int) or not 0 <= found <= most:
         raise ValueError(f"{found!r} is no number up to {most}")
     return found
 
 
 def record(found: Any) -> dict[str, Any]:
-    """The record, where it has the form of one; ValueError that says what has not."""
+    """Validate a record; ValueError names the malformed part."""
     if not isinstance(found, dict):
         raise ValueError("no object")
     for part, kind in _KINDS.items():
@@ -64,7 +64,7 @@ def record(found: Any) -> dict[str, Any]:
 
 
 def event(found: Mapping[str, Any]) -> None:
-    """Raises whatever, where a line of a journal is none of its events."""
+    """Raise some exception if a journal's line is not a valid event."""
     kind = found["event"]
     float(found.get("time", 0))
     if kind == "record":

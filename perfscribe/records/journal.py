@@ -1,9 +1,9 @@
-"""The journal: the one truth about what was measured. One append-only file a shard, one writer at a time.
+"""The journal: source of truth for measurements. One append-only file per shard, one writer at a time.
 
-Each line is one event: `started` before a cell, `record` after it, `retired` where records are given up on purpose,
-`interrupted` where a run was asked to stop in a cell, `waiting` where a job waits for a GPU. Every line is flushed and
-synced before the next step, so that kill -9 costs at most the cell in flight. A line ends in the digest of what stands
-before it: a line that was damaged is never read as a measurement.
+Each line is one event: `started` before a cell, `record` after it, `retired` for records discarded on purpose,
+`interrupted` for a run stopped in a cell, `waiting` for a job that waits for a GPU. Every line is flushed and synced
+before the next step, so that kill -9 costs at most the cell in flight. A line ends in the digest of the text before it,
+so that damaged lines are never read as measurements.
 """
 
 from __future__ import annotations
@@ -34,31 +34,31 @@ _DIGEST_BYTES = len(', "digest": ""}') + 16
 
 
 class Damaged(ValueError):
-    """A line that does not say what was written; the text says why."""
+    """A line that differs from what was written; the message has the cause."""
 
 
 @dataclass
 class History:
-    """What a journal folder says: records that stand, by slot, and how often a slot was started without an end."""
+    """Content of a journal folder: valid records by slot, and the number of starts without an end by slot."""
 
     records: dict[Slot, list[Record]] = field(default_factory=dict)
     open_starts: dict[Slot, int] = field(default_factory=dict)
     _by_cell: dict[tuple[str, int], Record] = field(default_factory=dict, repr=False)
 
     def newest(self, slot: Slot, environment: str | None = None) -> Record | None:
-        """The slot's newest record, of one environment where it is given."""
+        """Newest record of the slot, restricted to one environment if given."""
         of_slot = reversed(self.records.get(slot, []))
         return next((record for record in of_slot if environment in (None, record["environment"])), None)
 
     def of_cell(self, factors: dict[str, Any], number: int) -> Record | None:
-        """The newest record of the cell with these factors in this round, whatever its key."""
+        """Newest record of the cell with these factors in round `number`, whatever its key."""
         if not self._by_cell:
             by_time = sorted(self.all_records(), key=lambda record: str(record["provenance"].get("time", "")))
             self._by_cell = {(files.canonical(record["factors"]), int(record["round"])): record for record in by_time}
         return self._by_cell.get((files.canonical(factors), number))
 
     def all_records(self) -> list[Record]:
-        """Every record that stands, retired ones left out."""
+        """Every valid record, without retired ones."""
         return [record for of_slot in self.records.values() for record in of_slot]
 
 
@@ -67,13 +67,13 @@ def _warn(text: str) -> None:
 
 
 def as_line(event: dict[str, Any]) -> bytes:
-    """The event as a line with its digest; ValueError where a field holds NaN or infinity."""
+    """Serialise an event as a line with its digest; ValueError if a field is NaN or infinite."""
     text = json.dumps(event, allow_nan=False, ensure_ascii=False).encode()
     return text[:-1] + f', "digest": "{hashlib.sha256(text).hexdigest()[:16]}"}}\n'.encode()
 
 
 def _text(line: bytes) -> bytes:
-    """What a line's digest was made of; Damaged where it is not as it was written."""
+    """Text of a line, without its digest; Damaged if they do not match."""
     digest = _DIGEST.fullmatch(line[-_DIGEST_BYTES:])
     if digest is None:
         raise Damaged("no digest")
@@ -84,7 +84,7 @@ def _text(line: bytes) -> bytes:
 
 
 def parse(line: bytes) -> dict[str, Any]:
-    """The event of a line, without its line break. Damaged where it is not as it was written."""
+    """Parse a line without its line break; Damaged if it differs from what was written."""
     try:
         found = json.loads(_text(line))
         form.event(found)
@@ -96,9 +96,9 @@ def parse(line: bytes) -> dict[str, Any]:
 
 
 def _lines(path: Path, read: Callable[[bytes], Any]) -> Iterator[tuple[bytes, Any, str]]:
-    """Each line without its break and what `read` makes of it; of one that is not sound, what is wrong in their place.
+    """Yield each line without its break, its value by `read`, and "" or, for a bad line, the fault.
 
-    Nothing follows a torn line: its other part may just be written.
+    Stops at a torn line, whose rest may just be being written.
     """
     with gzip.open(path) if path.suffix == ".gz" else open(path, "rb") as stream:
         for number, line in enumerate(stream, start=1):
@@ -112,9 +112,9 @@ def _lines(path: Path, read: Callable[[bytes], Any]) -> Iterator[tuple[bytes, An
 
 
 def _events(path: Path) -> Iterator[dict[str, Any]]:
-    """The file's events in order; a damaged line is dropped with a warning.
+    """Yield the file's events in order; damaged lines are dropped with a warning.
 
-    A published journal, to which nothing is appended any more, is compressed (.gz). It must be whole: ValueError.
+    A published journal is compressed (.gz) and never appended to, so damage raises ValueError.
     """
     try:
         for _, event, fault in _lines(path, parse):
@@ -129,9 +129,9 @@ def _events(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def read(folder: Path, names: str = "*.jsonl") -> History:
-    """The history of all journal files of one experiment, whose events are taken in the order of their times.
+    """Merge all journal files of one experiment in the order of time.
 
-    names: a pattern of files, where only some of them count.
+    names: file pattern, to read only some of them.
     """
     history = History()
     retired: set[str] = set()
@@ -152,11 +152,11 @@ def _apply(history: History, retired: set[str], event: dict[str, Any]) -> None:
         for key, number in event.get("slots", []):
             history.open_starts.pop((key, number), None)
         return
-    if kind == "waiting":  # told to who watches, and of no cell
+    if kind == "waiting":  # for the progress display; no cell
         return
     slot = (str(event["key"]), int(event["round"]))
     if kind == "started":
-        # A second attempt belongs to the start whose first one ended.
+        # A second attempt belongs to the start of the first.
         history.open_starts[slot] = history.open_starts.get(slot, 0) + (event.get("attempt", 1) == 1)
     elif kind == "interrupted":
         history.open_starts[slot] = max(0, history.open_starts.get(slot, 0) - 1)
@@ -167,7 +167,7 @@ def _apply(history: History, retired: set[str], event: dict[str, Any]) -> None:
 
 
 class Journal:
-    """The writing end of one journal file. Use as a context; a second writer waits until the first is done."""
+    """Writer of one journal file. Use as a context; a second writer waits until the first is done."""
 
     def __init__(self, path: Path) -> None:
         self.path, self.appended = path, 0  # events
@@ -178,7 +178,7 @@ class Journal:
         try:
             fcntl.flock(self._stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            # An earlier job outlived its Snakemake: its cells count, so wait rather than measure beside it.
+            # An earlier job outlived its Snakemake: its cells count, so wait instead of measuring next to it.
             _warn(f"{self.path.name}: another job still measures this shard; waiting for it")
             fcntl.flock(self._stream, fcntl.LOCK_EX)
         self._put_damaged_lines_aside()
@@ -188,7 +188,7 @@ class Journal:
         self._stream.close()
 
     def _put_damaged_lines_aside(self) -> None:
-        """Leave only sound lines in the file, so that each damaged one is told once; a copy of the others is kept."""
+        """Keep only valid lines in the file, so that faults are reported once; the original is copied first."""
         faults = [fault for *_, fault in _lines(self.path, _text) if fault]
         if not faults:
             return
@@ -196,7 +196,7 @@ class Journal:
         whole = b"".join(line + b"\n" for line, _, fault in _lines(self.path, _text) if not fault)
         if not content.startswith(whole):  # more than a torn last line
             self.path.with_suffix(".damaged").write_bytes(content)
-        with open(self.path, "rb+") as stream:  # no other file in its place: the lock is on this one
+        with open(self.path, "rb+") as stream:  # not a new file: the lock is on this one
             stream.write(whole)
             stream.truncate()
             os.fsync(stream.fileno())
@@ -204,25 +204,25 @@ class Journal:
             _warn(fault)
 
     def append(self, event: str, **fields: Any) -> None:
-        """Write one event durably; ValueError where a field holds NaN or infinity, or the context is left."""
+        """Write one event durably; ValueError if a field is NaN or infinite, or outside of the context."""
         self._stream.write(as_line({"event": event, "time": round(time.time(), 3), **fields}))
         self._stream.flush()
         os.fsync(self._stream.fileno())
         self.appended += 1
 
     def started(self, slot: Slot, environment: str, attempt: int = 1) -> None:
-        """Say that a cell is about to run; attempt 2 follows one that ended in a death or out of memory."""
+        """Record that a cell is about to run; attempt 2 follows one that died or ran out of memory."""
         self.append("started", key=slot[0], round=slot[1], environment=environment, attempt=attempt, pid=os.getpid())
 
     def interrupted(self, slot: Slot) -> None:
-        """Say that the run was asked to stop while the cell ran: not the cell's fault."""
+        """Record that the run was stopped while the cell ran, which is not the cell's fault."""
         self.append("interrupted", key=slot[0], round=slot[1])
 
     def record(self, record: dict[str, Any]) -> None:
-        """Keep a cell's record."""
+        """Append a cell's record."""
         self.append("record", **record)
 
     def retire(self, records: list[dict[str, Any]], why: str) -> None:
-        """Give records up on purpose, so that their cells are measured again."""
+        """Discard records on purpose, so that their cells are measured again."""
         slots = [[record["key"], record["round"]] for record in records]
         self.append("retired", ids=[record["id"] for record in records], slots=slots, why=why)

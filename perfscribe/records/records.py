@@ -1,4 +1,4 @@
-"""Records: what the cells of an experiment gave, one a cell and round in files, one a cell in memory."""
+"""Records: results of cells, one per cell and round in files, one per cell in memory."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ SCHEMA = 1
 
 
 def now_utc() -> str:
-    """The time of day as a record keeps it, so fine that no two records of one cell have the same content, hence id."""
+    """Current UTC time in microseconds, so that equal results of one cell still get different ids."""
     return datetime.datetime.now(datetime.UTC).isoformat(timespec="microseconds")
 
 
 def make(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """A complete record from its fields, with an id made of its content."""
+    """Complete a record from its fields; its id is a hash of the content."""
     record = {
         "schema": SCHEMA,
         "id": "",
@@ -49,15 +49,15 @@ def make(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 @dataclass
 class Record:
-    """What one cell gave, all rounds together.
+    """Results of one cell, all rounds combined.
 
-    samples, warmup: for each name one list of raw samples a round.
-    values, series: the median over rounds, of a series place by place; where they are not numbers, the first round's.
-    ranges: of each figure in values, the greatest over rounds less the least; empty for one round.
-    rounds: how many rounds count.
-    reason: why the status is not ok; for oom, sizes asked and free stand in error.
-    provenance: of the first round that counts; later: of those after it.
-    gpu: what the driver calls the GPU of the machine that measured; empty where that is not known, or none, or several.
+    samples, warmup: by name, one list of raw samples per round.
+    values, series: median over rounds, elementwise for series; non-numbers are those of the first round.
+    ranges: maximum less minimum over rounds of each number in values; empty for one round.
+    rounds: number of rounds that count.
+    reason: why the status is not ok; for oom, `error` has the requested and free sizes.
+    provenance: of the first round that counts; later: of the others.
+    gpu: model name by the driver; empty if unknown, without a GPU, or if machines differ.
     """
 
     experiment: str
@@ -81,29 +81,29 @@ class Record:
 
     @property
     def provenances(self) -> list[dict[str, Any]]:
-        """Of each round that counts."""
+        """Provenance of each round that counts."""
         return [one for one in (self.provenance, *self.later) if one]
 
     @property
     def ok(self) -> bool:
-        """Whether the cell has figures."""
+        """Return whether the cell has figures."""
         return self.status == "ok"
 
     def has(self, **factors: Any) -> bool:
-        """Whether the record's factors hold these levels."""
+        """Return whether the factors have these levels."""
         return all(self.factors.get(name) == level for name, level in factors.items())
 
 
 def _merge(rounds: Sequence[Mapping[str, Any]]) -> Record:
-    """One record of a cell's rounds; the worst status counts, so that no round that failed is hidden.
+    """Merge a cell's rounds; the worst status wins, so that failed rounds are visible.
 
-    Rounds that are still to come hide none that were measured; a flag says how many there are.
+    Rounds not yet run do not hide measured ones; a flag counts them.
     """
     planned, rounds = len(rounds), [r for r in rounds if r["status"] != "not_run"] or rounds
     started = any(r["status"] != "skipped" for r in rounds)
     short = [f"{len(rounds)} of {planned} rounds"] if started and len(rounds) < planned else []
     worst = max(rounds, key=lambda r: (r["status"] != "ok", STATUSES.index(r["status"])))
-    # Where no round is ok, what the cell had measured before it failed.
+    # If no round is ok, use what was measured before the failure.
     good = [r for r in rounds if r["status"] == "ok"] or [r for r in rounds if r["samples"] or r["values"]] or [worst]
     first = good[0]
     return Record(
@@ -128,7 +128,7 @@ def _merge(rounds: Sequence[Mapping[str, Any]]) -> Record:
 
 
 def _middle(rounds: Sequence[Any]) -> Any:
-    """The median of numbers, whole where they are whole; of anything else the first."""
+    """Median of numbers, an integer for integers; for anything else the first."""
     if len(rounds) == 1 or not all(map(is_number, rounds)):
         return rounds[0]
     return (median_low if all(isinstance(one, int) for one in rounds) else median)(rounds)
@@ -148,12 +148,12 @@ def _ranges(rounds: Sequence[Mapping[str, Any]]) -> dict[str, float]:
 
 
 def is_number(value: Any) -> bool:
-    """Whether it is a figure: true and false are none."""
+    """Return whether it is an int or float, but not a bool."""
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def merge_rounds(rows: Iterable[Mapping[str, Any]]) -> list[Record]:
-    """One Record a cell, in the order of the plan, or that in which the cells first appear."""
+    """Merge rows into one Record per cell, in the plan's order, else in order of first appearance."""
     by_cell: dict[str, list[Mapping[str, Any]]] = {}
     for row in rows:
         by_cell.setdefault(files.canonical(row["factors"]), []).append({**row, "flags": flags_of(row)})
@@ -161,14 +161,14 @@ def merge_rounds(rows: Iterable[Mapping[str, Any]]) -> list[Record]:
 
 
 def load(paths: Iterable[Path]) -> list[Record]:
-    """All cells of an experiment from its records files, in the order of their levels, whatever the shards."""
+    """Load all cells of an experiment from the records files of its shards, in the plan's order."""
     paths = list(paths)
     with form.as_written(paths[0].parent if paths else Path()):
         return merge_rounds(row for path in paths for row in rows_of(path))
 
 
 def rows_of(path: Path) -> Iterator[dict[str, Any]]:
-    """The rows of a records file, one at a time; ValueError with one line that names the file where one is broken."""
+    """Yield the rows of a records file; a malformed row raises a one-line ValueError that names the file."""
     try:
         with open(path, "rb") as stream:
             yield from map(form.record, map(json.loads, stream))
@@ -177,9 +177,9 @@ def rows_of(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def load_by_experiment(paths: Iterable[Path], environments: Path | None = None) -> dict[str, list[Record]]:
-    """Cells by experiment; a records file lies in a folder of its experiment's name.
+    """Load cells by experiment, which is the name of a records file's folder.
 
-    environments: the folder with what is known of the machines, which names their GPUs.
+    environments: folder of machine identities, from which Record.gpu is set.
     """
     grouped: dict[str, list[Path]] = {}
     for path in paths:

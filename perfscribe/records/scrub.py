@@ -1,9 +1,9 @@
-"""Takes host names, user names and absolute paths out of what is published, and finds those left in.
+"""Removes host names, user names and absolute paths from published files, and finds those left.
 
-A name is a private fact only where it means the machine or the person. So names are of two kinds: a distinctive one
-is replaced wherever it stands as a word; one that is also a word of this field or of this project ("root", "max", "vm")
-or is shorter than three letters only in places that say what it is, such as USER=max, max@vm, "node": "vm". Absolute
-paths shrink to their base name, so that a traceback stays readable.
+A name is private only if it means the machine or the person. A distinctive name is replaced wherever it is a whole
+word. A name that is also a word of this field or project ("root", "max", "vm") or shorter than three letters is
+replaced only where the context identifies it, such as USER=max, max@vm, "node": "vm". Absolute paths shrink to their
+base name, so that tracebacks stay readable.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ def _set(names: str) -> frozenset[str]:
     return frozenset(names.split())
 
 
-# First folders of paths that belong to one machine or one person. Kernel interfaces (/proc, /sys, /dev) and /etc are
-# the same everywhere and stay.
+# Top folders of paths specific to a machine or person. Kernel interfaces (/proc, /sys, /dev) and /etc are the same
+# everywhere and stay.
 ROOTS = _set(
     "home homes root Users tmp var private usr opt mnt media srv scratch lus lustre gpfs eagle grand beegfs pfs fsx "
     "afs nfs net global export projects project work workspace workdir storage shared cluster sw soft Volumes Library "
@@ -40,9 +40,9 @@ ROOTS = _set(
 )
 SAME_EVERYWHERE = _set("bin boot dev etc lib lib32 lib64 libx32 proc sbin sys")
 
-# The folder below is a person's: its name goes with it.
+# Parents of home folders, whose names are private.
 HOME_PARENTS = _set("home homes Users")
-MAYBE_HOME_PARENTS = _set("user users u scratch")  # unless the name looks like a file's
+MAYBE_HOME_PARENTS = _set("user users u scratch")  # unless the name looks like a file name
 
 ORDINARY = _set(
     "root user users admin ubuntu debian runner nobody test guest host hosts node path localhost gpu cpu ram nvidia "
@@ -57,19 +57,19 @@ HOST_KEYS = _set("node nodes node_name nodename nodelist host hosts host_name ho
 USER_KEYS = _set("user users user_name username login logname")
 
 _ALNUM = r"[^\W_]"
-_PART = r"[^\s\"'`<>|,;:()\[\]{}\\/]"  # one component of a path
+_PART = r"[^\s\"'`<>|,;:()\[\]{}\\/]"  # one path component
 _NEVER = r"(?!)"
-# Where an absolute path may begin: not within a ratio (a/b), a unit (GB/s), a closing tag or a relative path;
-# but behind a compiler's -I and behind an escaped line end.
+# Where an absolute path may begin: not in a ratio (a/b), a unit (GB/s), a closing tag or a relative path;
+# but after a compiler's -I and after an escaped line end.
 _LEFT = r"(?:(?<=file://)|(?<=\s-[A-Za-z])|(?<=\\[nrt])|(?<![\w/.)\]}+%*~\\-]))"
 
 
 @dataclass(frozen=True)
 class Private:
-    """What must not be published.
+    """Private facts.
 
-    hosts, users: names; paths: absolute folders; roots: first folders of absolute paths that are replaced in general;
-    ordinary: lower-case words that a name may share without being meant.
+    hosts, users: names; paths: absolute folders; roots: top folders of absolute paths that are always replaced;
+    ordinary: lower-case words that alone do not identify a host or user.
     """
 
     hosts: tuple[str, ...] = ()
@@ -79,7 +79,7 @@ class Private:
     ordinary: frozenset[str] = frozenset()
 
     def including(self, hosts: Iterable[str] = (), users: Iterable[str] = ()) -> Private:
-        """The same with more names, e.g. of the nodes of a cluster that the journals mention."""
+        """Return a copy with more names, e.g. of cluster nodes in the journals."""
         short = {name for host in hosts for name in (host, host.split(".")[0])} - {"localhost"}
         return replace(
             self,
@@ -89,7 +89,7 @@ class Private:
 
 
 def private_here(root: Path) -> Private:
-    """What is private about this machine and this user; `root` is the checkout."""
+    """Private facts about this machine and user; `root` is the checkout."""
     variables = [os.environ.get(name, "") for name in ("HOSTNAME", "SLURMD_NODENAME")]
     users = {os.environ.get(name, "") for name in ("USER", "LOGNAME", "SUDO_USER")} | {account()}
     top = {entry.name for entry in os.scandir("/")} if os.name == "posix" else set()
@@ -104,7 +104,7 @@ def private_here(root: Path) -> Private:
 
 
 def account() -> str:
-    """Name of this account; empty where its number has no entry, as in some containers."""
+    """Name of this account; empty if its uid has no entry, as in some containers."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):
@@ -115,7 +115,7 @@ def _own_folders(root: Path) -> set[str]:
     folders = {root, root.resolve(), Path.home(), Path(sys.prefix), *map(Path, site.getsitepackages())}
     folders |= {Path(sysconfig.get_path(kind)) for kind in ("purelib", "platlib")}
     folders |= {Path(os.environ[name]) for name in ("TMPDIR", "SCRATCH", "VIRTUAL_ENV") if os.environ.get(name)}
-    # folders of one level (/usr, /tmp) tell nothing, unless someone lives there (/root)
+    # Top-level folders (/usr, /tmp) are not private, unless one is the home (/root).
     return {
         str(folder) for folder in folders if folder.is_absolute() and (len(folder.parts) > 2 or folder == Path.home())
     } - {"/"}
@@ -126,7 +126,7 @@ def _words(text: str) -> set[str]:
 
 
 def _project_words(root: Path) -> set[str]:
-    """Every word that the project itself may print: a name that is among them is no proof of a person."""
+    """Words that the project itself may print: such a name does not identify a person."""
     patterns = ("perfscribe/**/*.py", "references/*.csv", "config.yaml")
     files = {file for pattern in patterns for file in root.glob(pattern) if file.is_file() and file.name != "scrub.py"}
     return {word for file in files for word in _words(file.read_text(encoding="utf-8", errors="replace"))}
@@ -136,15 +136,15 @@ def _project_words(root: Path) -> set[str]:
 
 
 def scrub_text(text: str, private: Private) -> str:
-    """The text with private facts replaced by <host>, <user> and <path>/base.name; scrubbing twice changes nothing."""
+    """Replace private facts by <host>, <user> and <path>/base.name; idempotent."""
     rules = _rules(private)
-    while (scrubbed := rules.scrub(text)) != text:  # a replacement can lay bare what stood beside it
+    while (scrubbed := rules.scrub(text)) != text:  # a replacement can expose the text next to it
         text = scrubbed
     return text
 
 
 class _Rules:
-    """One regular expression made of alternatives, each with the function that replaces what it matched."""
+    """A regular expression of alternatives, each with the function that replaces its match."""
 
     def __init__(self, private: Private):
         self.private = private
@@ -170,7 +170,7 @@ class _Rules:
                 lambda match: match["said_host"] + HOST,
             ),
             "host_at": (rf"(?:(?<=@)(?:{hosts})(?![\w-])|(?<=\[)(?:{hosts})(?=\]:\d))", lambda match: HOST),
-            "host_ranks": (  # a self-test's log and its last line
+            "host_ranks": (  # log and last line of a self-test
                 rf"(?P<said_ranks>\bRank +\d+(?: Group +\d+)?(?: Pid +\d+)? on +|\branks on )(?:{hosts})(?![\w-])",
                 lambda match: match["said_ranks"] + HOST,
             ),
@@ -181,7 +181,7 @@ class _Rules:
         self.pattern = re.compile("|".join(f"(?P<{name}>{pattern})" for name, (pattern, _) in alternatives.items()))
 
     def changes(self, text: str) -> Iterator[tuple[int, str, str, str]]:
-        """(offset, kind, text found, its replacement) for everything private in the text."""
+        """Yield (offset, kind, text found, its replacement) for everything private in the text."""
         for match in self.pattern.finditer(text):
             kind = next(name for name in self.replacements if match[name] is not None)
             new = self.replacements[kind](match)
@@ -196,11 +196,11 @@ class _Rules:
         return "".join([*parts, text[done:]])
 
     def scrub_word(self, text: str) -> str:
-        """`text` with distinctive names replaced; what follows a host name up to its domain goes with it."""
+        """Replace distinctive names in the text, host names with their domain."""
         return self.word.sub(lambda match: USER if match[0] in self.private.users else HOST, text)
 
     def collapse(self, path: str) -> str:
-        """An absolute path as <path>/base; without the base where that is a person's folder."""
+        """Replace an absolute path by <path>/base; without the base if that is a home folder."""
         stem = path.rstrip(".!?…")
         if stem.rstrip("/") in self.private.paths:
             return PATH + path[len(stem.rstrip("/")) :]
@@ -217,7 +217,7 @@ class _Rules:
         return match[0].replace(match["quoted_path"], self.collapse(match["quoted_path"]))
 
     def _url(self, match: re.Match[str]) -> str:
-        """Only the authority can be private: github.com/<user>/... is how a work is cited."""
+        """Scrub only the authority: paths like github.com/<user>/... are citations."""
         scheme, rest = match[0].split("://", 1)
         authority, slash, path = rest.partition("/")
         for host in self.private.hosts:
@@ -229,7 +229,7 @@ class _Rules:
 
 _rules = lru_cache(maxsize=16)(_Rules)
 
-# A URL ends where a list (comma), a search path (":/") or a query (path "=/home/...") may go on with a path.
+# A URL ends where a list (comma), a search path (":/") or a query (path "=/home/...") may continue with a path.
 _URL = r"\b(?:https?|ftp|wss?)://(?:<host>|<user>|[^\s\"'<>`)\]}|\\,:=]|[:=](?!/))+"
 
 
@@ -250,7 +250,7 @@ def _word_pattern(private: Private) -> str:
 
 
 def _own_pattern(private: Private) -> str:
-    """Folders of this machine taken literally, since they may hold blanks; a home with a name also within a word."""
+    """Match this machine's folders literally, since they may contain blanks; named homes also within a word."""
     rest = rf"(?![\w-])(?:/{_PART}*)*"
     named = _any(path for path in private.paths if set(PurePosixPath(path).parts[1:-1]) & HOME_PARENTS)
     return rf"(?:(?:{named})|{_LEFT}(?:{_any(private.paths)})){rest}"
@@ -268,9 +268,9 @@ def _json_pattern(keys: frozenset[str], placeholder: str, name: str) -> str:
 
 
 def scrub_json(obj: Any, private: Private) -> Any:
-    """A copy with every text scrubbed; texts under keys such as "node" and "user" are replaced whole.
+    """Copy with every text scrubbed; texts under keys such as "node" and "user" are replaced whole.
 
-    Keys stay: they are names of the code and of variables. One that were private would be among the findings.
+    Keys stay: they are names of code and variables. find_private would report a private one.
     """
     if isinstance(obj, str):
         return scrub_text(obj, private)
@@ -291,7 +291,7 @@ def _scrub_under(key: Any, value: Any, private: Private) -> Any:
 
 
 def gather(obj: Any, private: Private) -> Private:
-    """`private` with the host and user names found under such keys: journals come from many nodes."""
+    """Extend `private` by the host and user names under such keys: journals come from many nodes."""
     hosts, users = set(_texts_under(obj, HOST_KEYS)), set(_texts_under(obj, USER_KEYS))
     return private.including(hosts, users)
 
@@ -312,11 +312,11 @@ def _texts_under(obj: Any, keys: frozenset[str]) -> Iterator[str]:
 
 
 def find_private(root: Path, private: Private) -> list[str]:
-    """Everything that scrubbing would still change in the text files below `root` and in their names.
+    """List everything that scrubbing would still change in the text files below `root` and in their names.
 
-    Each as file, line (from 1, 0 for the file's name), kind and text. Paths under common roots and texts under keys
-    such as "node" are found wherever they came from. Binary files (with a zero byte) and HTML, which is
-    not committed and holds the report with pictures in base64, are passed over; .gz is unpacked.
+    Each as file, line (from 1; 0 for the file name), kind and text. Paths under common roots and texts under keys such
+    as "node" are found whatever their origin. Skips binary files (with a zero byte) and HTML, which is not committed
+    and embeds pictures in base64; unpacks .gz.
     """
     rules = _rules(private)
     findings = []
