@@ -1,1 +1,1 @@
-"""A run: session, progress, worker, child, monitor, leases, self-test gate."""
+"""Execution of a run: session, progress, worker, child, monitor, leases, self-test gate."""

@@ -1,7 +1,7 @@
-"""The process that runs cells for the worker, so that imports and CUDA are paid once and a death costs one cell.
+"""Process that runs cells for the worker: imports and CUDA start up only once, and a crash costs only one cell.
 
-It reads one JSON request a line from standard input and answers with one JSON line on the descriptor that standard
-output had; whatever run(cell) prints goes to standard error, hence to the job's log.
+Reads one JSON request per line from stdin and writes one JSON line per answer to the original stdout. Output of
+run(cell) goes to stderr, and so to the job's log.
 """
 
 from __future__ import annotations
@@ -27,39 +27,40 @@ from perfscribe.base.cells import Measurement, Unsupported
 from perfscribe.instruments.memory import is_oom, parse_oom
 from perfscribe.plan.plan_cells import cell_from_json
 
-# Bytes of a folder in which multiprocessing's "pymp-xxxxxxxx/listener-xxxxxxxx" is a socket's path, of 103 at most.
+# Longest temporary folder, in bytes, in which multiprocessing's socket path
+# "pymp-xxxxxxxx/listener-xxxxxxxx" stays within the limit of 103.
 LONGEST_FOLDER = 71
-# Comes with torch._dynamo, hence with torch.compile and with any optimizer.
+# Imported by torch._dynamo, so by torch.compile and by any optimizer.
 COMPILER = "torch._dynamo.convert_frame"
 
 
 def keep_descriptors() -> None:
-    """Hand nothing that the worker left open here, such as the lease of a GPU, to the programs that cells start."""
+    """Keep descriptors inherited from the worker, such as a GPU's lease, out of programs that cells start."""
     folder = Path("/proc/self/fd")
     for name in os.listdir(folder) if folder.is_dir() else []:
-        with contextlib.suppress(OSError):  # the descriptor that listed them
+        with contextlib.suppress(OSError):  # the descriptor of the listing itself
             if int(name) > 2:
                 os.set_inheritable(int(name), False)
 
 
 def shorten_sockets() -> None:
-    """Have multiprocessing's sockets in /tmp where TMPDIR is too long: a loader would wait for its workers for ever."""
+    """Put multiprocessing's sockets into /tmp if TMPDIR is too long: data loaders would wait for workers for ever."""
     if len(os.fsencode(tempfile.gettempdir())) > LONGEST_FOLDER:
         multiprocessing.current_process()._config["tempdir"] = "/tmp"  # type: ignore[attr-defined]
 
 
 def limit_memory(limit_bytes: int) -> None:
-    """Let allocations beyond the limit fail in this process, instead of the kernel killing whichever it likes."""
+    """Let allocations beyond the limit fail in this process, instead of the kernel killing any process."""
     if limit_bytes > 0 and sys.platform.startswith("linux"):
         _, hard = resource.getrlimit(resource.RLIMIT_DATA)
         resource.setrlimit(resource.RLIMIT_DATA, (limit_bytes, hard))
 
 
 def reset_state(seed: int) -> None:
-    """Undo what an earlier cell may have left: compiled code, precision flags, grad mode, memory, random states."""
+    """Undo side effects of an earlier cell: compiled code, precision flags, grad mode, memory, random states."""
     random.seed(seed)
     gc.collect()
-    gc.freeze()  # what is alive now is libraries: later collections, also those before memory is counted, pass it over
+    gc.freeze()  # objects alive now belong to libraries: later collections, e.g. before counting memory, skip them
     torch = sys.modules.get("torch")
     if torch is None:
         return
@@ -81,9 +82,9 @@ def reset_state(seed: int) -> None:
 
 
 def compiler_complaint(values: Mapping[str, Any]) -> str:
-    """What Dynamo did that a compiled cell's figure would hide: recompiles beyond its limit, graph breaks.
+    """Report graph breaks and recompiles beyond Dynamo's limit, which a compiled cell's figure would hide; else "".
 
-    A cell that means to have them says so in its values: graph_breaks, recompiles.
+    Cells that expect them set the values graph_breaks and recompiles.
     """
     torch = sys.modules.get("torch")
     if torch is None or COMPILER not in sys.modules:
@@ -97,7 +98,7 @@ def compiler_complaint(values: Mapping[str, Any]) -> str:
 
 
 def check(measurement: Measurement) -> None:
-    """ValueError where a measurement cannot stand as a record: no figures, or figures that are no finite numbers."""
+    """Raise ValueError for a measurement that is no valid record: no figures, or figures that are not finite."""
     if not isinstance(measurement, Measurement):
         raise ValueError(f"run(cell) gave {type(measurement).__name__}, not a Measurement")
     for group in (measurement.samples, measurement.warmup):
@@ -112,7 +113,7 @@ def check(measurement: Measurement) -> None:
 
 
 def as_answer(measurement: Measurement) -> dict[str, Any]:
-    """The measurement as plain JSON values."""
+    """Convert a measurement to plain JSON values."""
     return {
         **vars(measurement),
         "samples": {name: [float(x) for x in samples] for name, samples in measurement.samples.items()},
@@ -121,7 +122,7 @@ def as_answer(measurement: Measurement) -> dict[str, Any]:
 
 
 def failure(error: BaseException) -> dict[str, Any]:
-    """Status, one-line reason and details of an exception that ended a cell."""
+    """Status, one-line reason and details for an exception that ended a cell."""
     details = {"traceback": "".join(traceback.format_exception(error))[-4000:]}
     kind, first_line = type(error).__name__, causes.of_exception(error)[:300]
     if isinstance(error, Unsupported):
@@ -134,7 +135,7 @@ def failure(error: BaseException) -> dict[str, Any]:
 
 
 def partial_measurement(error: BaseException) -> dict[str, Any]:
-    """What the cell had measured before the exception, as part of its answer; nothing where that cannot stand."""
+    """Measurement before the exception, as part of the cell's answer; empty if missing or invalid."""
     found = partial.of_error(error)
     try:
         if found is None:
@@ -148,10 +149,10 @@ def partial_measurement(error: BaseException) -> dict[str, Any]:
 
 
 def run_cell(module: Any, request: Mapping[str, Any]) -> dict[str, Any]:
-    """Run one cell and answer for it, whatever happens in Python."""
+    """Run one cell and return its answer; Python exceptions become a status."""
     reset_state(request["seed"])
     try:
-        if "subject" in request["cell"]["factors"]:  # the user's own code: imported where nothing of ours is measured
+        if "subject" in request["cell"]["factors"]:  # user's code: imported only in processes that measure none of ours
             module = importlib.import_module(f"{module.__package__}.subject")
         measurement = module.run(cell_from_json(request["cell"], request["data_folder"]))
         check(measurement)
@@ -171,7 +172,7 @@ def _send(stream: TextIO, answer: Mapping[str, Any]) -> None:
 
 
 def import_early(libraries: list[str]) -> None:
-    """Import what the cells will, so that no cell pays for it; one that is missing is the cells' to report."""
+    """Import the cells' libraries up front, so that no cell pays for it; cells report missing ones themselves."""
     for name in libraries:
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
@@ -182,7 +183,7 @@ def main(experiment: str, memory_limit_bytes: int, libraries: list[str]) -> None
     keep_descriptors()
     shorten_sockets()
     limit_memory(memory_limit_bytes)
-    # Texts of errors may hold what is no Unicode, as file names do.
+    # Error messages may contain invalid Unicode, as file names can.
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8", errors="replace")
     os.dup2(2, 1)
     try:

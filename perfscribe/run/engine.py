@@ -1,6 +1,6 @@
-"""Snakemake that never ends without a word: python -m perfscribe.run.engine ARGUMENTS.
+"""Runs Snakemake and prints one line for errors that `--quiet all` hides: python -m perfscribe.run.engine ARGUMENTS.
 
-With `--quiet all` it hides its own errors, too: what failed before or beside the jobs is told here in one line.
+These are failures before or outside of the jobs.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ import signal
 import sys
 from typing import NoReturn
 
-LONGEST = 300  # characters of a line
+LONGEST = 300  # characters per line
 
 
 def one_line(message: str) -> str:
-    """The message without the lines of a traceback."""
+    """Join a message into one line, without traceback lines, shortened to LONGEST."""
     lines = [line for line in message.splitlines() if not re.match(r'\s+File "|Traceback| {4}', line)]
     text = " ".join(" ".join(lines).split())
     return text if len(text) <= LONGEST else f"{text[:LONGEST]} …"
 
 
 def wrong_words(_: argparse.ArgumentParser, message: str) -> NoReturn:
-    """In place of the usage of Snakemake, a hundred lines."""
+    """Exit with one line instead of Snakemake's usage of a hundred lines."""
     sys.exit(f"run: {message} (options are Snakemake's, and --config KEY=VALUE ...)")
 
 
@@ -32,9 +32,9 @@ def main() -> None:
     errors: list[str] = []
 
     def keep(record: logging.LogRecord) -> bool:
-        """Let everything pass, and keep the exceptions, whatever Snakemake's handlers pass over."""
+        """Keep texts of exceptions, which Snakemake's handlers may hide; let every record pass."""
         kind, text = getattr(record, "exception", ""), record.getMessage()
-        # Of a job that failed its own shell has told (rules/common.smk).
+        # A failed job's shell has printed its error (rules/common.smk).
         if kind and kind != "RuleException" and "job did not complete" not in text:
             errors.append(one_line(text))
         return True
@@ -42,9 +42,9 @@ def main() -> None:
     logging.getLogger("snakemake.logging").addFilter(keep)
     handler = signal.getsignal(signal.SIGINT)
     if handler is not signal.SIG_IGN:
-        signal.signal(signal.SIGINT, signal.SIG_DFL)  # no traceback of imports, which take a second
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # no traceback during imports, which take a second
     try:
-        from snakemake import cli  # whose plugins ask for programs
+        from snakemake import cli  # its plugins call programs
 
         signal.signal(signal.SIGINT, handler)
         argparse.ArgumentParser.error = wrong_words  # type: ignore[method-assign, assignment]
@@ -53,7 +53,7 @@ def main() -> None:
         if end.code and not isinstance(end.code, str) and errors:
             print(f"run: {errors[0]}", file=sys.stderr, flush=True)
         raise
-    except KeyboardInterrupt:  # before Snakemake waits for it
+    except KeyboardInterrupt:  # before Snakemake handles it
         sys.exit(128 + signal.SIGINT)
     except OSError as error:
         if isinstance(error, FileNotFoundError) and re.fullmatch(r"[\w-]+", str(error.filename)):  # a program's name

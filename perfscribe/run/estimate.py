@@ -12,15 +12,15 @@ from typing import Any, NamedTuple
 from perfscribe.base import files
 from perfscribe.records import journal
 
-# A job's processes, imports, tables and figures: 150 s for 30 experiments on two cores.
+# Processes, imports, tables and figures of a job: 150 s for 30 experiments on two cores.
 START_S = 5.0
 MOST_GROWTH = 3
-# The ratio to a committed site's times moves away from 1 as cells that take more than this are measured.
+# Prior weight, in s of measured cells, of the ratio 1 to a committed site's times.
 PRIOR_S = 30.0
 
 
 class Due(NamedTuple):
-    """A cell as its time depends on it. kind: the factors that are no sizes, as implementation, device and dtype."""
+    """Properties of a cell that predict its time. kind: factors except sizes, e.g. implementation, device, dtype."""
 
     experiment: str
     levels: str
@@ -29,16 +29,16 @@ class Due(NamedTuple):
 
 
 def due(experiment: str, factors: Mapping[str, Any], cost: float = 0.0) -> Due:
-    """The cell with these factors; sizes are in its cost."""
+    """Make the Due of a cell; its sizes count by the cost."""
     kind = {n: level for n, level in factors.items() if isinstance(level, bool) or not isinstance(level, int | float)}
     return Due(experiment, files.canonical(dict(factors)), files.canonical(kind), cost)
 
 
 @dataclass
 class Pace:
-    """Times of measured cells: the quickest, what came on top of that by cost, and compiling, which does not grow.
+    """Times of measured cells: the shortest, the excess over it in proportion to cost, and compile time per cell.
 
-    No longer than MOST_GROWTH times the longest so far: what a process does once is in its first cell.
+    Predictions are at most MOST_GROWTH times the longest time, since the first cell includes one-time costs.
     """
 
     quickest_s: float = float("inf")
@@ -65,9 +65,9 @@ class Pace:
 class Estimate:
     """Expected times on this site.
 
-    A cell takes as long as last time here. Where it was never measured here, as long as on the committed site of the
-    preset that has most of its experiment, times the ratio of this machine to that one so far. Where no site has it,
-    as long as cells of its kind, then as cells of its experiment.
+    A cell takes as long as last time here. If never measured here, as long as on the committed site (of this preset)
+    with most cells of the experiment, times the ratio of both machines so far. Without such a site, as long as cells of
+    its kind, then as cells of its experiment.
     """
 
     def __init__(self, root: Path, preset: str) -> None:
@@ -75,13 +75,13 @@ class Estimate:
         self.sites: dict[str, str] = {}  # committed site of each experiment that has cells never measured here
         self.here: dict[tuple[str, str], float] = {}  # s by experiment and levels
         self.there: dict[tuple[str, str], float] = {}
-        # By experiment and kind, and by experiment with an empty kind: the median s there, cells here.
+        # By experiment and kind ("" for all kinds): median s there, pace of cells here.
         self.usual_there: dict[tuple[str, str], float] = {}
         self.paces: defaultdict[tuple[str, str], Pace] = defaultdict(Pace)
-        self.here_s = self.there_s = 0.0  # of the cells that were measured on both
+        self.here_s = self.there_s = 0.0  # sums over cells measured on both
 
     def look_elsewhere(self, experiment: str, left: Iterable[Due]) -> None:
-        """Read the times of a committed site where some of these cells were never measured here."""
+        """Read a committed site's times if some of these cells were never measured here."""
         if experiment in self.sites or all((experiment, cell.levels) in self.here for cell in left):
             return
         self.sites[experiment], cells = self._elsewhere(experiment)
@@ -94,7 +94,7 @@ class Estimate:
         self.usual_there |= {(experiment, kind): median(of_kind) for kind, of_kind in by_kind.items()}
 
     def _elsewhere(self, experiment: str) -> tuple[str, dict[Due, float]]:
-        """The committed site's name, and s of each of its cells."""
+        """Name of the committed site, and s of each of its cells."""
         sites: dict[str, dict[Due, float]] = {"": {}}
         for folder in sorted(path.parent for path in (self.root / "results").glob("*/published.json")):
             if files.read_object(folder / "plan" / "index.json").get("preset") == self.preset:
@@ -108,7 +108,7 @@ class Estimate:
             self.here_s, self.there_s = self.here_s + self.here[place], self.there_s + self.there[place]
 
     def add(self, cell: Due, spent: Mapping[str, float]) -> None:
-        """Count a cell that was measured here; spent: its record's."""
+        """Add a cell measured here; spent: from its record."""
         wall_s = spent.get("wall_s", 0.0)
         if not wall_s:  # it could not start
             return
@@ -118,7 +118,7 @@ class Estimate:
             self.paces[cell.experiment, kind].add(wall_s, cell.cost, spent.get("compile_s", 0.0))
 
     def expected_s(self, cell: Due) -> float | None:
-        """Expected time of a cell; None where nothing is known of its experiment."""
+        """Expected time of a cell; None if nothing is known of its experiment."""
         place = cell.experiment, cell.levels
         if place in self.here:
             return self.here[place]
@@ -133,6 +133,6 @@ class Estimate:
         return None
 
     def job_s(self, cells: Collection[Due]) -> float | None:
-        """Expected time of a job that measures these, its start included; None where that of one is unknown."""
+        """Expected time of a job that measures these cells, with start-up; None if a cell's time is unknown."""
         times = [seconds for cell in cells if (seconds := self.expected_s(cell)) is not None]
         return START_S + sum(times) if len(times) == len(cells) else None

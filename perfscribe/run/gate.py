@@ -1,11 +1,10 @@
-"""What holds trainings on several processes back: the self-test of experiment `preflight`, made before they start.
+"""Holds back trainings on several processes until a self-test (experiment `preflight`) has passed.
 
-A cell that waits for a test requires `preflight:<backend>:<processes>`, over several nodes with `:<nodes>` behind it;
-the plan adds that to the cells of the chapters below, others may name it themselves (distributed/needs.py). Where a job
-is about to measure one, the test's newest record decides, if it passed on this node and hardware a short while ago,
-over several nodes in this very job; else the test is made now. So it is of the very nodes that the job was given, and
-one test serves a whole run. Its record goes into the journal of `preflight`, which shows it. Where `preflight` is not
-planned, nothing is held back.
+A cell that waits for a test requires `preflight:<backend>:<processes>`, with `:<nodes>` appended for several nodes; the
+plan adds this to cells of some chapters (plan/demands.py), others may name it themselves (distributed/needs.py). Before
+a job measures such a cell, a recent pass on this node and hardware suffices; over several nodes it must be of the same
+job. Otherwise the test runs now, on the job's nodes, and serves the whole run. Its record goes into the journal of
+`preflight`. If `preflight` is not planned, nothing is held back.
 """
 
 from __future__ import annotations
@@ -30,19 +29,19 @@ from perfscribe.records import environment, journal
 from perfscribe.run.shard import Shard, Task
 
 HELD_BACK = "skipped"
-VALID_S = 1800.0  # how long a test that passed speaks for its node
+VALID_S = 1800.0  # validity of a passed test on its node
 _REASON = re.compile(prefix(0).replace("0", r"[1-9]\d*"))
 
 Measure = Callable[[Shard, Task], None]
 
 
 def journal_file(experiment: str, shard: int) -> str:
-    """Name of the journal file for the self-tests that a job of this experiment makes."""
+    """Name of the journal file for self-tests made by a job of this experiment."""
     return f"before-{experiment}-{shard}.jsonl"
 
 
 def complaint(record: Mapping[str, Any]) -> str:
-    """What is wrong by a row of a records file: a self-test that failed, or a cell that one held back; else empty."""
+    """Problem in a row of a records file: a failed self-test, or a cell that one held back; else ""."""
     if record["experiment"] == SELF_TEST:
         return refusal(record) if record["status"] not in ("skipped", "unsupported", "not_run") else ""
     held_back = record["status"] == HELD_BACK and _REASON.match(record["reason"])
@@ -50,7 +49,7 @@ def complaint(record: Mapping[str, Any]) -> str:
 
 
 def refusal(record: Mapping[str, Any]) -> str:
-    """Why cells are held back by a self-test's record; empty where it passed."""
+    """Reason why a self-test's record holds cells back; "" if it passed."""
     if record["status"] != "ok":
         reason = re.sub(r"^\w+: ", "", record["reason"])
         return f"{prefix(NO_FIGURE)}no figure: {reason}"
@@ -58,14 +57,14 @@ def refusal(record: Mapping[str, Any]) -> str:
 
 
 class Gate:
-    """Answers for one job whether cells may start; measure: makes a self-test and keeps its record."""
+    """Decides for one job whether cells may start; measure: makes a self-test and keeps its record."""
 
     def __init__(self, root: Path, site_folder: Path, measure: Measure) -> None:
         self.root, self.site_folder, self.measure = root, site_folder, measure
         self._answers: dict[Demand, str] = {}
 
     def shortfall(self, requires: Iterable[str]) -> tuple[str, str] | None:
-        """Status and reason of a cell that cannot run here, or is held back; None where nothing is in its way."""
+        """Status and reason of a cell that cannot run here or is held back; None if it can start."""
         requires = tuple(requires)
         lacking = environment.shortfall(requires)
         if lacking is not None:
@@ -78,11 +77,11 @@ class Gate:
         return None
 
     def _ask(self, demand: Demand) -> str:
-        """Why trainings that wait for this test are held back; empty where they are not."""
+        """Reason why trainings that wait for this test are held back; "" if they may start."""
         plan_files = sorted((self.site_folder / "plan").glob(f"measure-{SELF_TEST}-*.json"))
         if not plan_files:
             return ""
-        # Backends that need unlike things are in shards of their own on a cluster.
+        # On a cluster, backends with different needs are in separate shards.
         shards = [Shard(path, self.root) for path in plan_files]
         found = _task(shards, demand)
         if found is None:
@@ -95,7 +94,7 @@ class Gate:
         return refusal(record) if record else f"{prefix(NO_FIGURE)}the self-test left no record"
 
     def _recent(self, shard: Shard, task: Task) -> dict[str, Any] | None:
-        """The newest record of the test, where it is of this run or passed not long ago, on this node and hardware."""
+        """Newest record of the test on this node and hardware, if of this run or a recent pass; else None."""
         record = journal.read(shard.folder).newest(task.slot)
         if record is None or record["provenance"].get("node") != platform.node():
             return None
@@ -114,14 +113,14 @@ class Gate:
 
 
 def _of_these_nodes(record: Mapping[str, Any]) -> bool:
-    """Whether this job made the test, among nodes that it still has: one that is queued again keeps its number."""
+    """Return whether this job made the test, on nodes it still has: a requeued job keeps its number."""
     now = {name.split(".")[0] for name in hosts.of_job(os.environ)}
     then = {name.split(".")[0] for name in str(record["values"].get("nodes", "")).split(", ") if name}
     return record["provenance"].get("slurm_job_id") == os.environ.get("SLURM_JOB_ID") and then <= now
 
 
 def _task(shards: Iterable[Shard], demand: Demand) -> tuple[Shard, Task] | None:
-    """The planned test and its shard, or one of the same backend on other processes made to these."""
+    """Find the planned test and its shard, else adapt a test of the same backend to these processes."""
     every = [(shard, task) for shard in shards for task in shard.tasks]
     same = [one for one in every if one[1].cell["factors"]["backend"] == demand.backend]
     if not same:

@@ -1,17 +1,16 @@
-"""GPUs leased for measuring: jobs, checkouts and users of one machine never measure on the same one at a time.
+"""Leases of GPUs: jobs, checkouts and users of one machine never measure on the same GPU at the same time.
 
-A lease is a lock of the kernel (flock) on one file a GPU, named by its UUID. The kernel frees it with the last process
-that holds it, however that ends. Its holders are the worker and the child that runs its cells, and none that a cell
-starts: a child that outlives its worker, while the driver still takes its memory back, keeps its GPU from others, and
-a process that a cell left behind does not. Processes of a cell end with their parent by themselves.
+A lease is an OS file lock (flock) on one file per GPU, named by its UUID. The kernel releases it when the last process
+that holds it ends. Holders are the worker and the child that runs its cells, but no process that a cell starts: a child
+that outlives its worker, while the driver still frees its memory, keeps its GPU; a process left behind by a cell does
+not. Processes of a cell end with their parent.
 
-A job waits while it holds nothing (one GPU), or takes the GPUs that it chose in the order of their UUIDs (several): who
-waits for one holds only those before it, so that no two jobs wait for each other.
+A job for one GPU waits while holding none; a job for several locks the GPUs it chose in order of UUID. A waiting job
+thus holds only GPUs before the one it waits for, which excludes deadlocks.
 
-The files lie in /tmp, whatever TMPDIR says, since that differs between users and jobs. They are opened to read, which
-a lock needs no more than, never through a link, and never written: whoever puts other things there can make others
-wait or fail, and nothing else. Containers that share GPUs exclude each other where PERFSCRIBE_LEASES names a folder
-that they share.
+The files are in /tmp, whatever TMPDIR is, since that differs between users and jobs. They are opened read-only, which
+suffices for a lock, never through a link, and never written: files that others put there can only make jobs wait or
+fail. Containers that share GPUs exclude each other if PERFSCRIBE_LEASES names a folder that they share.
 """
 
 from __future__ import annotations
@@ -36,13 +35,13 @@ FOLDER = Path("/tmp")
 FOLDER_VARIABLE = "PERFSCRIBE_LEASES"
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 POLL_S = 0.5
-POLL_SEVERAL_S = 0.05  # shorter, so that a job that needs several gets its turn between those that need one
+POLL_SEVERAL_S = 0.05  # shorter, so that jobs for several GPUs get their turn between those for one
 MOST_CORES = 4096
 
 
 @dataclass(frozen=True)
 class Gpu:
-    """A visible GPU. position: among those that CUDA_VISIBLE_DEVICES leaves, from 0. handle: NVML's."""
+    """A visible GPU. position: index among the GPUs in CUDA_VISIBLE_DEVICES. handle: NVML's."""
 
     uuid: str
     position: int
@@ -50,15 +49,15 @@ class Gpu:
 
 
 def visible() -> list[Gpu]:
-    """The GPUs that CUDA_VISIBLE_DEVICES leaves, in its order; none where NVML does not tell the UUID of each."""
+    """GPUs in CUDA_VISIBLE_DEVICES, in its order; empty unless NVML knows the UUID of each."""
     handles, uuids = environment.gpus_by_uuid()
     return [Gpu(uuid, place, handle) for place, (handle, uuid) in enumerate(zip(handles, uuids, strict=True))]
 
 
 def cores_by_gpu(gpus: Sequence[Gpu], granted: Sequence[int]) -> list[binding.Cores]:
-    """Cores for a job on each of these GPUs: disjoint, near the GPU where NVML tells that, siblings together.
+    """Assign cores to one job per GPU: disjoint, near the GPU if NVML knows that, hyperthreads kept together.
 
-    granted: the cores to deal out. Empty where there are fewer whole cores than GPUs.
+    granted: the cores to distribute. Empty if there are fewer physical cores than GPUs.
     """
     near = [_nearest(gpu, granted) or frozenset(granted) for gpu in gpus]
     apart = all(one == other or not one & other for one in near for other in near)
@@ -68,7 +67,7 @@ def cores_by_gpu(gpus: Sequence[Gpu], granted: Sequence[int]) -> list[binding.Co
         whole = _whole_cores(group)
         if len(whole) < len(members):
             return []
-        # `even` deals out anything: here places in the list of whole cores.
+        # `even` distributes any indices: here those of physical cores.
         for place, chosen in zip(members, binding.even(range(len(whole)), len(members)), strict=True):
             shares[place] = tuple(sorted(thread for number in chosen for thread in whole[number]))
     return [shares[place] for place in range(len(gpus))]
@@ -81,7 +80,7 @@ def _nearest(gpu: Gpu, granted: Iterable[int]) -> frozenset[int]:
 
 
 def _whole_cores(threads: Iterable[int]) -> list[binding.Cores]:
-    """The hardware threads of each core, by its first; each its own core where the kernel does not tell."""
+    """Group hardware threads by physical core; if siblings are unknown, each thread is a core."""
     left, whole = sorted(threads), []
     while left:
         siblings = binding.CPU_FOLDER / f"cpu{left[0]}" / "topology" / "thread_siblings_list"
@@ -96,21 +95,21 @@ def _whole_cores(threads: Iterable[int]) -> list[binding.Cores]:
 
 
 def lock_file(uuid: str) -> Path:
-    """The file whose lock is the lease of a GPU."""
+    """File to lock for the lease of a GPU."""
     usual = FOLDER if os.access(FOLDER, os.W_OK) else Path(tempfile.gettempdir())
     folder = Path(os.environ.get(FOLDER_VARIABLE) or usual)
     return folder / f"perfscribe-{re.sub('[^A-Za-z0-9-]', '_', uuid)}.lock"
 
 
 def _open(path: Path) -> int:
-    """A descriptor of the file, which is made where it is missing."""
+    """Open the file read-only, creating it if missing; return the descriptor."""
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-    umask = os.umask(0)  # all users lock what is made here
+    umask = os.umask(0)  # other users lock this file, too
     try:
         while True:
             with contextlib.suppress(FileNotFoundError):
                 return os.open(path, flags)
-            # Made only where nothing is: the kernel may refuse O_CREAT for others' files in /tmp.
+            # O_CREAT only for a missing file: the kernel may refuse it for others' files in /tmp.
             with contextlib.suppress(FileExistsError):
                 return os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o444)
     finally:
@@ -118,11 +117,11 @@ def _open(path: Path) -> int:
 
 
 def try_lock(path: Path) -> int | None:
-    """The descriptor that holds the file's lock, or None where another process does."""
+    """Lock the file and return the descriptor that holds the lock; None if another process has it."""
     descriptor = _open(path)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if os.path.samestat(os.fstat(descriptor), os.lstat(path)):  # else somebody has cleaned up there
+        if os.path.samestat(os.fstat(descriptor), os.lstat(path)):  # else the file was replaced meanwhile
             return descriptor
     except (BlockingIOError, FileNotFoundError):
         pass
@@ -135,10 +134,10 @@ def try_lock(path: Path) -> int | None:
 
 @dataclass
 class Lease:
-    """What a job holds of the machine: nothing, until take().
+    """GPUs and cores that a job holds; none until take().
 
-    need: GPUs; 0 asks for none. beside_others: whether jobs on other GPUs run meanwhile, so that it keeps to the cores
-    of its own. say: is told, once, what it waits for.
+    need: number of GPUs, may be 0. beside_others: jobs on other GPUs run at the same time, so the job is restricted to
+    its share of the cores. say: called once with what the job waits for.
     """
 
     need: int
@@ -150,7 +149,7 @@ class Lease:
     _told: bool = field(default=False, repr=False)
 
     def take(self, deadline: float | None = None) -> bool:
-        """Wait for the GPUs; whether they are held before the deadline, in s since the epoch. Again it does nothing."""
+        """Wait for the GPUs; return whether held before the deadline, in s since the epoch. Idempotent."""
         if self.gpus or not self.need:
             return True
         found = visible()
@@ -190,7 +189,7 @@ class Lease:
         return True
 
     def _may_wait(self, gpus: Sequence[Gpu], deadline: float | None, seconds: float) -> bool:
-        """Sleep for a moment, after saying for what; False where the deadline has passed."""
+        """Sleep before the next try, announcing the wait once; False if the deadline has passed."""
         if not self._told:
             names = ", ".join(str(gpu.position) for gpu in gpus)
             self.say(f"waits for GPU {names}, leased by other jobs on this machine")
@@ -202,20 +201,20 @@ class Lease:
 
     @property
     def descriptors(self) -> tuple[int, ...]:
-        """Those that hold the locks, for the child that shares them."""
+        """File descriptors of the locks, to be inherited by the child."""
         return tuple(self._locks.values())
 
     def variables(self) -> dict[str, str]:
-        """What a process that uses the GPUs, and no other, has in its environment."""
+        """Environment variables that restrict a process to these GPUs."""
         return {VISIBLE: ",".join(gpu.uuid for gpu in self.gpus)} if self.gpus else {}
 
     def provenance(self) -> dict[str, Any]:
-        """For records: positions of the GPUs among the visible ones, and the cores where not all were used."""
+        """Provenance for records: positions of the GPUs among the visible ones, and the cores if restricted."""
         cores = {"cores": binding.shown(self.cores)} if self.cores else {}
         return {"gpus": [gpu.position for gpu in self.gpus], **cores} if self.gpus else {}
 
     def release(self) -> None:
-        """Give everything back."""
+        """Release all locks."""
         for descriptor in self._locks.values():
             os.close(descriptor)
         self._locks, self.gpus, self.cores = {}, [], ()
@@ -224,10 +223,10 @@ class Lease:
 def for_shard(
     plan: Mapping[str, Any], plan_folder: Path, beside_others: bool, say: Callable[[str], None] = print
 ) -> Lease:
-    """The lease that a shard's job asks for: as many GPUs as that of its cells uses which uses most and can run here.
+    """Make the lease of a shard's job: the largest number of GPUs that a cell needs which can run here.
 
-    None at all in a job of a cluster or of several nodes: there the GPUs are the scheduler's to give, and their UUIDs
-    mean nothing on the next node. beside_others: whether jobs on one GPU each may run at a time.
+    Empty in jobs of a cluster or of several nodes: there the scheduler assigns GPUs, and UUIDs mean nothing on the next
+    node. beside_others: whether one-GPU jobs may run at the same time.
     """
     if cluster.read(plan_folder) is not None or environment.nodes_granted() > 1:
         return Lease(0)

@@ -1,8 +1,8 @@
-"""What happened beside a measurement: clocks, throttling, foreign processes, load of the host.
+"""Samples disturbances during a measurement: clocks, throttling, foreign processes, host load.
 
-A thread of the process that starts the measuring child, never of the child itself. Cost on a 2-core virtual machine
-(AMD EPYC, 94 processes): 4 ms of CPU time a window for the host's part; with one GPU 3 ms of CPU time a second more,
-NVML's own time not included (it was a stand-in there).
+Runs as a thread of the process that starts the measuring child, never in the child. Cost on a 2-core virtual machine
+(AMD EPYC, 94 processes): 4 ms of CPU time per window for the host's part, plus 3 ms per second with one GPU, without
+NVML's own time (it was mocked there).
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ import psutil
 from perfscribe.distributed import binding
 from perfscribe.records import environment
 
-INTERVAL_S = 0.08  # 12.5 Hz; 10 Hz is the least that catches short throttling
+INTERVAL_S = 0.08  # 12.5 Hz; short throttling needs at least 10 Hz
 PROCESS_INTERVAL_S = 1.0
 
 HOST_WINDOW_S = 0.5  # the kernel counts CPU time in ticks of up to 10 ms
 
-# Bits of nvmlDeviceGetCurrentClocksEventReasons (nvml.h, nvmlClocksEventReason*) under which the SM clock is held
-# below what was asked for. Idle, clocks set by the user and display clocks are no throttling.
+# Bits of nvmlDeviceGetCurrentClocksEventReasons (nvml.h, nvmlClocksEventReason*) that hold the SM clock below the
+# requested one. Idle, user-set clocks and display clocks do not count as throttling.
 THROTTLE_BITS = {
     0x004: "power cap",
     0x008: "hardware slowdown",
@@ -40,13 +40,13 @@ _ANY_THROTTLE = sum(THROTTLE_BITS)
 class Monitor:
     """Context that samples the first `gpus` of the job's GPUs at 12.5 Hz and counts the host's CPU time.
 
-    What this process and those below it load is not foreign.
+    Load of this process and its descendants is not foreign.
 
-    gpus: how many GPUs the cell uses; 0 watches the host alone, without a thread.
-    handles: NVML's handles of the GPUs that the job has leased; by default all visible ones.
-    cores: those that the job keeps to; by default all that are granted.
+    gpus: number of GPUs that the cell uses; with 0 only the host is monitored, without a thread.
+    handles: NVML handles of the leased GPUs; default: all visible ones.
+    cores: cores that the job is restricted to; default: all granted ones.
 
-    A query that the driver refuses leaves its figure None; the watch itself never fails a cell.
+    A query that the driver refuses leaves its figure None; monitoring never fails a cell.
     """
 
     def __init__(self, gpus: int = 1, handles: Sequence[Any] = (), cores: Sequence[int] = ()) -> None:
@@ -86,13 +86,13 @@ class Monitor:
             if time.monotonic() >= next_look:
                 self._foreign |= environment.foreign_processes(self._gpus)
                 next_look = time.monotonic() + PROCESS_INTERVAL_S
-            due = max(due + INTERVAL_S, time.monotonic())  # a late sample does not pull the next ones together
+            due = max(due + INTERVAL_S, time.monotonic())  # after a late sample, do not catch up
             if self._stop.wait(due - time.monotonic()):
                 return
 
     def _sample(self, gpu: Any, samples: dict[str, list[float]]) -> None:
         reasons = environment.ask("nvmlDeviceGetCurrentClocksEventReasons", gpu)
-        if reasons is None:  # drivers before 535 know the call by its old name
+        if reasons is None:  # drivers before 535 use the old name
             reasons = environment.ask("nvmlDeviceGetCurrentClocksThrottleReasons", gpu)
         read = {
             "sm_clock_mhz": environment.ask("nvmlDeviceGetClockInfo", gpu, 1),  # 1: NVML_CLOCK_SM
@@ -103,13 +103,13 @@ class Monitor:
                 samples[name].append(value)
 
     def summary(self) -> dict[str, Any]:
-        """Figures of the window, once the context is left.
+        """Figures of the window, after the context has ended.
 
         median_sm_clock_mhz: of the slowest GPU, since it sets the pace. throttled_fraction: share of samples with a
-        bit of THROTTLE_BITS, of the GPU that has most; throttle_reasons: the share of each. foreign_gpu_processes: base
-        names, one for each process. host_load_other: CPU time on the cores that the job has, spent outside our process
-        tree (also by other virtual machines, as far as it is told), as a share of these cores; None for windows below
-        0.5 s. samples: of the GPU with fewest.
+        bit of THROTTLE_BITS, of the most throttled GPU; throttle_reasons: share of each bit. foreign_gpu_processes:
+        names, one per process. host_load_other: CPU time on the job's cores outside our process tree (including steal
+        time by other virtual machines), as a share of these cores; None for windows below 0.5 s. samples: of the GPU
+        with fewest.
         """
         spent = {name: self._end[name] - begun for name, begun in self._begin.items()}
         throttled = [_throttle_shares(samples["reasons"]) for samples in self._samples if samples["reasons"]]
@@ -141,16 +141,16 @@ def _throttle_shares(reasons: list[float]) -> dict[str, float]:
 
 
 def _busy_cores_s(of: Sequence[int]) -> float:
-    """CPU seconds that these cores did not spend idle, since boot."""
+    """CPU seconds since boot that these cores were not idle."""
     cores = psutil.cpu_times(percpu=True)
     granted = [core for core in of if core < len(cores)]
-    # guest time is counted in user time already, waiting for a disk leaves the core free
+    # Guest time is part of user time; a core waiting for a disk is free.
     spent = ("user", "nice", "system", "irq", "softirq", "steal")
     return sum(getattr(cores[core], kind, 0.0) for core in granted for kind in spent)
 
 
 def _own_cpu_s() -> float:
-    """CPU seconds of this process and its descendants, those that have ended and been waited for included."""
+    """CPU seconds of this process and its descendants, ended children that were waited for included."""
     total_s = 0.0
     for one in environment.process_tree():
         try:

@@ -1,4 +1,4 @@
-"""The processes that measuring takes: a child that runs cells, a supervisor above the worker, and how each ends."""
+"""Measuring processes: a child that runs cells, a supervisor of the worker, and how each ends."""
 
 from __future__ import annotations
 
@@ -24,41 +24,41 @@ if TYPE_CHECKING:
     from perfscribe.run.leases import Lease
 
 IMPORT_TIMEOUT_S = 300.0
-# A process that the kernel cannot end (a driver or a file server that hangs) is left behind after this time.
+# A process that the kernel cannot kill (hanging driver or file server) is abandoned after this time.
 DEATH_TIMEOUT_S = 30.0
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
-# Of another launch, whose shell this may be: Trainer would wait for its other ranks. What cells launch has its own.
+# Set by an enclosing launch: Trainer would wait for its other ranks. Launches within cells set their own.
 OF_RANKS = re.compile(
     r"(RANK|WORLD_SIZE|LOCAL_RANK|LOCAL_WORLD_SIZE|MASTER_ADDR|MASTER_PORT|PMI_RANK|PMI_SIZE)$|(OMPI|MV2)_COMM_WORLD_"
 )
-# Takes away the line of a terminal that the cursor is in.
+# Erases the terminal line at the cursor.
 CLEAR = "\r\x1b[K"
-# Process id of the run that started a job on this machine: what measures ends with it.
+# Process id of the run that started a job on this machine; measuring ends with that process.
 RUN = "PERFSCRIBE_RUN"
 
 
 def redraws(stream: TextIO | None) -> bool:
-    """Whether it is a terminal that can draw a line again."""
+    """Return whether the stream is a terminal that can redraw a line."""
     return stream is not None and stream.isatty() and os.environ.get("TERM", "") not in ("", "dumb")
 
 
 def say(text: str) -> None:
-    """One line for the job's log, or for who watches the run: in the place of the live line, if there is one."""
+    """Print one line for the job's log or the terminal, replacing the live line if there is one."""
     print(f"{CLEAR if redraws(sys.stderr) else ''}{text}", file=sys.stderr, flush=True)
 
 
 def begin_child(parent: int, cores: Collection[int] = ()) -> None:
-    """For preexec_fn: what a child asks of the kernel before it is itself; no cores: all that its parent has."""
+    """Set up a child in preexec_fn: it dies with its parent and runs on these cores; empty: its parent's."""
     die_with(parent)
     if cores:
         os.sched_setaffinity(0, cores)
 
 
 class Child:
-    """A running child process; run() gives its answer or says how it ended.
+    """A running child process; run() returns its answer, or how it died.
 
-    It leads a process group of its own: Ctrl-C is for the worker to answer, and whatever a cell started ends with it.
-    lease: what it may use of the machine, and holds with its worker.
+    It leads a process group, so that Ctrl-C reaches only the worker, and stop() ends whatever a cell started.
+    lease: GPUs and cores that it may use; it holds the locks together with the worker.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class Child:
         self.import_failure = None if ready.get("ready") else ready
 
     def run(self, request: Mapping[str, Any], timeout_s: float) -> dict[str, Any]:
-        """The child's answer to one cell; ends the child where it is late or dead."""
+        """Return the child's answer for one cell; a late or dead child is ended."""
         try:
             self._requests.write(json.dumps(request).encode() + b"\n")
             self._requests.flush()
@@ -129,11 +129,11 @@ class Child:
 
     @property
     def alive(self) -> bool:
-        """Whether it can take another cell."""
+        """Return whether it can run another cell."""
         return self._process.poll() is None
 
     def stop(self) -> None:
-        """End it at once, and the processes that it started."""
+        """Kill it and the processes of its group."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -141,7 +141,7 @@ class Child:
 
 
 def supervise(command: list[str], folder: Path) -> int:
-    """Run the worker, again as long as it dies by signal and the journal grew: a cell may take its worker along."""
+    """Run the worker; restart it after death by signal if the journal grew, since a cell may kill its worker."""
     asked: list[int] = []
     run = _run_above()
     while True:
@@ -153,7 +153,7 @@ def supervise(command: list[str], folder: Path) -> int:
             process.terminate()
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(DEATH_TIMEOUT_S)
-            return 128 + signal.SIGTERM  # a worker that still lives dies with this process
+            return 128 + signal.SIGTERM  # the worker dies with this process
         code = process.wait()
         if code >= 0 or asked:
             return code if code >= 0 else 128 - code
@@ -164,7 +164,7 @@ def supervise(command: list[str], folder: Path) -> int:
 
 
 def _run_above() -> int | None:
-    """A descriptor of the process whose run this job is part of; None on a cluster, by hand, and without Linux."""
+    """Pid descriptor of the run that this job is part of; None on a cluster, when started by hand, or without Linux."""
     number = os.environ.get(RUN, "")
     if not number.isdecimal() or not hasattr(os, "pidfd_open"):
         return None
@@ -175,7 +175,7 @@ def _run_above() -> int | None:
 
 
 def _ends_before(process: subprocess.Popen[bytes], run: int) -> bool:
-    """Wait for the first of both to end; whether that is the process."""
+    """Wait until one of both ends; return whether the process did."""
     own = os.pidfd_open(process.pid)
     try:
         ready, _, _ = select.select([own, run], [], [])
@@ -185,7 +185,7 @@ def _ends_before(process: subprocess.Popen[bytes], run: int) -> bool:
 
 
 def _forward_signals(process: subprocess.Popen[bytes], asked: list[int]) -> None:
-    """Hand requests to stop to the worker, which ends in its own way; the caller goes on waiting for that."""
+    """Forward stop signals to the worker, which ends by itself while the caller keeps waiting."""
 
     def forward(number: int, _: object) -> None:
         asked.append(number)

@@ -1,6 +1,6 @@
-"""Progress of a run, read from the journals, so that jobs on other machines are in it too.
+"""Progress of a run, read from the journals, so that it includes jobs on other machines.
 
-On a terminal one live line; elsewhere a line for each finished cell. What went wrong is a line in both, once a cause.
+On a terminal one live line, elsewhere one line per finished cell. Each cause of failure is printed once in both.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from perfscribe.run.shard import Shard
 
 POLL_S = 0.5
 BAR = 20  # characters
-WELL = ("ok", "oom")  # statuses that are a figure of this cell alone
+WELL = ("ok", "oom")  # statuses that are a result of the cell
 AGAIN = ("failed", "timeout")
-# What a cell's reason ends in whose failure is the homework's own answer.
+# End of the reason of cells whose failure answers the homework's question.
 ANSWER = "the feature number of src and tgt must be equal to d_model"
 
 
 def headline(record: Mapping[str, Any]) -> str:
-    """A record's figure in a few characters, or its status and reason."""
+    """First figure of a record in a few characters, or its status and reason."""
     if record["status"] != "ok":
         return textwrap.shorten(f"{record['status']} {record['reason']}", 70, placeholder=" …")
     for name, samples in record["samples"].items():
@@ -49,22 +49,22 @@ def headline(record: Mapping[str, Any]) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Seconds as text that a person reads at a glance."""
+    """Format seconds as s, min or h."""
     if seconds < 90:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
 class Tail:
-    """New whole lines of a growing file."""
+    """New complete lines of a growing file."""
 
     def __init__(self, path: Path) -> None:
-        # From behind the last whole line: a torn one is cut off before the next is written.
+        # Start after the last complete line: a torn one is cut off before the next is written.
         self.path = path
         self.position = path.read_bytes().rfind(b"\n") + 1 if path.is_file() else 0
 
     def lines(self) -> Iterator[bytes]:
-        """Lines that were completed since the last call."""
+        """Yield lines completed since the last call."""
         if not self.path.is_file():
             return
         with open(self.path, "rb") as stream:
@@ -80,7 +80,7 @@ def _cell_of(experiment: str, factors: Mapping[str, Any], number: int) -> tuple[
 
 
 class Watcher:
-    """A thread that tells progress until it is stopped."""
+    """Thread that prints progress until it is stopped."""
 
     def __init__(self, root: Path, plan: Plan, out: TextIO | None = None) -> None:
         self.out = out or sys.stderr
@@ -94,26 +94,26 @@ class Watcher:
             if experiment in plan.gated
         ]
         self.plan, self.root = plan, root
-        # Cells without a record, each with its shard; with none where this machine lacks what it needs.
+        # Cells without a record, each with its shard; None if this machine lacks something that the cell needs.
         self.left: dict[tuple[str, str, int], tuple[Due, int | None]] = {}
         self.levels: dict[str, dict[str, set[str]]] = {}  # of an experiment's cells, by factor
         self.estimate = Estimate(root, plan.preset)
         self.ended: Counter[str] = Counter()  # cells of this run by status
-        # By status and reason: the first cell's headline, and cells by experiment.
+        # By status and reason: headline of the first cell, and number of cells by experiment.
         self.causes: dict[tuple[str, str], tuple[str, Counter[str]]] = {}
         self.cells: set[tuple[str, str, int]] = set()
         self.results = results
-        self.waiting: dict[str, list[str]] = {}  # units whose data sets are not made yet, and these
+        self.waiting: dict[str, list[str]] = {}  # units by name, with their data sets that are not made yet
         for experiment, shard in shards:
             self._enter(f"measure-{experiment}-{shard}")
         self.total = len(self.cells)
-        self.last, self.count = "", self._count()  # of the live line
-        self.lock = threading.RLock()  # of what is written
+        self.last, self.count = "", self._count()  # texts of the live line
+        self.lock = threading.RLock()  # for output
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
 
     def _made(self, dataset: str) -> bool | None:
-        """Whether a data set is as planned; None where there is none, False where it is to be made anew."""
+        """Return whether a data set is up to date: None if missing, False if due again."""
         plan, digest = (self.results / folder for folder in (f"plan/data-{dataset}.json", f"data/{dataset}.digest"))
         try:
             return digest.stat().st_mtime_ns >= plan.stat().st_mtime_ns
@@ -121,10 +121,10 @@ class Watcher:
             return None
 
     def _enter(self, unit: str) -> None:
-        """Count a shard's cells in; those that have a record already are done.
+        """Register a shard's cells; those that have a record are done.
 
-        Without a data set those that were measured on any; if it is made anew, none. Once it is made, the shard is
-        entered again.
+        While a data set is missing, records of any data count; while it is due again, none do. The shard is entered
+        again when the data set is made.
         """
         shard = Shard(self.results / "plan" / f"{unit}.json", self.root)
         history = journal.read(shard.folder)
@@ -142,7 +142,7 @@ class Watcher:
             cell = _cell_of(experiment, task.cell["factors"], task.round)
             self.cells.add(cell)
             timed = due(experiment, task.cell["factors"], task.cell["cost"])
-            here = self.plan.cluster is not None or shard.lacking(task) is None  # a cluster's nodes have other things
+            here = self.plan.cluster is not None or shard.lacking(task) is None  # cluster nodes differ
             self.left[cell] = timed, shard.plan["shard"] if here else None
             if last := history.of_cell(task.cell["factors"], task.round):
                 self.estimate.add(timed, last["spent"])
@@ -159,7 +159,7 @@ class Watcher:
         self.estimate.look_elsewhere(experiment, left)
 
     def seconds_left(self) -> float | None:
-        """Expected time of what is left; None where that of a cell is unknown."""
+        """Expected time of the remaining cells; None if that of a cell is unknown."""
         jobs: defaultdict[tuple[str, int], list[Due]] = defaultdict(list)
         for cell, shard in self.left.values():
             if shard is not None:
@@ -168,7 +168,7 @@ class Watcher:
         return self.plan.span_s(seconds) if len(seconds) == len(jobs) else None
 
     def start(self) -> None:
-        """Begin."""
+        """Start the thread and let Snakemake's log handlers share its lock."""
         if not self.total:
             return
         for handler in logging.getLogger("snakemake.logging").handlers if self.live else ():
@@ -178,7 +178,7 @@ class Watcher:
         self._thread.start()
 
     def stop(self, budget_spent: bool = False) -> None:
-        """Tell what came last and what a spent time budget left, then end."""
+        """Stop the thread; print the last events, a summary, and how many cells a spent time budget left."""
         self._stop.set()
         if self._thread.is_alive():
             self._thread.join(timeout=5)
@@ -233,12 +233,12 @@ class Watcher:
         self._write(f"{time.strftime('%H:%M:%S')} {text}\n")
 
     def _emit(self, emit: Callable[[logging.LogRecord], None], record: logging.LogRecord) -> None:
-        """Let Snakemake write in the place of the live line; its handler holds the lock."""
+        """Erase the live line before Snakemake writes; its handler holds the lock."""
         self._write("")
         emit(record)
 
     def _draw(self) -> None:
-        """Draw the live line, and leave the cursor at its beginning."""
+        """Draw the live line and return the cursor to its beginning."""
         if self.live and (self.left or self.ended):
             done = BAR * (self.total - len(self.left)) // self.total
             now = self.last if self.left else "tables, figures, report"
@@ -252,17 +252,17 @@ class Watcher:
         return f"{self.total - len(self.left)}/{self.total}{left}"
 
     def _print(self, record: Mapping[str, Any]) -> None:
-        """Show a finished cell: in the live line, or in a line of its own unless its cause had one."""
+        """Show a finished cell: in the live line or, if its cause was not printed yet, in a separate line."""
         experiment, status, text = record["experiment"], record["status"], headline(record)
         self.ended[status] += 1
         levels = self.levels.get(experiment, {})
         named = {**record["factors"], "round": record["round"]}
-        varying = [name for name in named if len(levels.get(name, ())) > 1 and name != "code"]  # that is a digest
+        varying = [name for name in named if len(levels.get(name, ())) > 1 and name != "code"]  # code: a digest
         where = " ".join([experiment, *(f"{name}={named[name]}" for name in varying)])
         self.last, self.count = f"{where}: {text}", self._count()
         silent = self.live
         if status not in WELL and not record["reason"].endswith(ANSWER):
-            # Figures in a message differ from cell to cell.
+            # Numbers in messages differ between cells.
             reason = re.sub(r"\d+", "0", record["reason"]) if status in AGAIN else record["reason"]
             _, by_experiment = self.causes.setdefault((status, reason), (text, Counter()))
             silent = bool(by_experiment)

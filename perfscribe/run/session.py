@@ -1,4 +1,4 @@
-"""One run of the workflow: the config checked, the plan written, the run lock held, progress told."""
+"""One run of the workflow: checks the config, writes the plan, holds the run lock, shows progress."""
 
 from __future__ import annotations
 
@@ -36,29 +36,29 @@ from perfscribe.tracking import trackers
 LOCAL_SITE = "local"
 # Touched when a run starts jobs.
 STARTED = Path(".perfscribe") / "started"
-# Imports and digests of the modules that the last plan was made of.
+# Cached imports and digests of the modules in the last plan.
 FOUND_IN_CODE = Path(".perfscribe") / "code.json"
 MOST_TOLD = 5  # files
 LOCK = Path(".perfscribe") / "run.lock"
 LOCK_WAIT_S = 0.5
-ReadConfig = Callable[..., Mapping[str, Any]]  # of a verb; where the config is wrong, SystemExit with one line
+ReadConfig = Callable[..., Mapping[str, Any]]  # of a verb; SystemExit with one line if the config is invalid
 
 
 @contextlib.contextmanager
 def told() -> Iterator[None]:
-    """End the process with what was wrong; Snakemake itself may be quiet."""
+    """Exit with one line for expected errors, since Snakemake may be quiet, and a traceback for others."""
     try:
         with in_one_line("config", configuration.ConfigError), in_one_line("run", ValueError):
             yield
-    except Exception:  # a fault of the code, an experiment's own for example
+    except Exception:  # a bug, perhaps in an experiment
         traceback.print_exc()
         sys.exit(1)
 
 
 def take_lock(root: Path, wait_s: float = 0.0) -> IO[str] | None:
-    """Take the lock of the one run at a time in a checkout, within this time; None where another process has it.
+    """Take the lock that allows one run per checkout, waiting up to wait_s; None if another process holds it.
 
-    The kernel frees it with what is returned, and with the process, however that ends.
+    The kernel releases it when the returned stream is closed or the process ends.
     """
     path = root / LOCK
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -83,14 +83,14 @@ def take_lock(root: Path, wait_s: float = 0.0) -> IO[str] | None:
 
 
 def _another_run(root: Path) -> str:
-    """That the lock is taken, and by whom."""
+    """Message that the lock is held, and by whom."""
     owner = (root / LOCK).read_text("utf-8", "replace").strip() or "a process that has not said who it is"
     return f"another run is under way in this checkout: {owner}"
 
 
 @contextlib.contextmanager
 def alone(root: Path) -> Iterator[None]:
-    """Hold the run lock; ValueError where another process does, which the text names."""
+    """Hold the run lock; ValueError names the process that already holds it."""
     lock = take_lock(root)
     if lock is None:
         raise ValueError(_another_run(root))
@@ -99,29 +99,29 @@ def alone(root: Path) -> Iterator[None]:
 
 
 def clear_leftovers(root: Path) -> None:
-    """Remove the locks and marks of a killed Snakemake. Only for the holder of the run lock: none other is alive.
+    """Remove locks and marks of a killed Snakemake. Only for the holder of the run lock, as no other run is alive.
 
-    Its marks of incomplete files are not needed either: rules here rename whole files into place.
+    Marks of incomplete files are not needed either: rules here rename complete files into place.
     """
     for name in ("locks", "incomplete"):
         folder = root / ".snakemake" / name
         if folder.is_dir():
             shutil.rmtree(folder, ignore_errors=True)
-            folder.mkdir(exist_ok=True)  # Snakemake takes a missing one for the sign of a format to be converted
+            folder.mkdir(exist_ok=True)  # Snakemake would take a missing folder for an old format to convert
 
 
 def site_of(raw: Mapping[str, Any]) -> str:
-    """The site of a config."""
+    """Site of a config."""
     return str(raw.get("site", LOCAL_SITE))
 
 
 def is_committed(root: Path, site: str) -> bool:
-    """Whether a site was published: it is shown again, never measured again."""
+    """Return whether a site was published: it can be shown again, but never measured again."""
     return site != LOCAL_SITE and (root / "results" / site / "published.json").is_file()
 
 
 def resolve_preset(wanted: str, settings: Mapping[str, Any] | None = None) -> str:
-    """auto: gpu where CUDA can be used, cpu elsewhere; on a cluster (settings) gpu where its nodes have GPUs."""
+    """Resolve auto: gpu if CUDA works here or, on a cluster (settings), its nodes have GPUs; else cpu."""
     if wanted != "auto":
         return wanted
     if settings is not None:
@@ -130,9 +130,9 @@ def resolve_preset(wanted: str, settings: Mapping[str, Any] | None = None) -> st
 
 
 def make_plan(root: Path, raw: Mapping[str, Any], executor: str | None = None) -> plan.Plan:
-    """The plan of a checked config; a committed site's measuring units stay as they were published.
+    """Make the plan of a checked config; measuring units of a committed site stay as published.
 
-    executor: Snakemake's, where it submits jobs to a cluster.
+    executor: Snakemake's, if it submits jobs to a cluster.
     """
     memory = memory_of_code(root)
     code = fingerprint.Sources(root, memory.recall)
@@ -145,31 +145,31 @@ def make_plan(root: Path, raw: Mapping[str, Any], executor: str | None = None) -
             )
         made = plan.replan_presentation(plan.read_index(root / "results" / site / "plan"), code)
     else:
-        settings = cluster.settings_for(configuration.resolve(raw, "cpu"), executor)  # no preset has its own
+        settings = cluster.settings_for(configuration.resolve(raw, "cpu"), executor)  # the same in all presets
         made = plan.build(raw, resolve_preset(raw.get("preset", "auto"), settings), root, settings, code)
     memory.save()
     return made
 
 
 def memory_of_code(root: Path) -> Memory:
-    """What earlier plans found in the modules."""
+    """Results of analysing modules for earlier plans."""
     return Memory(root / FOUND_IN_CODE, fingerprint.method())
 
 
 def set_clocks_back(folders: Iterable[Path]) -> None:
-    """Files of the future are of now, such as those of a machine whose clock is ahead: no edit would be newer.
+    """Clamp future mtimes (clock skew) to now, or later edits would look older than outputs.
 
-    All by one moment, which keeps their order.
+    All get the same mtime, so that none is newer than another.
     """
     latest_ns = time.time_ns() - 10**9
     for path in itertools.chain.from_iterable(folder.rglob("*") for folder in folders):
         if path.is_file() and not path.is_symlink() and path.stat().st_mtime_ns > latest_ns:
-            with contextlib.suppress(OSError):  # another user's
+            with contextlib.suppress(OSError):  # another user's file
                 os.utime(path, ns=(latest_ns, latest_ns))
 
 
 def write_plan(root: Path, raw: Mapping[str, Any], made: plan.Plan) -> None:
-    """Write the plan's units and the options; of a committed site only what says how it is shown."""
+    """Write the plan's units and the options; for a committed site only units of the presentation."""
     folder = root / "results" / made.site / "plan"
     if is_committed(root, made.site):
         for name, unit in made.units.items():
@@ -182,9 +182,9 @@ def write_plan(root: Path, raw: Mapping[str, Any], made: plan.Plan) -> None:
 
 
 def renewed(results: Path, made: plan.Plan, published: bool, delete: Callable[[Path], None]) -> list[str]:
-    """Make what is not as it was left due again; what to tell of that, in a few lines.
+    """Make units due again whose files differ from their checksums; return a few lines to print.
 
-    results: the site's folder. delete: takes away what is to be made again.
+    results: the site's folder. delete: deletes an output.
     """
     units = {
         f"measure-{name}-{shard}": f"records/{name}/{shard}.jsonl"
@@ -200,24 +200,24 @@ def renewed(results: Path, made: plan.Plan, published: bool, delete: Callable[[P
 
 @dataclass
 class Session:
-    """What the Snakefile knows of this run."""
+    """State of this run for the Snakefile."""
 
     root: Path
     plan: plan.Plan
-    lock: IO[str] | None = field(repr=False)  # None where another process has it
+    lock: IO[str] | None = field(repr=False)  # None if another process has it
     read_only: bool
     tracker: str = trackers.NONE
     watcher: progress.Watcher | None = None
     started: bool = False
     began: float = 0.0
     budget_ends: float = math.inf
-    # Content and modification time in ns of what the last run left: plan files, and what was deleted to be made again.
+    # Content and mtime in ns of files before this run: plan files, and outputs deleted to make units due.
     before: dict[Path, tuple[bytes, int]] = field(default_factory=dict, repr=False)
 
     def shell_prefix(self, main_process: bool) -> str:
-        """What Snakemake runs before each shell command.
+        """Shell code that Snakemake runs before each shell command.
 
-        `program LOG SCRIPT ARGUMENTS` runs a script with this interpreter; where it fails, the end of its log is shown.
+        Defines `program LOG SCRIPT ARGUMENTS`: runs a script with this interpreter; on failure prints its log's end.
         """
         prologue = "" if self.plan.cluster is None or main_process else self.plan.cluster.prologue()
         clear = r"printf '\r\033[K' >&2; " if processes.redraws(sys.stderr) else ""
@@ -231,7 +231,7 @@ class Session:
 
     @property
     def measuring_job(self) -> dict[str, Callable[..., int | str | None]]:
-        """What a measuring job asks a cluster for: functions that tell each resource by the job's wildcards."""
+        """Cluster resources of a measuring job: functions of the job's wildcards, by resource."""
         jobs = self.plan.cluster
         if jobs is None:
             return {}
@@ -242,25 +242,24 @@ class Session:
         return {name: asking(name) for name in cluster.MEASURING_JOB}
 
     def threads(self, experiment: str, shard: int, cores: int) -> int:
-        """How many of the cores that Snakemake was given a measuring job asks for: all, or its part of them."""
+        """Number of Snakemake's cores for a measuring job: all, or its share if jobs run at the same time."""
         beside_others = (experiment, shard) in self.plan.beside_others
         return max(1, cores // self.plan.at_a_time) if beside_others else cores
 
     def keep(self, path: Path) -> None:
-        """Note how the file is."""
+        """Remember content and mtime of the file."""
         self.before[path] = path.read_bytes(), path.stat().st_mtime_ns
 
     def delete(self, path: Path) -> None:
-        """Delete what is to be made again; a data set for good, as it may be long until a job is to read it."""
+        """Delete an output that is due again; data sets permanently, since a job may not need them for long."""
         if path.suffix != ".digest":
             self.keep(path)
         path.unlink()
 
     def undo_unless_started(self) -> None:
-        """Put everything back as it was, times included, when a process ends that has started no job.
+        """Restore all files, mtimes included, if this process exits without starting a job.
 
-        A dry run, --lint and --report plan for the machine that they are called on, which need not be the one that was
-        measured.
+        A dry run, --lint and --report plan for the machine that they run on, which may not be the measured one.
         """
         if self.started:
             return
@@ -273,13 +272,13 @@ class Session:
                 os.utime(path, ns=(modified_ns, modified_ns))
 
     def start(self) -> None:
-        """Begin to tell progress from the journals; leave a mark that there was something to do.
+        """Start showing progress and mark the run as started.
 
-        SystemExit with one line where another process runs in this checkout.
+        SystemExit with one line if another process runs in this checkout.
         """
         if self.lock is None:
             sys.exit(f"run: {_another_run(self.root)}")
-        from perfscribe.run import stopping  # psutil's 50 ms, which a process that starts no job does not need
+        from perfscribe.run import stopping  # imports psutil (50 ms), not needed if no job starts
 
         with told():
             self.started = True
@@ -296,7 +295,7 @@ class Session:
                 os.environ[processes.RUN] = str(os.getpid())  # jobs inherit it
 
     def _start_clock(self) -> None:
-        """Tell all measuring jobs of this run when it began and when its time budget ends."""
+        """Write the run's start and the end of its time budget for all measuring jobs."""
         budgets = [unit["budget_minutes"] for unit in self.plan.units.values() if unit.get("budget_minutes")]
         if budgets:
             self.budget_ends = time.time() + 60 * budgets[0]
@@ -305,7 +304,7 @@ class Session:
         files.write_json(self.root / CLOCK, {"started": self.began, **ends})
 
     def end(self, report: str, page: str, failed: bool = False) -> None:
-        """Stop telling progress; the last line names the report, the one before it its HTML twin."""
+        """Stop showing progress; print the paths of the HTML page and the report."""
         if self.watcher is not None:
             self.watcher.stop(time.time() > self.budget_ends)
         if (self.root / report).is_file():
@@ -321,30 +320,30 @@ class Session:
 
 
 def begin(root: Path, overrides: Mapping[str, Any], decides: bool, arguments: Sequence[str] = ()) -> Session:
-    """Read and check the config, resolve and write the plan (where this process decides it), take the run lock.
+    """Read and check the config, resolve and write the plan (if decides), take the run lock.
 
-    overrides: what Snakemake's --config and --configfile set on top of config.yaml.
-    decides: False in a job on another machine, which takes the plan as it stands.
+    overrides: settings of Snakemake's --config and --configfile, which override config.yaml.
+    decides: False in a job on another machine, which uses the existing plan.
     arguments: Snakemake's, which may name an executor that submits jobs to a cluster.
     """
     gc.freeze()
-    gc.set_threshold(200_000, 20, 100)  # syntax trees, then the graph of jobs: they stay, and take long to go through
+    gc.set_threshold(200_000, 20, 100)  # syntax trees and the graph of jobs stay alive and are slow to traverse
     with told():
         return _begin(root, overrides, decides, cluster.executor_asked_for(arguments))
 
 
 def keep_bytecode(env: MutableMapping[str, str], root: Path) -> None:
-    """Let processes of this environment keep compiled Python files, below the checkout unless it names another place.
+    """Let child processes cache bytecode, below the checkout unless the environment names another place.
 
-    Images of GPU hosts set PYTHONDONTWRITEBYTECODE and hold torch without its compiled files: on an H100 host a process
-    that imports it took 4.4 s for 2.0. pip compiled the checkout's own environment.
+    Images of GPU hosts set PYTHONDONTWRITEBYTECODE and have torch without bytecode: on an H100 host a process that
+    imports it took 4.4 s instead of 2.0. The checkout's environment was compiled by pip.
     """
     if env.pop("PYTHONDONTWRITEBYTECODE", "") and not Path(sys.prefix).is_relative_to(root.absolute()):
         env.setdefault("PYTHONPYCACHEPREFIX", str(root / ".perfscribe" / "bytecode"))
 
 
 def name_account(env: MutableMapping[str, str], root: Path) -> None:
-    """Name the account and its home where its number has none, as in containers: Snakemake and torch ask for both."""
+    """Set USER and HOME if the uid has no account, as in containers: Snakemake and torch ask for both."""
     if not account():
         env["USER"] = f"uid{os.getuid()}"
     try:
@@ -368,7 +367,7 @@ def _begin(root: Path, overrides: Mapping[str, Any], decides: bool, executor: st
     if decides and site != LOCAL_SITE and not read_only and not (root / "results" / site).exists():
         processes.say(f"site {site} was not published here: it is measured anew on this machine")
     if not decides:
-        # A committed site's plan does not depend on the machine, and its index is older than what shows it today.
+        # A committed site's plan does not depend on the machine, and its index may predict an older presentation.
         known = make_plan(root, raw) if read_only else plan.read_index(root / "results" / site / "plan")
         return Session(root, known, None, read_only, tracker=_tracker(raw))
     if executor is not None:
@@ -385,7 +384,7 @@ def _begin(root: Path, overrides: Mapping[str, Any], decides: bool, executor: st
         files.canonical(files.read_object(results / "plan" / f"{name}.json")) != files.canonical(unit)
         for name, unit in made.units.items()
     ):
-        raise ValueError(_another_run(root))  # by other settings: what is due by these is not to be seen
+        raise ValueError(_another_run(root))  # its settings differ, so what is due by ours cannot be determined
     if lock is not None:
         set_clocks_back([results, root / "report" / made.site])
         for path in (results / "plan").glob("*.json"):
@@ -400,7 +399,7 @@ def _begin(root: Path, overrides: Mapping[str, Any], decides: bool, executor: st
 
 
 def _tracker(raw: Mapping[str, Any], say: bool = False) -> str:
-    """The tracker that runs are written for; none, after one line, where its package is missing."""
+    """Tracker to write runs for; "none", after one line, if its package is missing."""
     wanted = str(raw.get("tracker", trackers.NONE))
     lacking = trackers.missing(wanted)
     if lacking and say:

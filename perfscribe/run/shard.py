@@ -1,4 +1,4 @@
-"""One shard: its cells in every round, and what the journal says of each."""
+"""One shard: its cells in every round, and the journal's record of each."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from perfscribe.base.atomic import replacing
 from perfscribe.plan.plan_cells import cell_from_json, cell_key
 from perfscribe.records import checksums, environment, form, journal, records
 
-ABSENT = "absent"  # digest of a data set that is not there
-MOST_ROUNDS = 100  # that a config may ask for
-# When the run that started this job must end, below the project's root.
+ABSENT = "absent"  # digest of a missing data set
+MOST_ROUNDS = 100  # limit for configs
+# Start and end of the time budget of the run that started this job, below the project's root.
 CLOCK = Path(".perfscribe") / "clock.json"
 
 
 @dataclass
 class Task:
-    """One cell in one round, and what is known before it runs."""
+    """One cell in one round, as known before it runs."""
 
     cell: dict[str, Any]
     key: str
@@ -30,7 +30,7 @@ class Task:
 
     @property
     def slot(self) -> journal.Slot:
-        """Where the journal keeps it."""
+        """Key of its record in the journal."""
         return self.key, self.round
 
     def label(self) -> str:
@@ -39,7 +39,7 @@ class Task:
 
 
 class Shard:
-    """One shard's work: its plan (results/<site>/plan/...), its journal, its environment. root: the checkout."""
+    """One shard's plan file (results/<site>/plan/...), journal folder and options. root: the checkout."""
 
     def __init__(self, plan_file: Path, root: Path) -> None:
         self.root, self.site_folder = root, plan_file.parents[1]
@@ -48,7 +48,7 @@ class Shard:
         clock = files.read_object(root / CLOCK)
         self.run_clock = {name: float(time) for name, time in clock.items() if isinstance(time, (int, float))}
         defaults = {"isolation": "job", "timeout_s": 600.0, "tools": {}, "at_a_time": 1, "subjects": {}}
-        # Status and reason of what cannot run here: the worker puts its gate in the place of this.
+        # Status and reason of cells that cannot run here; the worker replaces this by its gate.
         self.shortfall: Callable[[Iterable[str]], tuple[str, str] | None] = environment.shortfall
         with form.as_written(plan_file):
             self.options = defaults | options.get(self.plan["experiment"], {})
@@ -67,7 +67,7 @@ class Shard:
         return [Task(cell, key, number, digest) for number in rounds for cell, key, digest in cells]
 
     def deadline(self, now: float) -> float | None:
-        """When the time budget ends, in s since the epoch: the run's, or that of this job started by hand at `now`."""
+        """End of the time budget, in s since the epoch: the run's, or from `now` for a job started by hand."""
         budget = self.plan["budget_minutes"]
         if not budget:
             return None
@@ -78,10 +78,10 @@ class Shard:
         return str(files.read_json(path)["arrays"]) if path.is_file() else ABSENT
 
     def standing(self, task: Task, history: journal.History, identity: str | None) -> journal.Record | None:
-        """The journal's record that stands for the task on a machine of this identity, or None: to be measured.
+        """Record that stands for the task on a machine of this identity; None if it must be measured.
 
-        identity None: any record stands, one of the plan's own key before others; no others where that key is known and
-        the site not published.
+        identity None: the newest record of the plan's key on any machine; without one, of any key if the site is
+        published or data are absent.
         """
         if identity is None:
             any_key = (self.site_folder / "published.json").is_file() or ABSENT in task.data_digest
@@ -90,26 +90,26 @@ class Shard:
         found, newest = history.newest(task.slot, identity), history.newest(task.slot)
         if newest is None:
             return None
-        if found is None or (_before_start(found) and not _before_start(newest)):  # measured elsewhere since
+        if found is None or (_before_start(found) and not _before_start(newest)):  # measured elsewhere later
             found = newest
         if _before_start(found):
-            # The machine may have got since what it lacked then.
+            # The machine may have been given what it lacked then.
             return found if self.lacking(task) == (found["status"], found["reason"]) else None
         if found["environment"] == identity:
             return found
-        # Another machine's out-of-memory says nothing of this one's.
+        # Another machine's out-of-memory says nothing about this one.
         return found if self.plan["on_identity_change"] == "keep" and found["status"] == "ok" else None
 
     def lacking(self, task: Task) -> tuple[str, str] | None:
-        """Status and reason of a cell that cannot run here, or is held back; None where nothing is in its way.
+        """Status and reason of a cell that cannot run here or is held back; None if it can start.
 
-        For a cell that the preset leaves out nothing is tried.
+        Cells that the preset leaves out trigger no self-test.
         """
         ask = environment.shortfall if task.cell["skip"] else self.shortfall
         return ask(task.cell["requires"])
 
     def fields(self, task: Task, **more: Any) -> dict[str, Any]:
-        """A record of the task with these fields."""
+        """Make a record of the task with these fields."""
         return records.make(
             {
                 "experiment": self.plan["experiment"],
@@ -123,7 +123,7 @@ class Shard:
         )
 
     def row(self, task: Task, history: journal.History, identity: str | None) -> dict[str, Any]:
-        """What stands for the task in the records file."""
+        """Return the task's row of the records file."""
         found = self.standing(task, history, identity)
         if task.cell["skip"] and (found is None or found["status"] != "unsupported"):
             record = self.fields(task, status="skipped", reason=task.cell["skip"])
@@ -135,9 +135,9 @@ class Shard:
         return {**record, "order": task.cell["position"]}
 
     def write_records(self, out: Path, identity: str | None, history: journal.History | None = None) -> None:
-        """Write the shard's records from the journal, one at a time: all together they may not fit into memory.
+        """Write the shard's records from the journal, one at a time, since all may not fit into memory.
 
-        Where a job's time budget left cells unmeasured, the next run has it go on.
+        If cells are left unmeasured (time budget), the unit stays due for the next run.
         """
         history = history or journal.read(self.folder)
         machines, whole = set(), True
@@ -155,5 +155,5 @@ class Shard:
 
 
 def _before_start(record: journal.Record) -> bool:
-    """Whether it says what the machine lacked, before anything ran."""
+    """Return whether it only records that the machine lacked something, before anything ran."""
     return bool(record["values"].get("before_start"))

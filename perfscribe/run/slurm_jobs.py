@@ -1,8 +1,8 @@
-"""A run's jobs of Slurm, from their submission to their end: the executor plugin's, with its own look at the queue.
+"""Slurm jobs of a run, from submission to end: the executor plugin with another way of polling the queue.
 
-The plugin waits for ever for a job that Slurm has forgotten (MinJobAge) or that its query does not show, and a run that
-is stopped waits for its next look, up to three minutes. Where a cluster's PreemptMode is CANCEL it waits for Slurm to
-take up preempted jobs, which Slurm does not do unasked. And Slurm queues for ever what a partition never serves.
+The plugin waits for ever for a job that Slurm has forgotten (MinJobAge) or that its query omits, and stopping a run
+waits for its next poll, up to three minutes. With PreemptMode CANCEL it waits for preempted jobs to be requeued, which
+Slurm does only on request. And Slurm queues jobs for ever that a partition can never run.
 """
 
 from __future__ import annotations
@@ -22,35 +22,35 @@ from snakemake_interface_executor_plugins.registry import ExecutorPluginRegistry
 from perfscribe.records import environment
 from perfscribe.run.processes import say
 
-# Defaults that users set for their own commands, by which those called here would show or cancel other jobs than this
-# run's, and two by which sbatch would wait for its job or submit an array.
+# Defaults that users set for their own commands: here they would show or cancel other jobs than this run's, and two
+# make sbatch wait for its job or submit an array.
 DEFAULTS = re.compile(r"(SQUEUE|SINFO|SACCT|SCANCEL|SCONTROL)_|SBATCH_(WAIT|ARRAY_INX)$")
-LOOK_EVERY_S = 20.0  # at most; sooner after a submission or an end
+LOOK_EVERY_S = 20.0  # longest interval; shorter after a submission or an end
 STOP_CHECK_S = 0.2
 ANSWER_S = 60.0
-SILENT_LOOKS = 10  # before it is told that squeue does not answer
-# Files that a node has written may be seen late on the login node, and an answer of squeue may be an old one.
+SILENT_LOOKS = 10  # polls without an answer before this is reported
+# Files written by a node may appear late on the login node, and squeue may answer from a cache.
 FORGOTTEN_S = 60.0
 COMPLETED, PENDING, FORGOTTEN = "COMPLETED", "PENDING", "FORGOTTEN"
 FAILED = ("BOOT_FAIL", "CANCELLED", "DEADLINE", "FAILED", "LAUNCH_FAILED", "OUT_OF_MEMORY", "REVOKED", "TIMEOUT")
-INTERRUPTED = ("NODE_FAIL", "PREEMPTED")  # for good, unless it is queued again
-# Why a job waits its turn; any other reason is told once.
+INTERRUPTED = ("NODE_FAIL", "PREEMPTED")  # final unless the job is requeued
+# Normal reasons for pending; any other reason is printed once.
 ORDINARY = ("None", "Priority", "Resources", "Dependency", "BeginTime", "Cleaning")
 
 Known = Mapping[str, tuple[str, str]]
 
 
 def prepare(variables: MutableMapping[str, str]) -> None:
-    """Let Snakemake submit to Slurm by the executor below, and take the user's defaults out of these variables."""
+    """Register the executor below as Snakemake's for Slurm; remove the user's defaults from these variables."""
     ExecutorPluginRegistry().get_plugin("slurm").executor = Executor
     for name in filter(DEFAULTS.match, list(variables)):
         del variables[name]
-    if "SBATCH_CLUSTERS" in variables:  # by the name that the other commands heed, too
+    if "SBATCH_CLUSTERS" in variables:  # rename: the other commands read SLURM_CLUSTERS
         variables["SLURM_CLUSTERS"] = variables.pop("SBATCH_CLUSTERS")
 
 
 def files_as_they_are(paths: Iterable[str]) -> list[tuple[int, int] | None]:
-    """Inode and modification time of each file, None for a missing one: what changes when a job writes it."""
+    """Inode and mtime of each file, None for a missing one; a job that writes it changes them."""
     states: list[tuple[int, int] | None] = []
     for path in paths:
         try:
@@ -62,11 +62,11 @@ def files_as_they_are(paths: Iterable[str]) -> list[tuple[int, int] | None]:
 
 
 class Executor(plugin.Executor):  # type: ignore[misc]
-    """Submits as the plugin does. A job that Slurm no longer knows is over, and what it was to make decides."""
+    """Submits like the plugin. A job that Slurm no longer knows is over; it succeeded if its outputs were written."""
 
     def __init__(self, workflow: Any, logger: Any) -> None:
-        # Before the plugin's, which starts the thread that looks.
-        self._before: dict[Any, list[tuple[int, int] | None]] = {}  # a job's files when it was submitted
+        # Before the plugin's __init__, which starts the polling thread.
+        self._before: dict[Any, list[tuple[int, int] | None]] = {}  # state of a job's outputs when submitted
         self._missed_since: dict[str, float] = {}
         self._told: set[str] = set()
         self._silent_looks = 0
@@ -76,12 +76,12 @@ class Executor(plugin.Executor):  # type: ignore[misc]
         atexit.register(self._cancel_unless_ended)  # a second Ctrl-C interrupts the first one's cancelling
 
     def run_job_pre(self, job: Any) -> None:
-        """Keep how the job's files are before it is submitted."""
+        """Remember the state of the job's outputs before submission."""
         self._before[job] = files_as_they_are(job.output)
         super().run_job_pre(job)
 
     def run_job(self, job: Any) -> None:
-        """Submit the job, unless the run is being stopped."""
+        """Submit the job unless the run is stopping."""
         if not self._stopping:
             super().run_job(job)
             self._pause_s = self._shortest_pause_s
@@ -93,13 +93,13 @@ class Executor(plugin.Executor):  # type: ignore[misc]
         return min(LOOK_EVERY_S, float(self.workflow.executor_settings.init_seconds_before_status_checks))
 
     async def sleep(self) -> None:
-        """Wait for the next look, or for the end of the run."""
+        """Wait for the next poll or the end of the run."""
         began = time.monotonic()
         while self.wait and time.monotonic() - began < self._pause_s:
             await asyncio.sleep(STOP_CHECK_S)
 
     async def check_active_jobs(self, active_jobs: list[Any]) -> AsyncIterator[Any]:
-        """Report the jobs that are over, and yield the others."""
+        """Report the jobs that are over; yield the others."""
         known = await asyncio.to_thread(self._ask) if active_jobs else {}
         left = [info for info in active_jobs if known is None or not self._is_over(info, known)]
         self._tell_why_jobs_wait(known or {})
@@ -111,7 +111,7 @@ class Executor(plugin.Executor):  # type: ignore[misc]
             yield info
 
     def _ask(self) -> Known | None:
-        """State of each job of this run that Slurm knows, and why it waits; None where squeue does not answer."""
+        """State and pending reason of each job of this run that Slurm knows; None if squeue does not answer."""
         asked = ("squeue", "--noheader", "--all", "--me", "--array", "--states=all")
         said = environment.output(*asked, f"--name={self.run_uuid}", "--format=%i|%T|%r", timeout_s=ANSWER_S)
         self._silent_looks = self._silent_looks + 1 if said is None else 0
@@ -123,7 +123,7 @@ class Executor(plugin.Executor):  # type: ignore[misc]
         return {number: (state, reason) for number, state, reason in rows}
 
     def _is_over(self, info: Any, known: Known) -> bool:
-        """Whether the job is, which is then reported."""
+        """Return whether the job is over, after reporting it."""
         state, _ = known.get(info.external_jobid, (FORGOTTEN, ""))
         if state != FORGOTTEN:
             self._missed_since.pop(info.external_jobid, None)
@@ -152,7 +152,7 @@ class Executor(plugin.Executor):  # type: ignore[misc]
         return environment.output("scontrol", "requeue", number, timeout_s=ANSWER_S) is not None
 
     def _tell_why_jobs_wait(self, known: Known) -> None:
-        """Print once what a job waits for, if not for its turn."""
+        """Print once why a job waits, if the reason is not a normal one."""
         by_reason: dict[str, list[str]] = {}
         for number, (state, reason) in known.items():
             if state == PENDING and reason not in ORDINARY and number not in self._told:
@@ -164,19 +164,19 @@ class Executor(plugin.Executor):  # type: ignore[misc]
     # --- the end
 
     def shutdown(self) -> None:
-        """End the run, whose jobs are all over."""
+        """End the run after all jobs."""
         super().shutdown()
         self._ended = True
 
     def cancel(self) -> None:
-        """Stop the run and cancel its jobs, those included that are being submitted or asked for."""
+        """Stop the run and cancel its jobs, also those being submitted or polled."""
         self._stopping = True
         super().shutdown()
         self.cancel_jobs()
         self._ended = True
 
     def cancel_jobs(self, active_jobs: Iterable[Any] = ()) -> None:
-        """Cancel all jobs of this run, whichever are known to Snakemake."""
+        """Cancel all jobs of this run, including those unknown to Snakemake."""
         words = ("scancel", f"--name={self.run_uuid}")
         if environment.output(*words, timeout_s=ANSWER_S) is None:
             say(f"this run's jobs are not cancelled, as Slurm does not answer; later: {' '.join(words)}")

@@ -1,4 +1,4 @@
-"""A command that ends when it is told to, with all that it started."""
+"""Runs a command that, on a stop signal, ends together with all processes it started."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ import psutil
 from perfscribe.distributed.rank import die_with
 from perfscribe.run.processes import say
 
-# After the first signal: what measures is asked to stop, then Snakemake, which cancels a cluster's jobs, then all end.
+# Escalation after the first signal: measuring processes are asked to stop; Snakemake, which cancels a cluster's jobs;
+# all are killed.
 SNAKEMAKE_AFTER_S, ALL_AFTER_S = 3.0, 6.0
 
 
 class Command:
-    """A running command in a process group of its own: a terminal's Ctrl-C comes here alone."""
+    """A running command in its own process group, so that a terminal's Ctrl-C reaches only this process."""
 
     def __init__(self, words: Sequence[str], cwd: Path) -> None:
         begin = functools.partial(die_with, os.getpid())
@@ -34,7 +35,7 @@ class Command:
         signal.signal(signal.SIGALRM, self._go_on)
 
     def wait(self) -> int:
-        """Its exit status; 128 and the signal's number where it was told to stop."""
+        """Return its exit status; 128 plus the signal's number if it was stopped."""
         code = self._process.wait()
         signal.setitimer(signal.ITIMER_REAL, 0)
         if not self._asked:
@@ -67,16 +68,16 @@ class Command:
         self._process.kill()
 
     def _end_now(self) -> NoReturn:
-        """At the second signal."""
+        """Kill everything at the second signal."""
         self._end_all()
         _say("stopped at once; finished cells are kept")
         os._exit(128 + self._asked[0])
 
 
 def interrupt_at(*numbers: signal.Signals) -> None:
-    """Let these signals end Snakemake, which this process is, as Ctrl-C does; after a SIGTERM it waits for its jobs.
+    """Let these signals interrupt Snakemake, which is this process, like Ctrl-C; on SIGTERM it would await its jobs.
 
-    What it has started ends, too: measuring on this machine, questions to a cluster.
+    Processes it started end, too: measuring on this machine, queries to a cluster.
     """
     for number in numbers:
         if signal.getsignal(number) is not signal.SIG_IGN:

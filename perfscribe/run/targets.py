@@ -1,4 +1,4 @@
-"""The files of a site that the workflow's rules make and read, as they name them."""
+"""Paths of a site's files in the workflow's rules."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from perfscribe.tracking import trackers
 
 @dataclass(frozen=True)
 class Targets:
-    """Paths relative to the checkout."""
+    """Input and output paths of rules, relative to the checkout."""
 
     plan: Plan
     tracker: str = trackers.NONE
 
     @property
     def results(self) -> str:
-        """Its folder of results."""
+        """Folder of the site's results."""
         return f"results/{self.plan.site}"
 
     @property
     def report(self) -> str:
-        """Everything there is to read, without its last part."""
+        """Folder of the site's report."""
         return f"report/{self.plan.site}"
 
     def records_of(self, experiment: str) -> list[str]:
@@ -31,28 +31,28 @@ class Targets:
         return [f"{self.results}/records/{experiment}/{shard}.jsonl" for shard in shards]
 
     def records(self) -> list[str]:
-        """Those of all experiments."""
+        """Records of all experiments."""
         return [path for experiment in self.plan.shards for path in self.records_of(experiment)]
 
     def records_for(self, experiment: str) -> list[str]:
-        """Those that an experiment's tables and figures are made of."""
+        """Records from which an experiment's tables and figures are made."""
         return [path for name in self.plan.sources(experiment) for path in self.records_of(name)]
 
     def records_behind_self_tests(self, experiment: str) -> list[str]:
-        """For `preflight` those of what waits for its tests: each of their jobs makes those that it needs itself."""
+        """For `preflight`, records of the cells that wait for its tests: their jobs run the tests that they need."""
         gated = self.plan.gated if experiment == "preflight" else []
         return [path for name in gated for path in self.records_of(name)]
 
     def tables_of(self, experiment: str, kind: str) -> list[str]:
-        """Its tables, as csv or json."""
+        """Tables of an experiment, as csv or json."""
         return [f"{self.results}/tables/{table}.{kind}" for table in self.plan.presentations[experiment].tables]
 
     def captions_of(self, experiment: str) -> str:
-        """The captions of its figures."""
+        """File with the captions of an experiment's figures."""
         return f"{self.results}/tables/{experiment}.figures.json"
 
     def figures_of(self, experiment: str) -> list[str]:
-        """Its figures."""
+        """Figures of an experiment."""
         return [f"{self.report}/figures/{figure}.svg" for figure in self.plan.presentations[experiment].figures]
 
     def shown(self) -> list[str]:
@@ -73,13 +73,13 @@ class Targets:
         return [f"{self.results}/data/{name}.digest" for name in self.plan.experiment_datasets[experiment]]
 
     def data_for(self, experiment: str) -> list[str]:
-        """The data files themselves."""
+        """Data files that an experiment reads."""
         return [path for name in self.plan.experiment_datasets[experiment] for path in self.data(name)]
 
     def data(self, dataset: str) -> list[str]:
-        """The files of a data set."""
+        """Files of a data set."""
         return [f"{self.results}/data/{dataset}/{file}" for file in self.plan.datasets[dataset]]
 
     def tracked(self) -> list[str]:
-        """The list of the runs that the chosen tracker has; nothing without one."""
+        """List of the runs written for the chosen tracker; empty without one."""
         return [] if self.tracker == trackers.NONE else [f"{self.results}/tracking/{self.tracker}.json"]

@@ -1,4 +1,4 @@
-"""Variables that measuring does without: interfaces that this machine lacks, and a switch that overrules cells."""
+"""Removes harmful environment variables: names of interfaces that this machine lacks, and an override of TF32."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from collections.abc import Callable, Collection, MutableMapping
 
 import psutil
 
-# Images of NVIDIA have fp32 products of ranks run in TF32 by it, whatever a cell asks for.
+# NVIDIA's images set it, which makes fp32 matrix products of ranks TF32, whatever a cell asks for.
 UNDONE = "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE"
-# gloo and Open MPI take whole names (Open MPI networks as well: 10.0.0.0/8), NCCL beginnings of names.
+# gloo and Open MPI use whole names (Open MPI also networks: 10.0.0.0/8), NCCL uses prefixes.
 _WHOLE = re.compile(r"(GLOO|TP)_SOCKET_IFNAME|(OMPI|PRTE|PMIX)_MCA_(\w+_)?if_include")
 _BEGINNINGS = re.compile(r"NCCL_(SOCKET|OOB_NET)_IFNAME")
 
 
 def settle(env: MutableMapping[str, str], say: Callable[[str], None]) -> None:
-    """Take them out, saying what: a cluster's interfaces, named on another machine, would fail every launch of ranks.
+    """Remove or shorten the variables, reporting it: a cluster's interfaces would fail every launch elsewhere.
 
-    Of several interfaces those that are here stay. Without any, gloo and NCCL look for one themselves.
+    Interfaces that exist here stay. If none is left, gloo and NCCL choose one themselves.
     """
     env.pop(UNDONE, None)
     here = _interfaces()
     for name in sorted(env):
         text = env[name]
         is_whole = _WHOLE.fullmatch(name) or text.startswith("=")
-        if not is_whole and (not _BEGINNINGS.fullmatch(name) or text.startswith("^")):  # ^: all but these
+        if not is_whole and (not _BEGINNINGS.fullmatch(name) or text.startswith("^")):  # ^: exclusion
             continue
         named = [entry.strip() for entry in text.removeprefix("=").split(",")]
         known = [one for one in named if _is_here(one, here, bool(is_whole))]
@@ -37,13 +37,13 @@ def settle(env: MutableMapping[str, str], say: Callable[[str], None]) -> None:
 
 
 def _interfaces() -> set[str]:
-    """Names of those that have an address."""
+    """Names of interfaces that have an address."""
     families = (socket.AF_INET, socket.AF_INET6)
     return {name for name, of in psutil.net_if_addrs().items() if any(one.family in families for one in of)}
 
 
 def _is_here(entry: str, here: Collection[str], is_whole: bool) -> bool:
-    name = entry.partition(":")[0]  # NCCL: with a port
+    name = entry.partition(":")[0]  # NCCL allows a port
     if is_whole:
         return name in here or "/" in entry
     return bool(name) and any(one.startswith(name) for one in here)

@@ -1,7 +1,7 @@
 """The worker: measures the cells of one shard that the journal lacks, and writes the shard's records.
 
-Three processes (processes.py): the supervisor starts the worker again where a cell killed it; the worker owns the
-journal, the time-outs and the deaths; the child runs cells (child.py).
+Three processes (processes.py): the supervisor restarts a worker that a cell killed; the worker handles the journal,
+time-outs and crashes; the child runs cells (child.py).
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ MAX_STARTS = 2
 
 
 class Interrupted(BaseException):
-    """A signal asked the worker to stop; args[0] is its number."""
+    """Raised by a stop signal; args[0] is its number."""
 
 
 class Worker:
-    """Measures a shard's missing cells. lease: of the job that this is part of; by default the shard's own."""
+    """Measures a shard's missing cells. lease: GPUs of the enclosing job; default: a new lease for the shard."""
 
     def __init__(self, shard: Shard, book: journal.Journal, lease: leases.Lease | None = None) -> None:
         self.shard, self.book = shard, book
@@ -57,20 +57,20 @@ class Worker:
         self.deadline = shard.deadline(time.time())
 
     def measure(self, history: journal.History, tasks: Iterable[Task] | None = None) -> int:
-        """Run every task that the journal lacks, round by round, or these; returns how many cells ran."""
+        """Run these tasks, by default all that the journal lacks, round by round; return how many cells ran."""
         try:
             return sum(self._settle(task, history) for task in (self._due(history) if tasks is None else tasks))
         except Interrupted:
-            if self.current is not None:  # not to blame
+            if self.current is not None:  # not the cell's fault
                 self.book.interrupted(self.current.slot)
             raise
         finally:
             self._stop_child()
 
     def _due(self, history: journal.History) -> Iterator[Task]:
-        """The tasks that the journal lacks, as far as the time budget goes.
+        """Yield the tasks that the journal lacks, until the time budget is spent.
 
-        Each round begins with a fresh child, and so does each subject: its code may leave anything behind.
+        Each round and each subject starts with a fresh child, since a subject's code may change any global state.
         """
         last = (0, "")
         for task in self.shard.tasks:
@@ -91,9 +91,9 @@ class Worker:
             yield task
 
     def _code_changed(self, task: Task) -> bool:
-        """Whether the cell would run other code than the plan's, by whose digests its records are found.
+        """Return whether the code differs from the plan's, whose digests are in the keys of records.
 
-        A child that has begun too: what is imported within functions, and by ranks, is read when they are called.
+        Checked for a running child, too: imports within functions, and by ranks, happen when they are called.
         """
         code, experiment, factors = Sources(self.shard.root), self.shard.plan["experiment"], task.cell["factors"]
         module = registry.module_name(experiment, "measure", code.root)
@@ -103,15 +103,15 @@ class Worker:
         return adapters is not None and not subjects.is_planned(experiment, factors, Path(adapters), code)
 
     def _try_out(self, shard: Shard, task: Task) -> None:
-        """Measure a self-test that cells of this shard wait for, into a journal file that only this job writes."""
+        """Run a self-test that cells of this shard wait for, with a journal file that only this job writes."""
         say(f"{self.shard.plan['experiment']} waits for {shard.plan['experiment']} {task.label()}")
         name = journal_file(self.shard.plan["experiment"], self.shard.plan["shard"])
         with journal.Journal(shard.folder / name) as book:
-            # Of this job's file alone: other jobs may be within the same test, on other nodes.
+            # Reads only this job's file: other jobs may be running the same test on other nodes.
             Worker(shard, book, self.lease).measure(journal.read(shard.folder, name), [task])
 
     def _say_lacking(self, task: Task) -> bool:
-        """Keep an `unsupported` or `skipped` record where the machine lacks what the cell needs; whether it does."""
+        """If the machine lacks what the cell needs, keep an `unsupported` or `skipped` record and return True."""
         lacking = self.shard.lacking(task)
         if lacking is not None:
             self._keep(task, {"status": lacking[0], "reason": lacking[1]}, values={"before_start": True})
@@ -123,7 +123,7 @@ class Worker:
         if history.open_starts.get(task.slot, 0) >= MAX_STARTS:
             self._keep(task, {"status": "failed", "reason": "killed its job twice"})
             return 0
-        if not self.lease.take(self.deadline):  # the time budget is spent, as the next task will find
+        if not self.lease.take(self.deadline):  # time budget spent: the next task ends the loop
             return 0
         answer, attempts = self._attempt(task, 1), 1
         if answer["status"] == "oom" or answer.get("died"):
@@ -158,12 +158,12 @@ class Worker:
         return answer
 
     def _start_child(self) -> None:
-        """A child that has imported the experiment; once more where it was killed meanwhile, as a cell would be."""
+        """Start a child that has imported the experiment; retry once if it was killed, as for a cell."""
         plan = self.shard.plan
-        # CUDA reserves address space far beyond what it uses, so the limit is for machines without it.
+        # CUDA reserves far more address space than it uses, so the limit is only for machines without it.
         limit_bytes = environment.memory_limit_bytes() if environment.missing(("cuda",)) else 0
         for _ in range(2):
-            self._stop_child()  # and what it had started
+            self._stop_child()  # also ends processes that it started
             self.child = Child(plan["experiment"], self.shard.root, limit_bytes, plan["libraries"], self.lease)
             self.import_failure = self.child.import_failure
             if not (self.import_failure or {}).get("died"):
@@ -193,7 +193,7 @@ class Worker:
         say(f"{self.shard.plan['experiment']} {task.label()} round={task.round}: {answer['status']} {answer['reason']}")
 
     def _say_waiting(self, what: str) -> None:
-        """One line for the log, and one for who watches the run."""
+        """Print one line to the log and append one to the journal for the progress display."""
         say(f"{self.shard.plan['experiment']} {what}")
         self.book.append("waiting", what=what, experiment=self.shard.plan["experiment"])
 
@@ -204,7 +204,7 @@ class Worker:
 
 
 def _interrupt(number: int, _: object) -> NoReturn:
-    for other in STOP_SIGNALS:  # a second one must not disturb what the first began
+    for other in STOP_SIGNALS:  # ignore further signals while stopping
         signal.signal(other, signal.SIG_IGN)
     raise Interrupted(number)
 
@@ -220,7 +220,7 @@ def measure(plan_file: Path, root: Path, out: Path) -> None:
             ran = worker.measure(history)
         finally:
             worker.lease.release()
-        # Under the lock: a job that outlived its Snakemake must not write over its successor's records.
+        # Under the lock: a job that outlived its Snakemake must not overwrite its successor's records.
         shard.write_records(out, worker.identity, history if book.appended == appended else None)
     planned = sum(not task.cell["skip"] for task in shard.tasks)
     say(f"{ran} of {planned} cells measured in {time.perf_counter() - started:.1f} s, {len(shard.tasks)} records")
@@ -229,7 +229,7 @@ def measure(plan_file: Path, root: Path, out: Path) -> None:
 
 
 def measure_until_stopped(plan_file: Path, root: Path, out: Path) -> int:
-    """measure() as a process of its own, which ends early where a signal asks for it; returns the exit status."""
+    """Run measure() until a signal asks it to stop; return the exit status."""
     for number in STOP_SIGNALS:
         signal.signal(number, _interrupt)
     try:
