@@ -1,4 +1,4 @@
-"""Details: a page for each problem with the whole tables behind it, and the figures that the hand-in leaves out."""
+"""Details: one page per problem with the full tables behind it, and the figures that the hand-in omits."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from perfscribe.base import chapters, files
 from perfscribe.report.page import Problem
 from perfscribe.show import markdown_tables
 
-# Rows of a table that a page shows; the CSV has all.
+# Maximum number of table rows on a page; the CSV has all.
 MOST_ROWS = 40
 MORE = "more"
 
 
 def titles(of: Collection[str]) -> dict[str, str]:
-    """Titles of the pages that belong to no problem, by name."""
+    """Titles of pages that belong to no problem, by name."""
     further = [chapters.read(name).further for name in of]
     return {name: page["title"] for pages in further for name, page in pages.items()} | {MORE: "Others"}
 
 
 def pages(of: Mapping[str, Sequence[Problem]], folder: Path, captions: Mapping[str, str]) -> dict[str, str]:
-    """Markdown by the page's name.
+    """Make all pages as Markdown, by name.
 
     of: problems by chapter; folder: of the site's tables; captions: of its figures, by id. Tables that no chapter names
-    are on a page of their own.
+    are on the page MORE.
     """
     there = sorted(path.stem for path in folder.glob("*.csv") if path.with_suffix(".json").is_file())
     made = {}
@@ -47,23 +47,22 @@ def _page(
     figures: Sequence[str] = (),
     whole: Collection[str] = (),
 ) -> str:
-    """A page; nothing where none of its tables and figures is there.
+    """Make a page; "" if none of its tables and figures exists.
 
-    figures: those of the problem, which come last. whole: tables of which every row is shown by itself.
+    figures: those of the problem, which come last. whole: tables of which all rows are shown, without folding.
     """
     parts = []
     for one in ids:
         path = folder / f"{one}.csv"
         if path.is_file() and path.read_bytes().count(b"\n") > 1:
             parts.append(_table(folder, one, one in whole))
-        if one not in figures:  # a table and a figure may have the same name
+        if one not in figures:  # table and figure may share a name
             parts.append(_figure(one, captions))
     parts += [_figure(one, captions) for one in figures]
     return "\n\n".join(filter(None, [f"# {title}", remarks, *parts])) + "\n" if any(parts) else ""
 
 
 def _table(folder: Path, table: str, is_whole: bool) -> str:
-    """Title, table, notes."""
     description = files.read_json(folder / f"{table}.json")
     text = markdown_tables.to_markdown(folder, table, 0 if is_whole else MOST_ROWS, fold=not is_whole)
     site = folder.parent.name
@@ -71,7 +70,7 @@ def _table(folder: Path, table: str, is_whole: bool) -> str:
 
 
 def _figure(figure: str, captions: Mapping[str, str]) -> str:
-    """A figure and how it was measured; nothing where the site has none."""
+    """Embed a figure with its caption (how it was measured); "" if the site lacks it."""
     if figure not in captions:
         return ""
     return f"![](../figures/{figure}.svg)\n\n*{captions[figure]}*"

@@ -1,4 +1,4 @@
-"""The first page: findings, headlines, figures, counts and caveats, as chapters/first_page.md writes them."""
+"""The first page: findings, headlines, figures, counts and caveats, from chapters/first_page.md."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from perfscribe.report.rows import Site
 from perfscribe.report.templates import Template
 
 ROW = re.compile(r"\| (.*?) \| (.*?) \| ")
-RAN = ("ok", "oom", "timeout", "failed")  # statuses of cells that were measured, with or without figures
+RAN = ("ok", "oom", "timeout", "failed")  # statuses of cells that ran, with or without figures
 
 
 def findings(problems: Sequence[Problem], order: Sequence[str], limits: Mapping[str, int]) -> list[Problem]:
-    """Problems whose sentences stand on the first page, in this order of their keys, others behind.
+    """Select problems whose sentences appear on the first page; keys in `order` come first, in that order.
 
-    limits: how many of each part; `fewest`, which others make up for; and `most`, to which the last give way, but for
-    the first of each part.
+    limits: maximum per part; `fewest`: minimum in all, filled up with further ones; `most`: maximum in all, reached by
+    dropping the last ones, but never the first of a part.
     """
     ranked = sorted((one for one in problems if one.finding), key=lambda one: [*order, one.key].index(one.key))
     by_part = {one.part: [other for other in ranked if other.part == one.part] for one in ranked}
@@ -33,7 +33,7 @@ def findings(problems: Sequence[Problem], order: Sequence[str], limits: Mapping[
 
 
 def counts(problem: Problem, is_wrong: bool) -> str:
-    """The letters that are answered, and the number of cells that hold a figure."""
+    """Answered letters, and the number of filled cells."""
     letters = problem.letters
     answered = "".join(problem.answered)
     some = "" if not letters or not answered else spanned(letters) if answered == "".join(letters) else ""
@@ -50,10 +50,10 @@ def write(
     links: Mapping[str, str],
     further: Sequence[str],
 ) -> tuple[str, list[tuple[str, str]]]:
-    """The page, and its headlines: what, and the value with its spread.
+    """Make the page and its headlines, as pairs of name and value with spread.
 
-    summary: of the site; of: problems by chapter; figures: ids of those that the site has; links: by the problem's key
-    or the page's name; further: links to pages of details that no problem links to.
+    summary: of the site; of: problems by chapter; figures: ids of the site's figures; links: by problem key or page
+    name; further: links to pages of details that no problem links to.
     """
     source = chapters.source(chapters.ROOT / chapters.FIRST_PAGE)
     problems = [one for group in of.values() for one in group]
@@ -63,7 +63,7 @@ def write(
     }
 
     def picture(*ids: str) -> str:
-        """The first of these figures that the site has."""
+        """Embed the first of these figures that the site has."""
         return next((pictures[name].markdown() for name in ids if name in pictures), str(MISSING))
 
     wrong = {one.code_of or one.key for one in problems if one.status() == "check failed"}
@@ -100,7 +100,7 @@ def _section(text: str, heading: str) -> list[str]:
 
 
 def machine(summary: Mapping[str, Any]) -> str:
-    """Machine, software, days and commit in one line."""
+    """One line with machine, software, days and commit."""
     software = ", ".join(
         f"{name} {', '.join(dict.fromkeys(version.partition('+')[0] for version in summary['software'][name]))}"
         for name in summary["software"]
@@ -115,6 +115,6 @@ def machine(summary: Mapping[str, Any]) -> str:
 
 
 def nodes(summary: Mapping[str, Any]) -> str:
-    """Nodes of a cluster; nothing on one machine."""
+    """Number of cluster nodes in words; "" on one machine."""
     emulated = " emulated on this machine" if summary.get("emulated") else ""
     return f"{summary['nodes']} nodes of a cluster{emulated}" if summary["nodes"] else ""

@@ -1,4 +1,4 @@
-"""The hand-in as one Markdown text: first page, the chapters' problems, and what this machine could not measure."""
+"""The hand-in as one Markdown text: first page, problems of the chapters, and what could not be measured."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from perfscribe.report.quantities import NOTHING
 from perfscribe.report.rows import WORDS, Site
 from perfscribe.subjects import YOURS
 
-# What the marks mean, as the first page has it.
+# Explanations of the marks, with the first page's wording.
 MARKS = {"†": "an emulated link", "‡": "settings other than the homework's"}
-# What lacks figures in a problem is named up to so many rows, then counted.
+# Rows of a problem without figures are named up to this number, else counted.
 MOST_NAMES = 6
 NO_CELL = "Not among this site's measurements"
 LEFT_OUT = "Left out by the config, or not measured"
@@ -24,12 +24,12 @@ ELSEWHERE = "Measured only in other settings, see their details"
 
 
 def anchor(heading: str) -> str:
-    """The address of a heading within its page, as Git hosts make it."""
+    """Anchor of a heading within its page, as Git hosts derive it."""
     return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
 
 
 def link(problem: Problem) -> str:
-    """A problem's heading, as a link."""
+    """Link to a problem's heading."""
     text = re.sub(r"Problem \((.*)\)", r"\1", problem.heading)
     return f"[{text}](#{anchor(problem.heading)})"
 
@@ -37,10 +37,10 @@ def link(problem: Problem) -> str:
 def write(
     site: Site, summary: dict[str, Any], captions: Mapping[str, str], notes: Mapping[str, Mapping[str, str]]
 ) -> dict[str, str]:
-    """All pages by their path in report/<site>: report.md and details/<problem>.md.
+    """Make all pages, by path in report/<site>: report.md and details/<problem>.md.
 
-    summary: of the site; gets its headlines. captions: of its figures, by id. notes: what people wrote, by chapter and
-    by heading; the text before the first heading by "".
+    summary: of the site; its headlines are set here. captions: of its figures, by id. notes: written by people, by
+    chapter and heading; text before the first heading is under "".
     """
     of = {name: problems(chapters.read(name), site) for name in notes}
     pages = details.pages(of, site.folder, captions)
@@ -60,11 +60,11 @@ def write(
 
 
 def by_heading(text: str, known: Collection[str], elsewhere: Mapping[str, str]) -> dict[str, str]:
-    """A person's notes by the known heading that they stand under; any other heading is text, so that none is lost.
+    """Split a person's notes by known headings; any other heading stays part of the text.
 
-    elsewhere: headings of other chapters, and the file of each. ValueError: such a heading, or one that is nearly a
-    known one, under which the text would stand at another problem; a block of code without an end, which would take in
-    all that follows.
+    elsewhere: headings of other chapters, and the file of each. Raises ValueError for such a heading, for one that
+    resembles a known one, since the text would go to another problem, and for an unclosed block of code, which would
+    swallow the rest.
     """
     found: dict[str, list[str]] = {"": []}
     at, in_code = "", False
@@ -85,9 +85,9 @@ def by_heading(text: str, known: Collection[str], elsewhere: Mapping[str, str]) 
 
 
 def lacking(problems: Sequence[Problem], pages: Collection[str] = ()) -> str:
-    """A line for each reason, with the problems and their rows, or the one column, that lack a figure for it.
+    """One line per reason, listing the problems with the rows or columns that lack figures for this reason.
 
-    pages: problems with a page of details, which has what was measured in other settings.
+    pages: problems with a page of details, which has measurements in other settings.
     """
     by_reason: dict[str, dict[str, str]] = {}
     for problem in problems:
@@ -109,7 +109,7 @@ def lacking(problems: Sequence[Problem], pages: Collection[str] = ()) -> str:
 
 
 def _unmeasured(problem: Problem, pages: Collection[str]) -> str:
-    """Why a problem has no figure at all: the reason of its cells, where no page of details has others."""
+    """Reason why a problem has no figures: its cells', unless a page of details has figures in other settings."""
     rows = problem.rows()
     failed = [row for row in rows if row.get("subject") == YOURS and row["status"] in WORDS]
     if failed or (rows and not any(row["status"] == "ok" for row in rows)):
@@ -118,7 +118,7 @@ def _unmeasured(problem: Problem, pages: Collection[str]) -> str:
 
 
 def _lacking(table: Table) -> dict[str, list[str]]:
-    """Names of what lacks a figure, by reason: columns, where one alone or some of them whole lack it, else rows."""
+    """Names of columns or rows that lack figures, by reason; columns if only one lacks them or some lack all."""
     able = {(row, at): cell for row, cells in enumerate(table.rows) for at, cell in enumerate(cells) if cell.able}
     found: dict[str, list[tuple[int, int]]] = {}
     for place, cell in able.items():
@@ -139,7 +139,7 @@ def _lacking(table: Table) -> dict[str, list[str]]:
 
 
 def _name(table: Table, row: int) -> str:
-    """As many of its labels as tell it from the other rows."""
+    """Name a row by as many labels as distinguish it from the other rows."""
     texts = [[cell.text for cell in cells if not cell.able] for cells in table.rows]
     own = texts[row]
     count = next((n for n in range(1, len(own)) if [other[:n] for other in texts].count(own[:n]) == 1), len(own))
@@ -150,7 +150,7 @@ def _name(table: Table, row: int) -> str:
 
 
 def _reason(why: str) -> str:
-    # A site may have several machines, so that no reason speaks of its one.
+    # A site may have several machines, so reasons say "a machine", not "this machine".
     on = "cluster" if re.fullmatch(r"\d+ nodes", why) else "machine"
     lacks = re.fullmatch(r"\d+ (GPU|node|process)(s|es)?", why)
     return f"Skipped on a {on} with {why}" if lacks else why[:1].upper() + why[1:]

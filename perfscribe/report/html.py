@@ -1,6 +1,6 @@
-"""A report's Markdown pages as one HTML file that loads nothing and runs nothing.
+"""Converts a report's Markdown pages to one HTML file without external resources and scripts.
 
-The text comes from records, notes and sources. Nothing in it is taken for HTML: what looks like a tag is shown.
+Text from records, notes and sources is escaped, so that tags in it are shown, not interpreted.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from perfscribe.report.handin import anchor
 Heading = dict[str, str]  # id, text, level
 FOLDER = Path(__file__).parent
 PROBLEM = re.compile(r"Problem \((.*)\)")
-# A problem's link to its page of details, and what takes its place: the page itself.
+# A problem's link to its page of details, and its replacement: the folded page.
 DETAILS = '<p><a href="#{0}" rel="noreferrer">Details</a></p>'
 FOLDED = '<details id="{id}"><summary>Details</summary>\n{body}\n</details>'
 FIGURE = re.compile(r"(?:\.\./)?figures/([\w.-]+\.svg)")
-# A figure's title in the line below it: here it is the figure's caption.
+# A figure followed by its title: HTML shows the title as caption.
 CAPTION = re.compile(r"(?m)^(!\[(.+)\]\([^()\n]+\)) *\n\*\2\*$")
 PAGE = re.compile(r"(?:details/)?([\w-]+)\.md")
-# A cell that holds a figure, which stands on the right.
+# A table cell with a number, which is right-aligned.
 NUMBER = re.compile(r"[-+]?\d[\d.,]*(?:e[+-]?\d+)?(?: ± [\d.,]+)?(?: ?[%×x]| [^\s\d]{1,10})?[†‡]*(?: \[\d+\])?")
 
 
 def write(folder: Path) -> str:
-    """The page of report/<site>: report.md, details/*.md, appendix.md; ValueError where one is no UTF-8."""
+    """Convert report.md, details/*.md and appendix.md of report/<site>; ValueError if one is not UTF-8."""
     report = called_from.text(folder / "report.md")
     title = report.partition("\n")[0].lstrip("# ")
     contents: list[Heading] = []
@@ -49,7 +49,7 @@ def write(folder: Path) -> str:
             page_title, _, text = called_from.text(path).partition("\n")
             page = {"id": path.stem, "title": page_title.lstrip("# "), "body": _html(text, folder)}
             link = DETAILS.format(path.stem)
-            if link in body:  # below its problem
+            if link in body:  # put it below its problem
                 body = body.replace(link, FOLDED.format(**page), 1)
             else:
                 folded.append(page)
@@ -64,9 +64,9 @@ def write(folder: Path) -> str:
 
 
 def _html(text: str, folder: Path, contents: list[Heading] | None = None) -> str:
-    """Markdown as HTML, figures taken in, links to other pages of the report as links within this one.
+    """Convert Markdown, embedding figures and turning links between pages into links within the file.
 
-    contents: gets the headings of chapters and problems.
+    contents: list to which headings of chapters and problems are appended.
     """
     engine = MarkdownIt("commonmark", {"html": False}, renderer_cls=_Renderer).enable("table")
     tokens = engine.parse(CAPTION.sub(r"\1", text))
@@ -79,15 +79,15 @@ def _html(text: str, folder: Path, contents: list[Heading] | None = None) -> str
         elif token.type == "td_open" and NUMBER.fullmatch(following.content):
             token.attrSet("class", "n")
     made = str(engine.renderer.render(tokens, engine.options, {"folder": folder, "words_alone": 0}))
-    # A table scrolls within itself where the screen is narrower.
+    # A table scrolls by itself on narrow screens.
     return made.replace("<table>", '<div class="scroll" tabindex="0"><table>').replace("</table>", "</table></div>")
 
 
 class _Renderer(RendererHTML):
-    """Tokens as HTML; a method has the name of the tokens that it writes."""
+    """Renders tokens as HTML; methods are named after token types."""
 
     def link_open(self, tokens: Sequence[Token], idx: int, options: Any, env: Any) -> str:
-        """A link; of one to a file that is not in the page the words stay."""
+        """Open a link; links to files outside of the page are reduced to their words."""
         target = str(tokens[idx].attrGet("href") or "")
         if found := PAGE.fullmatch(target):
             target = f"#{found[1]}"
@@ -97,14 +97,14 @@ class _Renderer(RendererHTML):
         return f'<a href="{escapeHtml(target)}" rel="noreferrer">'
 
     def link_close(self, tokens: Sequence[Token], idx: int, options: Any, env: Any) -> str:
-        """The end of a link; links do not nest."""
+        """Close a link; links do not nest."""
         if env["words_alone"]:
             env["words_alone"] -= 1
             return ""
         return "</a>"
 
     def image(self, tokens: Sequence[Token], idx: int, options: Any, env: Any) -> str:
-        """A figure of this report; of any other image its name: nothing else is read, whatever a text names."""
+        """Embed a figure of this report; other images, which could be any file, are replaced by their name."""
         alt = escapeHtml(tokens[idx].content)
         found = FIGURE.fullmatch(str(tokens[idx].attrGet("src") or ""))
         path = env["folder"] / "figures" / found[1] if found else None

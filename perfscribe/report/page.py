@@ -1,4 +1,4 @@
-"""A rendered chapter's file as a problem of the hand-in: its answers, its tables with their cells, its figure."""
+"""A rendered chapter file as a problem of the hand-in: answers, tables with their cells, figures."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from perfscribe.report.rows import Site
 from perfscribe.report.templates import Template
 from perfscribe.show.markdown_tables import line
 
-# A longer table is printed in blocks, so that a reader sees its header.
+# Longer tables are printed in blocks, each with the header.
 MOST_ROWS, BLOCK = 25, 24
 SPAN = re.compile(f"{REASON}([^{END_REASON}]*){END_REASON}")
-BAR = re.compile("\\|(?![^\ue000\ue002]*\ue002)")  # between cells, not within a number's token
+BAR = re.compile("\\|(?![^\ue000\ue002]*\ue002)")  # between cells, but not within a number's token
 LETTER = re.compile(r"\*\*\((\w)\)\*\* ?")
 IMAGE = re.compile(r"!\[(.*)\]\(figures/(.+?)\.svg\)$")
 MARKS = re.compile("[†‡]")
@@ -26,7 +26,7 @@ MARKS = re.compile("[†‡]")
 class Cell:
     """A cell of a hand-in table.
 
-    able: it can hold a number. filled: it does, or a word that is a result. why: the reason where it does not.
+    able: it can hold a number. filled: it has a number or a word that is a result. why: reason for not being filled.
     """
 
     text: str
@@ -36,7 +36,7 @@ class Cell:
 
 
 def read_cell(text: str) -> Cell:
-    """A cell as it is rendered: a number with what stands around it, the word of its status, or a label."""
+    """Parse a rendered cell: a number with the text around it, a status word, or a label."""
     tokens = list(TOKEN.finditer(text))
     if not tokens:
         return Cell(text or NOTHING, able=False, filled=False)
@@ -48,7 +48,7 @@ def read_cell(text: str) -> Cell:
 
 @dataclass
 class Table:
-    """A hand-in table. title: what it shows, with its unit; setup: how it was measured."""
+    """A hand-in table. title: its content and unit; setup: how it was measured."""
 
     title: str
     setup: str
@@ -61,7 +61,7 @@ class Table:
         return [cell for row in self.rows for cell in row]
 
     def markdown(self) -> str:
-        """Title and set-up, then the table."""
+        """Render title, set-up and table."""
         lines = [f"**{self.title}** {self.setup}".rstrip()] if self.title else []
         block = MOST_ROWS if len(self.rows) <= MOST_ROWS else BLOCK
         for start in range(0, max(1, len(self.rows)), block):
@@ -71,26 +71,26 @@ class Table:
 
     @property
     def mark(self) -> str:
-        """† or ‡, in the title or in a cell."""
+        """Mark († or ‡) in the title or a cell; "" without one."""
         match = MARKS.search("".join([self.title, *(cell.text for cell in self.cells)]))
         return match[0] if match else ""
 
     @property
     def marked(self) -> int:
-        """The number of filled cells that are marked, themselves or by the title."""
+        """Number of filled cells that have a mark, directly or by the title."""
         title_is_marked = bool(MARKS.search(self.title))
         return sum(title_is_marked or cell.text[-1:] in ("†", "‡") for cell in self.cells if cell.filled)
 
 
 @dataclass
 class Text:
-    """A paragraph: lines of a sentence or a few; a line whose number is missing is left out."""
+    """A paragraph of one or more lines; lines with a missing number are dropped."""
 
     lines: list[str]
     letter: str = ""
 
     def markdown(self, notes: str = "") -> str:
-        """Its sentences; without reasons where a person's notes give those for its letter."""
+        """Render the sentences; without reasons if a person's notes have text for the same letter."""
         without_reasons = bool(self.letter) and f"**({self.letter})**" in notes
         text = " ".join(in_prose(line).strip() for line in self.complete(without_reasons) if line.strip())
         return f"**({self.letter})** {text}" if text and self.letter else text
@@ -107,7 +107,7 @@ class Text:
 
 
 def _joined(lines: list[str]) -> list[str]:
-    """Lines, those that begin with blanks at the end of the one before."""
+    """Append indented lines to the line before."""
     joined: list[str] = []
     for text in lines:
         if text.startswith("  ") and joined:
@@ -119,13 +119,13 @@ def _joined(lines: list[str]) -> list[str]:
 
 @dataclass
 class Picture:
-    """A figure of the site with its title, which is empty where a number in it is missing."""
+    """A figure of the site and its title, which is "" if a number in it is missing."""
 
     title: str
     figure: str
 
     def markdown(self) -> str:
-        """The figure, with its title below it as well: Markdown shows none."""
+        """Embed the figure, repeating its title below, as Markdown does not show it."""
         return f"![{self.title}](figures/{self.figure}.svg)  \n*{self.title}*"
 
 
@@ -133,10 +133,10 @@ Block = Table | Text | Picture
 
 
 def blocks(rendered: str, source: Source) -> list[Block]:
-    """The blocks of a rendered text; ValueError where a row does not fit its table's header."""
+    """Parse a rendered text into blocks; ValueError if a row does not match its table's header."""
     found: list[Block] = []
     title = ""
-    rendered = re.sub(r"\|\n\s*\n(?=\|)", "|\n", rendered)  # between rows that macros made
+    rendered = re.sub(r"\|\n\s*\n(?=\|)", "|\n", rendered)  # blank lines between rows made by macros
     rendered = re.sub(f"(\n+){END_REASON}", rf"{END_REASON}\1", rendered)
     for paragraph in re.split(r"\n[ \t]*\n", rendered.strip("\n")):
         lines = [text for text in paragraph.splitlines() if text.strip()]
@@ -153,7 +153,7 @@ def blocks(rendered: str, source: Source) -> list[Block]:
 
 
 def _texts(lines: list[str]) -> Iterator[Text | Picture]:
-    """Paragraphs: a letter begins a new one, a figure stands by itself."""
+    """Split lines into paragraphs, one per letter, and figures."""
     text = Text([])
     for written in lines:
         if match := IMAGE.match(written):
@@ -170,7 +170,7 @@ def _texts(lines: list[str]) -> Iterator[Text | Picture]:
 
 def _table(title: str, lines: list[str], source: Source) -> Table:
     header, *rows = [[cell.strip() for cell in BAR.split(text.strip())[1:-1]] for text in lines]
-    rows = [row for row in rows if set("".join(row)) - set("-: ") or NOTHING in row]  # not the line of dashes
+    rows = [row for row in rows if set("".join(row)) - set("-: ") or NOTHING in row]  # drop the separator line
     for row in rows:
         if len(row) != len(header):
             place = source.text[: source.text.find(f"| {header[0]} |")].count("\n") + 1
@@ -188,7 +188,7 @@ def _cells(row: list[str]) -> list[Cell]:
 
 
 class Problem:
-    """A problem of a chapter over a site. name: for links and files; letters: those that its text answers."""
+    """A problem of a chapter over a site. name: for links and files; letters: parts answered by its text."""
 
     def __init__(self, chapter: Chapter, key: str, site: Site) -> None:
         self.chapter, self.key, self.site = chapter, key, site
@@ -196,7 +196,7 @@ class Problem:
         front = self.source.front
         self.name = str(front.get("name", key))
         self.part = str(front.get("part", chapter.name))
-        self.code_of = str(front.get("code_of", ""))  # the problem that measures this one's code
+        self.code_of = str(front.get("code_of", ""))  # problem that measures this one's code
         self.on_paper: Collection[str] = front.get("on_paper", ())  # letters that need no measurement
         self.ids = _ids(self.source)
         self.details = [*front.get("details", self.ids)]
@@ -208,26 +208,26 @@ class Problem:
         self.pictures = [block for block in self.blocks if isinstance(block, Picture)]
         self.finding = _sentences(variables.get("first_page", ""))
         self.remarks = _sentences(variables.get("details", ""))
-        self.check = variables.get("check", "").strip()  # of code: checked, or check failed
+        self.check = variables.get("check", "").strip()  # code: checked, or check failed
         self.measured = bool(self._own_status()) or any(cell.filled for table in self.tables for cell in table.cells)
 
     def rows(self) -> list[Mapping[str, Any]]:
-        """Rows of all tables behind it, as they are stored, for reasons why it has no figures."""
+        """Stored rows of all its tables, for reasons why it has no figures."""
         return [row for name in self.ids for row in self.site.rows(name, None, self.ids[name]).stored]
 
     @property
     def letters(self) -> list[str]:
-        """Letters that the file answers, whether this site can or not."""
+        """Letters that the file can answer, on any site."""
         return sorted(set(re.findall(r"(?m)^\*\*\((\w)\)\*\*", self.source.text)))
 
     @property
     def answered(self) -> list[str]:
-        """Letters under which this site's numbers, or what needs none, say something."""
+        """Letters answered on this site, or without measurements."""
         texts = [text for text in self.texts if text.letter and text.markdown()]
         return sorted({text.letter for text in texts if self.measured or text.letter in self.on_paper})
 
     def _own_status(self) -> str:
-        """The status of a problem without a table: its check, or how many numbers of its sentences are there."""
+        """Status of a problem without tables: its check, or how many numbers in its sentences are known."""
         if self.tables or self.check:
             return self.check
         texts = [text for text in self.texts if text.letter not in self.on_paper]
@@ -236,7 +236,7 @@ class Problem:
         return f"{len(there)} of {len(numbers)}" if there else ""
 
     def status(self) -> str:
-        """The number of cells that are there, of how many."""
+        """Number of filled cells of all that can be filled, e.g. `3 of 5`, and of marked ones."""
         cells = [cell for table in self.tables for cell in table.cells]
         able, filled = sum(cell.able for cell in cells), sum(cell.filled for cell in cells)
         if not able or not filled:
@@ -246,7 +246,7 @@ class Problem:
         return f"{filled} of {able}" + (f", {marked}{marks}" if marked else "")
 
     def markdown(self, figures: Collection[str], has_details: bool = False, notes: str = "") -> str:
-        """The problem in its file's order, then what a person wrote. figures: ids of those that the site has."""
+        """Render the problem in its file's order, then people's notes. figures: ids of the site's figures."""
         link = f"[Details](details/{self.name}.md)" if has_details else ""
         parts = [f"### {self.heading}"]
         if not self.measured:
@@ -268,7 +268,7 @@ class Problem:
 
 
 def spanned(letters: Sequence[str]) -> str:
-    """`(a)`, `(a)-(c)`."""
+    """Range of letters: `(a)`, `(a)-(c)`."""
     return f"({letters[0]})" + (f"-({letters[-1]})" if letters[1:] else "")
 
 
@@ -277,15 +277,15 @@ def _sentences(text: str) -> str:
 
 
 def _ids(source: Source) -> dict[str, str]:
-    """Ids of the tables that a file's front matter names, in its order, each with that of the user's own code."""
+    """Table ids in a file's front matter, in order, each with that of the table for the user's code."""
     tables = [{"id": one} if isinstance(one, str) else one for one in source.front.get("tables", {}).values()]
     return {table["id"]: table.get("yours", "") for table in tables}
 
 
 def whole_page(template: Template) -> str:
-    """A page that is no problem: lines, list items and rows of tables with a missing number are left out.
+    """Render a page that is no problem, dropping lines, list items and table rows with a missing number.
 
-    A heading is left out where nothing stands below it.
+    Headings without content are dropped, too.
     """
     lines = [text for text in template.render()[0].splitlines() if not is_incomplete(text)]
     texts = [TOKEN.sub(lambda match: match[2], one) if one.startswith("|") else in_prose(one) for one in lines]
@@ -297,5 +297,5 @@ def whole_page(template: Template) -> str:
 
 
 def problems(chapter: Chapter, site: Site) -> list[Problem]:
-    """All problems of a chapter over a site."""
+    """Make all problems of a chapter over a site."""
     return [Problem(chapter, key, site) for key in chapter.problems]

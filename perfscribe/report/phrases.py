@@ -1,4 +1,4 @@
-"""Phrases of chapters: what they say of numbers in several problems, each with its form for "within noise"."""
+"""Phrases for chapters: wording of numbers used in several problems, each with a variant for "within noise"."""
 
 from __future__ import annotations
 
@@ -15,45 +15,45 @@ from perfscribe.show.rounding import Number
 
 
 def listed(items: Iterable[Any]) -> str:
-    """`a, b and c`."""
+    """Join items as `a, b and c`."""
     *some, last = [str(item) for item in items] or [""]
     return f"{', '.join(some)} and {last}" if some else last
 
 
 def plural(count: Any, noun: str, several: str = "") -> str:
-    """`1 cell`, `20 cells`."""
+    """Count and noun, e.g. `1 cell`, `20 cells`."""
     return f"{count} {noun if number(count) == 1 else several or f'{noun}s'}"
 
 
 def word(text: str) -> str:
-    """A word that is a cell's result, such as `within noise`."""
+    """Token of a word that is a cell's result, such as `within noise`."""
     return token(text, text)
 
 
 def gb(size_bytes: Any) -> Quantity:
-    """Bytes as GB (10⁹ bytes)."""
+    """Convert bytes to GB (10⁹ bytes)."""
     return Quantity(number(size_bytes) / 1e9)
 
 
 def mb(size_bytes: Any) -> Quantity:
-    """Bytes as MB (10⁶ bytes)."""
+    """Convert bytes to MB (10⁶ bytes)."""
     return Quantity(number(size_bytes) / 1e6)
 
 
 def in_mb(gigabytes: Quantity) -> Quantity:
-    """A quantity in GB as one in MB, with its spread."""
+    """Convert a quantity from GB to MB, including its spread."""
     spread = None if gigabytes.spread is None else gigabytes.spread * 1000
     return replace(gigabytes, value=gigabytes.value * 1000, spread=spread)
 
 
 def memory(gigabytes: Quantity) -> str:
-    """`12.8 GB`, or `13.4 MB` where it is below 0.1 GB."""
+    """Size as `12.8 GB`, or as `13.4 MB` if below 0.1 GB."""
     return f"{gigabytes} GB" if gigabytes >= 0.1 else f"{in_mb(gigabytes)} MB"
 
 
 @dataclass(frozen=True)
 class Extremes:
-    """Rows of the least and the greatest number. same: whether they are within noise; count: of rows with a number."""
+    """Rows of the smallest and greatest number. same: they are within noise; count: rows with a number."""
 
     least: Row
     most: Row
@@ -65,7 +65,7 @@ class Extremes:
 
 
 def extremes(rows: Iterable[Row], column: str) -> Extremes:
-    """The least and the greatest of a column; false where fewer than two rows have a number."""
+    """Rows with the smallest and greatest number of a column; false if fewer than two rows have a number."""
     ordered = sorted((row for row in rows if row[column]), key=lambda row: number(row[column]))
     if len(ordered) < 2:
         return Extremes(Row("", {}, {}), Row("", {}, {}), False, len(ordered))
@@ -74,12 +74,12 @@ def extremes(rows: Iterable[Row], column: str) -> Extremes:
 
 
 def greatest(rows: Iterable[Row], column: str) -> Row:
-    """The row of the greatest number, also where it is the only one; a missing row where there is none."""
+    """Row with the greatest number, even if it is the only one; a missing row if there is none."""
     return max((row for row in rows if row[column]), key=lambda row: number(row[column]), default=Row("", {}, {}))
 
 
 def share(part: Any, whole: Any) -> Quantity:
-    """Percent."""
+    """Share in percent."""
     percent: Quantity = _quantity(part) * 100 / whole
     return percent
 
@@ -89,7 +89,7 @@ def _quantity(value: Any) -> Quantity:
 
 
 def growth(rows: Sequence[Row], column: str, by: str) -> Quantity:
-    """The factor by which a column grows each time a level doubles, on average from the first row to the last."""
+    """Mean factor by which a column grows per doubling of the level `by`, from the first row to the last."""
     measured = [row for row in rows if row[column]]
     if len(measured) < 2 or measured[0][by] == measured[-1][by]:
         return MISSING
@@ -100,7 +100,7 @@ def growth(rows: Sequence[Row], column: str, by: str) -> Quantity:
 
 
 def out_of_memory(rows: Rows, *levels: str) -> str:
-    """A sentence: whether all cells fit in memory, or the smallest by these levels that does not."""
+    """Sentence on whether all cells fit in memory, or the smallest by these levels that does not."""
     lacking, fitting = len(rows.oom), len(rows.ok)
     if not lacking:
         ran = " that ran" if rows.broken else ""
@@ -113,7 +113,7 @@ def out_of_memory(rows: Rows, *levels: str) -> str:
 
 
 def crossover(ours: Rows, theirs: Rows, column: str, by: str) -> Any:
-    """The level from which on all of our numbers are less than theirs beyond noise; missing where there is none."""
+    """Lowest level from which on all our numbers are below theirs beyond noise; missing if there is none."""
     pairs = [(row, theirs.row(**{by: row[by]})) for row in ours.sorted_by(by) if row[column]]
     pairs = [(row, other) for row, other in pairs if other[column]]
     less = [row[column] < other[column] and not row[column].within_noise(other[column]) for row, other in pairs]
@@ -122,20 +122,20 @@ def crossover(ours: Rows, theirs: Rows, column: str, by: str) -> Any:
 
 
 def lower(ours: Rows, theirs: Rows, column: str) -> list[Row]:
-    """Our rows whose number is less, beyond noise, than theirs at the same levels."""
+    """Our rows whose number is below theirs, beyond noise, at the same levels."""
     pairs = [(row, row[column], theirs.at(row)[column]) for row in ours]
     return [row for row, own, other in pairs if own < other and not own.within_noise(other)]
 
 
 def ranking(pairs: Iterable[tuple[str, Quantity]], unit: str = "", most: int = 3, least: bool = False) -> str:
-    """`elementwise kernels 14.2 %, copies 3.56 % and reductions 2.17 %`: the greatest (or least) first."""
+    """List the greatest (or least) numbers: `elementwise kernels 14.2 %, copies 3.56 % and reductions 2.17 %`."""
     ordered = sorted((pair for pair in pairs if pair[1] and pair[1].value), key=lambda pair: pair[1].value)
     ordered = ordered if least else ordered[::-1]
     return listed(f"{name} {value}{unit}" for name, value in ordered[:most]) or str(MISSING)
 
 
 def published(experiment: str, source: str, metrics: Sequence[str] | str, **levels: Any) -> str:
-    """A source's figures for these levels as it prints them, with commas; `-` where one is missing."""
+    """Published figures for these levels as printed in the source, joined by commas; `-` if one is missing."""
     texts = []
     for metric in [metrics] if isinstance(metrics, str) else metrics:
         found = references.find(experiment, metric, source, **levels)
@@ -146,17 +146,17 @@ def published(experiment: str, source: str, metrics: Sequence[str] | str, **leve
 
 
 def noise(ours: Quantity, theirs: Quantity, words: str = ", the same within noise") -> str:
-    """Words behind two numbers that may be the same; nothing where they differ."""
+    """Words to append to two numbers that may be equal; "" if they differ."""
     return words if ours.within_noise(theirs) else ""
 
 
 def spelt(name: Any) -> Any:
-    """A level as text has it."""
+    """Spelling of a level in prose."""
     return {"xl": "XL", "nccl": "NCCL", "gloo": "Gloo"}.get(name, name)
 
 
 def kernel(name: Any) -> Any:
-    """A kernel's name as code, without the digest of what a trace cut and without what all such names share."""
+    """Format a kernel's name as code, without the digest of a truncated name and without common parts."""
     if not isinstance(name, str):
         return name
     parts = re.match(r"(\w+?_gemm)_\w*?_([nt]{2})_n_(tilesize\d+x\d+x\d+)", name)
@@ -164,12 +164,12 @@ def kernel(name: Any) -> Any:
 
 
 def ln(count: Any) -> Quantity:
-    """The natural logarithm: the loss of a uniform guess among so many."""
+    """Natural logarithm: the loss of a uniform guess among `count` tokens."""
     return Quantity(log(number(count))) if number(count) > 0 else MISSING
 
 
 def thousands(value: Any) -> str:
-    """`131,072`, `15,700`: a large number with separators."""
+    """Number with thousands separators: `131,072`, `15,700`."""
     quantity = _quantity(value)
     rounded = quantity.value if quantity.exact else float(f"{quantity.value:.{quantity.digits}g}")
     text = f"{rounded:,.0f}" if quantity else ""
@@ -177,5 +177,5 @@ def thousands(value: Any) -> str:
 
 
 def basename(path: Any) -> Any:
-    """`bloom-560m` of `bigscience/bloom-560m`."""
+    """Last part of a path: `bloom-560m` of `bigscience/bloom-560m`."""
     return path.rpartition("/")[2] if isinstance(path, str) else path

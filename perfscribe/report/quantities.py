@@ -1,8 +1,8 @@
-"""Numbers of tables as chapters use them: they compute, compare, and print by the rounding rules.
+"""Numbers of tables as used in chapters: arithmetic, comparison, and rounding when printed.
 
-The text of a quantity is a token of private characters that holds four texts. Which of them is printed depends on where
-the token stands: a cell of a table takes the number with its spread, or the word of its status; a sentence takes the
-number alone, and disappears where there is none.
+The text of a quantity is a token of private characters that holds four texts. The place of the token decides which is
+printed: table cells show the number with its spread, or the status word; sentences show only the number, and are
+dropped if it is missing.
 """
 
 from __future__ import annotations
@@ -17,31 +17,31 @@ from perfscribe.show.rounding import GIB_AS_GB, Number
 
 NOTHING = "-"
 START, FIELD, END = "\ue000", "\ue001", "\ue002"
-REASON, END_REASON = "\ue003", "\ue004"  # around the text of {% reason %}
+REASON, END_REASON = "\ue003", "\ue004"  # delimiters of {% reason %} text
 TOKEN = re.compile(f"{START}([^{FIELD}]*){FIELD}([^{FIELD}]*){FIELD}([^{FIELD}]*){FIELD}([^{END}]*){END}")
 PRIVATE = re.compile("[\ue000-\ue004]")
 
 
 def token(quoted: str, full: str, word: str = NOTHING, why: str = "") -> str:
-    """The token of a number: as sentences quote it, as cells show it, the word and the reason where there is none."""
+    """Make a number's token: text in sentences, text in cells, and word and reason for a missing number."""
     return START + FIELD.join((quoted, full, word, why)) + END
 
 
 def is_incomplete(text: str) -> bool:
-    """Whether a number in the text is missing."""
+    """Return whether a number in the text is missing."""
     return any(not match[1] for match in TOKEN.finditer(text))
 
 
 def in_prose(text: str) -> str:
-    """The text with its numbers as sentences quote them."""
+    """Replace tokens by their text in sentences."""
     return TOKEN.sub(lambda match: match[1], text)
 
 
 @dataclass(frozen=True)
 class Quantity(Number):
-    """A number with its spread; false where it is missing.
+    """A number with its spread; false if it is missing.
 
-    word: what its cell shows then, such as OOM. why: the reason that the record gives.
+    word: text of its cell then, such as OOM. why: reason from the record.
     """
 
     word: str = NOTHING
@@ -55,30 +55,30 @@ class Quantity(Number):
 
     @property
     def full(self) -> str:
-        """With its spread, also in a sentence."""
+        """Text with the spread, even in a sentence."""
         return token(Number.__str__(self) if self else "", "", self.word, self.why)
 
     @property
     def whole(self) -> Quantity:
-        """Without rounding to significant digits: for sizes and counts."""
+        """Copy that prints all digits, for sizes and counts."""
         return replace(self, exact=True)
 
     @property
     def zero(self) -> bool:
-        """Whether it is no more than its spread."""
+        """Return whether it is at most its spread."""
         return abs(self.value) <= (self.spread or 0.0)
 
     @property
     def sqrt(self) -> Quantity:
-        """Its square root; missing where it is negative."""
+        """Square root; missing if negative."""
         return self._result(lambda: math.sqrt(self.value) if self.value >= 0 else math.nan)
 
     def as_fine_as(self, other: Quantity) -> Quantity:
-        """With no more digits than another."""
+        """Limit the digits to those of another quantity."""
         return self._result(lambda: self.value, other)
 
     def _result(self, value: Callable[[], float], other: Any = None) -> Quantity:
-        """A computed quantity: no finer than its operands, and missing where one of them is."""
+        """Make a computed quantity: no more digits than its operands; missing if an operand is."""
         operands = [one for one in (self, other) if isinstance(one, Quantity)]
         if (missing := next((one for one in operands if not one), None)) is not None:
             return missing
@@ -124,11 +124,11 @@ MISSING = Quantity(math.nan)
 
 
 def number(value: Any) -> float:
-    """The number of a quantity or a level; nan for a missing one, so that no comparison with it holds."""
+    """Value of a quantity or level; nan for a missing one, so that comparisons with it are false."""
     return value.value if isinstance(value, Number) else float(value)
 
 
 def from_gib(quantity: Quantity) -> Quantity:
-    """A quantity in GiB as one in GB, with its spread."""
+    """Convert a quantity from GiB to GB, including its spread."""
     spread = None if quantity.spread is None else quantity.spread * GIB_AS_GB
     return replace(quantity, value=quantity.value * GIB_AS_GB, spread=spread)

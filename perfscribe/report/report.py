@@ -1,4 +1,4 @@
-"""A site's report: the hand-in, its pages of details, and the appendix with environment, method and what is not ok."""
+"""A site's report: hand-in, pages of details, and appendix (environment, method, cells that are not ok)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from perfscribe.show.provenance import commit_name, environment_ids, node_name, 
 
 @dataclass
 class Sources:
-    """Where a report's parts lie, and what was measured."""
+    """Inputs of a report: folders, plan and records."""
 
     root: Path
     site: str
@@ -34,7 +34,7 @@ class Sources:
 
     @property
     def results(self) -> Path:
-        """The site's results folder."""
+        """Results folder of the site."""
         return self.root / "results" / self.site
 
 
@@ -47,7 +47,7 @@ def _completeness(sources: Sources) -> str:
 
 
 def _levels(records: Sequence[Record]) -> str:
-    """The factor levels that these cells cover, constants and lists alike; cells need not have the same factors."""
+    """List all factor levels of these cells; cells may have different factors."""
     levels: dict[str, dict[str, None]] = {}
     for record in records:
         for name, level in record.factors.items():
@@ -65,7 +65,7 @@ def _not_ok(sources: Sources) -> str:
 
 
 def _flagged(sources: Sources) -> str:
-    """Cells with remarks; an experiment's cells of which nothing but the same variables is said, in one row."""
+    """Table of flagged cells; cells of one experiment whose first flag is the same variables share a row."""
 
     def row_of(record: Record) -> str:
         return "; ".join(record.flags) if record.flags[0].startswith(SET) else files.canonical(record.factors)
@@ -78,7 +78,7 @@ def _flagged(sources: Sources) -> str:
 
 
 def _identity(identity: Mapping[str, Any]) -> dict[str, str]:
-    """Each part by its name; what a machine does not have or does not tell is said in words."""
+    """Parts of an identity by name; unknown or missing ones in words."""
     unknown = "not told" if identity.get("gpu_count") else "no GPU"
 
     def said(level: Any) -> str:
@@ -90,12 +90,12 @@ def _identity(identity: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _environments(sources: Sources) -> str:
-    """Each machine once, below it its environments, which differ in their libraries."""
+    """Each machine once, followed by its environments, which differ in libraries."""
     records = [record for cells in sources.records.values() for record in cells]
     machines: dict[str, list[list[str]]] = {}
     for name in environment_ids(records):
         own = [record for record in records if name in record.environments]
-        identity = files.read_object(sources.results / "environments" / f"{name}.json")  # empty where it is lost
+        identity = files.read_object(sources.results / "environments" / f"{name}.json")  # empty if lost
         told = telling_variables(own)
         variables = [["variables", "; or ".join(one or "none" for one in told)]] if any(told) else []
         rows = _identity(identity)
@@ -125,7 +125,7 @@ def _provenance(sources: Sources) -> str:
 
 
 def _nodes(sources: Sources) -> str:
-    """Which nodes of a cluster measured how many cells of what; nothing on one machine."""
+    """Number of cells that each cluster node measured; "" on one machine."""
     jobs = [record for cells in sources.records.values() for record in cells if record.provenance.get("cluster")]
     if not jobs:
         return ""
@@ -139,7 +139,7 @@ def _nodes(sources: Sources) -> str:
 
 
 def missing(sources: Sources) -> list[str]:
-    """A line for each experiment whose records are not one for each planned cell; ValueError without its plan."""
+    """One line per experiment whose records differ from the planned cells; ValueError if its plan is missing."""
     told = []
     for name, cells in sources.records.items():
         planned = {
@@ -154,7 +154,7 @@ def missing(sources: Sources) -> list[str]:
 
 
 def notes(root: Path, site: str, chapter: str) -> dict[str, str]:
-    """What people wrote in report/notes/<site>/<chapter>.md, by heading; ValueError where one is nearly a problem's."""
+    """Read report/notes/<site>/<chapter>.md by heading; ValueError if a heading resembles a problem's."""
     own = chapters.read(chapter)
     path = root / "report" / "notes" / site / f"{own.name}.md"
     if not path.exists():
@@ -169,7 +169,7 @@ def notes(root: Path, site: str, chapter: str) -> dict[str, str]:
 
 
 def appendix(sources: Sources, site: Site) -> str:
-    """Environment, method, and every cell that is not ok or was disturbed."""
+    """Make the appendix: environment, method, and every cell that is not ok or was disturbed."""
     names = {
         "site": {"name": sources.site},
         "cells_by_status": _completeness(sources),
@@ -183,7 +183,7 @@ def appendix(sources: Sources, site: Site) -> str:
 
 
 def write(sources: Sources) -> tuple[dict[str, str], dict[str, Any]]:
-    """All pages by their path in report/<site>, and the summary."""
+    """Make all pages, by path in report/<site>, and the summary."""
     short = summary.of_site(sources.plan, sources.records, sources.results)
     folder = sources.results / "tables"
     captions: dict[str, str] = {}

@@ -1,4 +1,4 @@
-"""Rows of a site's tables as chapters ask for them: by levels, with typed cells; a row that is missing is a row too."""
+"""Rows of a site's tables for chapters: selected by levels, with typed cells; a missing row is a Row, too."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from perfscribe.show import tables
 from perfscribe.show.provenance import devices_of
 from perfscribe.subjects import YOURS
 
-LEVELS = ("factor", "setting")  # kinds of columns that say what was measured, and how
-WORDS = {"oom": "OOM", "failed": "failed", "timeout": "timeout"}  # statuses that stand in a cell
+LEVELS = ("factor", "setting")  # kinds of columns that describe what was measured, and how
+WORDS = {"oom": "OOM", "failed": "failed", "timeout": "timeout"}  # statuses printed in cells
 OF_ROW = ("ok", "status", "reason", "flags")
-OF_GRID = ("ok", "oom", "timeout", "failed", "not_run")  # not what this machine or preset leaves out
-DECLINED = ("unsupported", "skipped")  # not what was run
+OF_GRID = ("ok", "oom", "timeout", "failed", "not_run")  # excludes cells that machine or preset leave out
+DECLINED = ("unsupported", "skipped")  # statuses of cells that did not run
 Cells = Mapping[str, Any]
 
 
 class Mistake(ValueError):
-    """A chapter asks for something that does not exist."""
+    """Reference in a chapter to something that does not exist."""
 
     def __init__(self, problem: str, name: str, known: Iterable[str] = ()) -> None:
         near = difflib.get_close_matches(name, list(known), n=1)
@@ -35,7 +35,7 @@ class Mistake(ValueError):
 
 
 class Site:
-    """A site's tables, read when a chapter asks for them. device: whose rows count, cuda or cpu."""
+    """Tables of a site, read on demand. device: only its rows count, cuda or cpu."""
 
     def __init__(self, name: str, folder: Path, device: str) -> None:
         self.name, self.folder, self.device = name, folder, device
@@ -43,7 +43,7 @@ class Site:
         self._tables: dict[str, tables.Stored] = {}
 
     def table(self, table: str) -> tables.Stored:
-        """A table; without columns and rows where the site has none of this name."""
+        """Read a table; without columns and rows if the site lacks it."""
         if table not in self._tables:
             self._tables[table] = tables.read(self.folder, table)
         return self._tables[table]
@@ -51,11 +51,11 @@ class Site:
     def rows(self, table: str, computed: Mapping[str, Any] | None = None, subject: str = "", /, **levels: Any) -> Rows:
         """Rows of the site's device with these levels.
 
-        computed: further columns, each a function of a row. subject: the table with the rows of the user's own code,
-        which has the same columns and comes first, since it was measured in turns with ours.
+        computed: further columns, each a function of a row. subject: table with the same columns for the user's code;
+        its rows come first, since they were measured interleaved with ours.
         """
         known = known_tables()
-        # An experiment may have been deleted with its tables: only a name that is nearly right is a mistake.
+        # An experiment may have been deleted with its tables, so only a nearly correct name is a mistake.
         for name in filter(None, (table, subject)):
             if name not in known and ("." not in name or difflib.get_close_matches(name, known, n=1, cutoff=0.9)):
                 raise Mistake("unknown table", name, known)
@@ -67,12 +67,12 @@ class Site:
         return Rows(self, table, columns, rows, has_subject=bool(own)).where(**levels)
 
     def machine(self, row: Row) -> str:
-        """The machine that measured a row, or the machines of its rounds."""
+        """Machine that measured a row, or machines of its rounds."""
         return devices_of(str(row.cells.get("environment", "")), self.folder.parent / "environments")
 
 
 def of_name(root: Path, name: str) -> Site:
-    """A site's tables; ValueError with one line where there are no results of such a site."""
+    """Tables of a site by name; ValueError (one line) if it has no results."""
     summary = root / "results" / name / "summary.json"
     if not re.fullmatch(r"[A-Za-z0-9][\w.-]*", name) or not summary.is_file():
         there = sorted(path.parent.name for path in (root / "results").glob("*/summary.json"))
@@ -90,7 +90,7 @@ def known_tables() -> frozenset[str]:
 
 
 class Row:
-    """A row; `row.column` is a level, a Quantity or a text. True where it was measured."""
+    """A row; `row.column` is a level, a Quantity or a text. True if it was measured."""
 
     def __init__(self, table: str, columns: Mapping[str, Any], cells: Cells) -> None:
         self.table, self.columns, self.cells = table, columns, cells
@@ -107,7 +107,7 @@ class Row:
         return self[name]
 
     def __getitem__(self, name: str) -> Any:
-        if name in OF_ROW:  # Jinja's selectattr looks here first
+        if name in OF_ROW:  # Jinja's selectattr looks items up first
             return getattr(self, name)
         column = self.columns.get(name)
         if callable(column):
@@ -128,7 +128,7 @@ class Row:
         return replace(MISSING, word=WORDS.get(self.status, NOTHING), why=self.reason)
 
     def _spread(self, name: str, declared: str) -> float | None:
-        """Half the interquartile range, half the range over rounds, or a standard deviation."""
+        """Half the interquartile range, half the range over rounds, or a standard deviation; None if unknown."""
         deviation = f"{name.removesuffix('_mean')}_std" if name.endswith("_mean") else ""
         for column in (deviation, f"{name}_iqr", f"{name}_spread", declared):
             if isinstance(cell := self.cells.get(column), int | float):
@@ -136,12 +136,12 @@ class Row:
         return None
 
     def text(self, name: str) -> str:
-        """Text of its file in a column, such as the reason why there is no number."""
+        """Stored text of a column, such as the reason for a missing number."""
         return str(self.cells.get(name, ""))
 
 
 class Several(list[Any]):
-    """Rows or levels in order; an index beyond the ends gives `absent`, a missing row or level."""
+    """List of rows or levels; out-of-range indices return `absent`, a missing row or level."""
 
     def __init__(self, items: Iterable[Any], absent: Any) -> None:
         super().__init__(items)
@@ -154,7 +154,7 @@ class Several(list[Any]):
 
 
 class Rows:
-    """Rows of one table; true where there are any, measured or not."""
+    """Rows of one table; true if there are any, measured or not."""
 
     def __init__(
         self,
@@ -170,7 +170,7 @@ class Rows:
 
     @property
     def stored(self) -> Sequence[Cells]:
-        """The rows as their file holds them."""
+        """Rows as stored in the table's file."""
         return self._rows
 
     def __iter__(self) -> Iterator[Row]:
@@ -183,7 +183,7 @@ class Rows:
         return Rows(self.site, self.table, self.columns, rows, {**self._given, **levels}, self.has_subject)
 
     def where(self, **levels: Any) -> Rows:
-        """Rows with these levels, each one level or a list; a row that is not ok has every value of a figure."""
+        """Rows with these levels, each one level or a list; rows that are not ok match any value of a figure."""
         for name in levels:
             if self.columns and name not in self.columns:
                 raise Mistake(f"table {self.table} has no column", name, self.columns)
@@ -203,13 +203,13 @@ class Rows:
         return self._like([row for row in self._rows if fits(row)], **single)
 
     def row(self, **levels: Any) -> Row:
-        """The first row with these levels, a measured one before others; a missing row where there is none."""
+        """First row with these levels, preferably a measured one; a missing row if there is none."""
         rows = self.where(**levels)
         cells = next((row for row in rows._rows if row["status"] == "ok"), rows._rows[0] if rows._rows else None)
         return Row(self.table, self.columns, rows._given if cells is None else cells)
 
     def at(self, row: Row, /, **levels: Any) -> Row:
-        """The row of this table that has another table's row's levels, where both have them."""
+        """Row of this table with the levels that it shares with a row of another table."""
         shared = {
             name: row.cells[name]
             for name, column in self.columns.items()
@@ -222,9 +222,9 @@ class Rows:
         return self.row(**shared, **levels)
 
     def grid(self, **homework: Sequence[Any]) -> Several:
-        """A row for each cell that the homework asks for, on a GPU, and for each further one that this site has.
+        """Rows for each cell of the homework, if on a GPU, and for each further cell of this site.
 
-        homework: the levels that it asks for, by column. Numbers are sorted, names keep the homework's order.
+        homework: levels that it asks for, by column. Numbers are sorted, names keep the homework's order.
         """
         own = [tuple(str(row[name]) for name in homework) for row in self._rows if row["status"] in OF_GRID]
         lists = [[str(level) for level in levels] if self.site.gpu else [] for levels in homework.values()]
@@ -240,31 +240,31 @@ class Rows:
         return Several(rows, self.absent)
 
     def values(self, name: str, homework: Sequence[Any] = ()) -> Several:
-        """Levels of a column, the homework's (on a GPU) and this site's own, in order."""
+        """Levels of a column in order: the homework's (on a GPU) and this site's."""
         return Several((row[name] for row in self.grid(**{name: homework})), MISSING)
 
     def handed_in(self, ours: str) -> str:
-        """The implementation whose rows are handed in: the user's own where it was written, else ours."""
+        """Implementation whose rows are handed in: the user's if it ran, else ours."""
         yours = f"{ours.removesuffix(' (ours)')} ({YOURS})"
         return yours if self.has_subject and self.where(implementation=yours).tried else ours
 
     @property
     def tried(self) -> bool:
-        """Whether any row was run, well or not."""
+        """Return whether any row ran, with or without success."""
         return any(row["status"] not in DECLINED for row in self._rows)
 
     @property
     def declined(self) -> str:
-        """Why no row was run, as a sentence's part: a user's code that is not written, or lacks a package."""
+        """Reason why no row ran, e.g. user code that is not implemented or lacks a package; else ""."""
         return "" if self.tried or not self._rows else str(self._rows[0]["reason"])
 
     def label(self, ours: str) -> str:
-        """That implementation's name in a table, which says whose it is where a user's own code was measured."""
+        """Name of that implementation in a table, with "(ours)" if user code was measured, too."""
         name = self.handed_in(ours)
         return name if name.startswith("torch") or "(" in name or not self.has_subject else f"{name} (ours)"
 
     def pick(self, **levels: Any) -> Row:
-        """The homework's cell; where it was not measured the largest that was, by these levels in their order."""
+        """The homework's cell; if it was not measured, the largest measured one by these levels in order."""
         row = self.row(**levels)
         return row if row.ok or not self.ok else self.ok.largest(*levels)
 
@@ -288,7 +288,7 @@ class Rows:
 
     @property
     def broken(self) -> Rows:
-        """Rows that failed or took too long."""
+        """Rows that failed or timed out."""
         return self._of("failed", "timeout")
 
     @property
@@ -297,38 +297,38 @@ class Rows:
         return Several(self, self.absent)
 
     def sorted_by(self, *columns: str, reverse: bool = False) -> Several:
-        """Measured rows in ascending order of these numbers or levels; rows without such a number are left out."""
+        """Measured rows in ascending order of these numbers or levels, without rows that lack one."""
         rows = [row for row in self.ok if all(number(row[column]) == number(row[column]) for column in columns)]
         rows.sort(key=lambda row: [number(row[column]) for column in columns], reverse=reverse)
         return Several(rows, self.absent)
 
     def _order(self, *levels: str) -> Callable[[Row], list[float]]:
-        """A sort key: by the first of these levels, then the next; names in the table's order."""
+        """Sort key: by these levels in order; names sort in the table's order."""
         seen = {level: list(dict.fromkeys(row[level] for row in self)) for level in levels}
         return lambda row: [
             row[level] if isinstance(row[level], int | float) else seen[level].index(row[level]) for level in levels
         ]
 
     def smallest(self, *levels: str) -> Row:
-        """The row with the smallest levels; a missing row where there are none."""
+        """Row with the smallest levels; a missing row if there are none."""
         return min(self, key=self._order(*levels), default=self.absent)
 
     def largest(self, *levels: str) -> Row:
-        """The row with the largest levels; a missing row where there are none."""
+        """Row with the largest levels; a missing row if there are none."""
         return max(self, key=self._order(*levels), default=self.absent)
 
     def span(self, column: str) -> Any:
-        """`3`, or `3 to 50` where measured rows differ: for numbers of samples."""
+        """Number, or range of numbers such as `3 to 50`, over measured rows; for sample counts."""
         numbers = sorted({number(row[column]) for row in self.ok if row[column]})
         return " to ".join(dict.fromkeys(f"{one:g}" for one in (numbers[0], numbers[-1]))) if numbers else MISSING
 
     def shared(self, column: str, default: str = "") -> Any:
-        """The level of all measured rows; several are joined by `and`."""
+        """Level of all measured rows; several are joined by `and`."""
         return " and ".join(dict.fromkeys(str(row[column]) for row in self.ok)) or default or MISSING
 
     @property
     def rounds(self) -> str:
-        """In how many rounds each row was measured, and what ± is then."""
+        """Number of rounds per row and the meaning of ±, in words."""
         counts = sorted({int(row.get("rounds", 1)) for row in self._rows if row["status"] == "ok"})
         if counts[-1:] in ([], [1]):
             return "one run each"

@@ -1,6 +1,6 @@
-"""report/README.md: the committed sites and their headlines side by side.
+"""report/README.md: the committed sites and their headlines, compared.
 
-`python -m perfscribe.report.sites > report/README.md` makes it of the sites' summaries.
+`python -m perfscribe.report.sites > report/README.md` makes it from the sites' summaries.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Committed sites, each drawn from its journals by today's code. `./run report --c
 
 
 def text(root: Path) -> str:
-    """The page."""
+    """Make the page."""
     sites = {
         path.parent.name: files.read_json(path.parent / "summary.json")
         for path in sorted(root.glob("results/*/published.json"))
@@ -42,7 +42,7 @@ def text(root: Path) -> str:
 
 
 def refresh(root: Path) -> None:
-    """Write the page where it would be another."""
+    """Write the page if it changed."""
     made, path = text(root), root / PAGE
     if not path.is_file() or path.read_text(encoding="utf-8") != made:
         files.write_text(path, made)
@@ -60,7 +60,7 @@ def _overview(sites: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def _headlines(sites: Mapping[str, Mapping[str, Any]]) -> str:
-    """A row for each headline that some site has; a cell has the value and its levels."""
+    """Table with one row per headline of any site; cells have the value and its levels."""
     found: dict[str, dict[str, str]] = {}
     for name, site in sites.items():
         for what, value in site["headlines"]:
@@ -71,7 +71,7 @@ def _headlines(sites: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def _picture(root: Path, sites: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """The first figure of the site of which most cells are ok."""
+    """First figure of the site with most ok cells."""
     name = max(sites, key=lambda site: sites[site]["cells"].get("ok", 0), default="")
     page = root / "report" / name / "report.md"
     found = re.search(r"!\[(.*)\]\((figures/.*)\)", page.read_text(encoding="utf-8")) if page.is_file() else None

@@ -1,4 +1,4 @@
-"""A site in short: machines, software, days, how many cells of which status. Kept beside its tables."""
+"""Summary of a site, saved with its tables: machines, software, days, numbers of cells by status."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NCCL = ("NCCL_NVLS_ENABLE", "NCCL_ALGO", "NCCL_PROTO", "NCCL_P2P_DISABLE", "NCCL
 
 
 def of_site(plan: Mapping[str, Any], records: Mapping[str, Sequence[Record]], results: Path) -> dict[str, Any]:
-    """The summary. records: by experiment; results: the site's folder."""
+    """Summarise a site. records: by experiment; results: the site's folder."""
     cells = [record for of in records.values() for record in of]
     known = {name: files.read_object(results / "environments" / f"{name}.json") for name in environment_ids(cells)}
     identities = known.values()
@@ -50,25 +50,25 @@ def of_site(plan: Mapping[str, Any], records: Mapping[str, Sequence[Record]], re
 
 
 def machine(identity: Mapping[str, Any]) -> str:
-    """GPUs with the memory that their vendor names, and cores; or the processor."""
+    """GPUs with nominal memory, and cores; or the processor."""
     name = device_name(identity)
     if not identity.get("gpu_count"):
         return name
     memory = identity.get("gpu_memory_bytes")
-    # Drivers tell a little less than 2³⁰ bytes for each GB that is sold: 140.4 GiB of 141 GB, 79.6 of 80.
+    # Drivers report slightly less than 2³⁰ bytes per nominal GB: 140.4 GiB of 141 GB, 79.6 of 80.
     size = f" ({math.ceil(memory / 2**30)} GB)" if memory else ""
     return f"{name}{size}, {identity['cpu_cores']} cores"
 
 
 def _told_nccl(cells: Iterable[Record]) -> dict[str, list[str]]:
-    """The variables that keep NCCL off a way or choose one, of which bandwidths depend."""
+    """Values of variables that disable or select NCCL's transports and algorithms, which affect bandwidths."""
     told = [record.provenance.get("variables", {}) for record in cells if record.ok]
     found = {name: sorted({one[name] for one in told if name in one}) for name in NCCL}
     return {name: values for name, values in found.items() if values}
 
 
 def _software(identities: Iterable[Mapping[str, Any]]) -> dict[str, list[str]]:
-    """Versions of driver, CUDA, torch and Python; several of each where cells were measured under several."""
+    """Versions of driver, CUDA, torch and Python; several if cells were measured under several."""
     known = [{**identity, **identity.get("libraries", {})} for identity in identities]
     keys = {"driver": "driver_version", "CUDA": "cuda_driver_version", "torch": "torch", "Python": "python"}
     found = {name: sorted({str(one[key]) for one in known if one.get(key)}) for name, key in keys.items()}

@@ -1,7 +1,7 @@
-"""Chapters' Markdown rendered over a site's tables; every mistake in a chapter is one line with its file and line.
+"""Renders chapters' Markdown over a site's tables; every mistake in a chapter is reported in one line with its place.
 
-Jinja2, sandboxed, with undefined names refused. Names, columns and filters are checked in the whole file before it is
-rendered, also in branches that this site's numbers do not take.
+Jinja2, sandboxed, strict about undefined names. Names, columns and filters are checked in the whole file before
+rendering, so also in branches that this site's numbers do not take.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ PHRASES = {
     if isfunction(phrase) and phrase.__module__ == phrases.__name__ and name[0] != "_"
 }
 ERRORS = (Mistake, TemplateError, TypeError, AttributeError, ZeroDivisionError, ValueError)
-# What may stand behind a point, beside columns and the levels that the homework asks for.
+# Attributes allowed after a dot, in addition to columns and levels of the homework.
 ATTRIBUTES = {name for kind in (Rows, Row, Quantity, phrases.Extremes) for name in dir(kind) if name[0] != "_"}
 ATTRIBUTES |= {"ok", "status", "reason", "flags", "least", "most", "same", "count", "value", "spread", "has_subject"}
 ATTRIBUTES |= {
@@ -52,15 +52,15 @@ ATTRIBUTES |= {
 
 
 class Reason(Extension):
-    """{% reason CONDITION %} … {% endreason %}: text that is printed where the condition holds on this machine.
+    """{% reason CONDITION %} … {% endreason %}: text printed only if the condition holds on this machine.
 
-    A person's note under the same letter takes its place.
+    A person's note under the same letter replaces it.
     """
 
     tags = {"reason"}  # noqa: RUF012
 
     def parse(self, parser: Parser) -> nodes.Node:
-        """An `if` around the text, in private marks."""
+        """Parse into an `if` around the text, delimited by private characters."""
         line = next(parser.stream).lineno
         condition = parser.parse_expression()
         if isinstance(condition, nodes.Const):
@@ -72,7 +72,7 @@ class Reason(Extension):
 
     @staticmethod
     def holds(condition: Any) -> bool:
-        """Whether a condition holds; Mistake where it is a text or a number, which is none."""
+        """Return whether a condition holds; Mistake if it is a text or a number."""
         missing = isinstance(condition, Quantity) and not condition
         if missing or isinstance(condition, bool | Row | Rows | phrases.Extremes):
             return bool(condition)
@@ -80,17 +80,17 @@ class Reason(Extension):
 
 
 class Loader(FileSystemLoader):
-    """Keeps `let` of the front matter, so that no line moves, and line ends behind tags in lines with text."""
+    """Turns `let` of the front matter into {% set %}, keeping line numbers, and keeps line ends after trailing tags."""
 
     def get_source(self, environment: Any, template: str) -> Any:
-        """As Jinja asks for it."""
+        """Return the preprocessed source in Jinja's format."""
         text, path, is_current = super().get_source(environment, template)
         text = chapters.FRONT_MATTER.sub(partial(_lets_alone, path), text)
         return TAG.sub(partial(_with_line_end, text), text), path, is_current
 
 
 def _lets_alone(path: str, matter: re.Match[str]) -> str:
-    """The front matter with each line of `let` as a {% set %}, and all others blank."""
+    """Replace each line of `let` in the front matter by a {% set %}, and all others by blank lines."""
     lines, is_let = [], False
     for number, line in enumerate(matter[0].splitlines(), start=1):
         is_let = line.startswith("let:") or (is_let and line[:1] in ("", " "))
@@ -103,7 +103,7 @@ def _lets_alone(path: str, matter: re.Match[str]) -> str:
 
 
 def _with_line_end(text: str, tag: re.Match[str]) -> str:
-    """A tag that ends a line with text: trim_blocks would glue the next line to it."""
+    """Mark a tag that ends a line of text to keep its line end, which trim_blocks would remove."""
     begin = text.rfind("\n", 0, tag.start()) + 1
     end = text.find("\n", tag.end()) % (len(text) + 1)
     ends_line = not text[tag.end() : end].strip()
@@ -112,27 +112,27 @@ def _with_line_end(text: str, tag: re.Match[str]) -> str:
 
 @cache
 def environment(folder: Path | None = None) -> ImmutableSandboxedEnvironment:
-    """The environment of the files in chapters/, or of those in a chapter's folder elsewhere."""
+    """Jinja environment for files in chapters/, or also for those in a chapter's folder elsewhere."""
     jinja = ImmutableSandboxedEnvironment(
         loader=Loader([chapters.ROOT] if folder is None else [folder, chapters.ROOT]),
         undefined=StrictUndefined,
         extensions=[Reason],
         trim_blocks=True,
         lstrip_blocks=True,
-        optimized=False,  # each is rendered once
+        optimized=False,  # each template is rendered once
     )
     jinja.globals |= {"abs": abs, **PHRASES}
     jinja.filters |= {name: PHRASES[name] for name in ("memory", "thousands", "basename", "spelt")}
     jinja.filters["full"] = lambda quantity: quantity.full
     jinja.filters["whole"] = lambda quantity: quantity.whole
-    jinja.filters["plain"] = lambda quantity: replace(quantity, single=True)  # without its spread
-    jinja.filters["gib"] = from_gib  # of a column in GiB whose name does not say so
+    jinja.filters["plain"] = lambda quantity: replace(quantity, single=True)  # without the spread
+    jinja.filters["gib"] = from_gib  # for columns in GiB without the suffix _gib
     jinja.filters["as_fine_as"] = Quantity.as_fine_as
     return jinja
 
 
 class Machine:
-    """The words for a machine: `one GPU` or `CPU`, `2 GPUs` or `2 processes`."""
+    """Words for a machine: `one GPU` or `CPU`, `2 GPUs` or `2 processes`."""
 
     def __init__(self, site: Site) -> None:
         self.gpu, self.kind = site.gpu, "gpu" if site.gpu else "cpu"
@@ -140,7 +140,7 @@ class Machine:
         self.rank, self.ranks_are = ("GPU", "GPUs") if site.gpu else ("process", "processes")
 
     def ranks(self, count: Any) -> str:
-        """`2 GPUs`, or `2 processes` on a CPU."""
+        """Count of ranks in words: `2 GPUs`, or `2 processes` on a CPU."""
         return f"{count} {self.rank if str(count) == '1' else self.ranks_are}"
 
 
@@ -148,9 +148,9 @@ ATTRIBUTES |= {"gpu", "kind", "device", "one", "rank", "ranks_are", "ranks"}
 
 
 class Template:
-    """A Markdown file over a site: `names` are what its text may use, `render` gives its text with tokens.
+    """A Markdown file over a site: `names` are those its text may use, `render` returns its text with tokens.
 
-    chapter: whose index has tables, words and values that all its pages share. names: further names.
+    chapter: its index has tables, words and values shared by all its pages. names: further names.
     """
 
     def __init__(
@@ -168,8 +168,8 @@ class Template:
         self.names: dict[str, Any] = {"machine": Machine(site), **self._helpers(), **(names or {})}
         for _, layer in layers:
             self.names |= (layer.get("words") or {}).get(self.names["machine"].kind, {})
-        lets = [line for name, layer in layers[:-1] for line in _lets(name, layer)]  # its own are in its text
-        self._unknown: set[str] = set()  # files with a table that this site lacks, whose columns are not known then
+        lets = [line for name, layer in layers[:-1] for line in _lets(name, layer)]  # the file's are in its text
+        self._unknown: set[str] = set()  # files with a table that this site lacks, so its columns are unknown
         for layer_name, layer in layers:
             for name, table in (layer.get("tables") or {}).items():
                 self.names[name] = self._rows(layer_name, table)
@@ -180,18 +180,18 @@ class Template:
 
     @classmethod
     def shared(cls, site: Site) -> Mapping[str, Any]:
-        """The names that every page knows, over a site."""
+        """Names that every page can use, over a site."""
         return cls(chapters.Source(chapters.ROOT / chapters.COMMON, "", {}), site).names
 
     def _helpers(self) -> dict[str, Any]:
         site, machine = self.site, Machine(self.site)
 
         def elsewhere(*rows: Row) -> str:
-            """Words behind a comparison of rows that different machines measured."""
+            """Remark for a comparison of rows measured by different machines."""
             return " (machines differ)" * (len({site.machine(row) for row in rows if row.ok}) > 1)
 
         def machines(rows: Sequence[Row]) -> str:
-            """Which machine measured how many ranks; nothing where one machine measured all."""
+            """List which machine measured how many ranks; "" if one machine measured all."""
             counts: dict[str, dict[str, None]] = {}
             for row in rows:
                 if row.ok:
@@ -203,7 +203,7 @@ class Template:
         return {"elsewhere": elsewhere, "machines": machines}
 
     def _rows(self, where: str, table: Any) -> Rows:
-        """The rows of a table that the front matter names."""
+        """Read the rows of a table named in the front matter."""
         entry: dict[str, Any] = {"id": table} if isinstance(table, str) else table
         computed = {name: partial(_column, where, text) for name, text in entry.get("columns", {}).items()}
         levels = entry.get("where", {})
@@ -212,7 +212,7 @@ class Template:
         return rows
 
     def render(self) -> tuple[str, dict[str, str]]:
-        """The text, with numbers as tokens, and what {% set NAME %} … {% endset %} holds."""
+        """Return the text, with numbers as tokens, and the texts of {% set NAME %} … {% endset %} blocks."""
         try:
             module = self._compiled.make_module(self.names)  # type: ignore[union-attr]
         except TemplateNotFound as error:
@@ -222,7 +222,7 @@ class Template:
         return str(module), {name: str(value) for name, value in vars(module).items() if name[0] != "_"}
 
     def _place(self, error: Exception) -> str:
-        """File and line that an error comes from: Jinja names the file in the traceback."""
+        """File and line of an error: Jinja names the file in the traceback."""
         if isinstance(error, TemplateError) and (line := getattr(error, "lineno", None)):
             path = Path(getattr(error, "filename", None) or self.source.path)
             return f"{chapters.shown(path)}:{line}"
@@ -239,7 +239,7 @@ class Template:
         return f"{chapters.shown(path)}:{template.get_corresponding_lineno(frames[-1].lineno or 1)}"
 
     def _checked(self) -> jinja2.Template:
-        """The compiled text; ValueError where a name, column, filter or test is unknown, also in unused branches."""
+        """Compile the text; ValueError for unknown names, columns, filters or tests, also in unused branches."""
         jinja, path = self._environment, str(self.source.path)
         try:
             text = jinja.loader.get_source(jinja, self._template)[0]  # type: ignore[union-attr]
@@ -267,14 +267,14 @@ class Template:
         return jinja.template_class.from_code(jinja, code, jinja.make_globals(None))
 
     def _columns(self) -> set[str]:
-        """Names that may follow a point, as far as this site has the tables."""
+        """Names allowed after a dot, as far as this site has the tables."""
         rows = [value for value in self.names.values() if isinstance(value, Rows)]
         columns = {column for table in rows for column in table.columns}
         return {*ATTRIBUTES, *columns, *(key for value in self.names.values() for key in _keys(value))}
 
 
 def _keys(value: Any) -> Iterator[str]:
-    """Keys of mappings, of lists of mappings too."""
+    """Yield keys of nested mappings and of mappings in lists."""
     if isinstance(value, Mapping):
         yield from value
     for one in value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ():
@@ -282,7 +282,7 @@ def _keys(value: Any) -> Iterator[str]:
 
 
 def _below(node: nodes.Node) -> Iterator[nodes.Node]:
-    """All nodes of a tree but its root."""
+    """Yield all nodes below the root."""
     waiting = [node]
     while waiting:
         for field in vars(waiting.pop()).values():
@@ -297,7 +297,7 @@ def _imported(node: nodes.FromImport) -> Iterator[str]:
 
 
 def _lets(where: str, layer: Mapping[str, Any]) -> Iterator[tuple[str, str, str, str]]:
-    """Lines of `let`: the file, the line's text, the name and its expression."""
+    """Yield lines of `let`: file, text of the line, name, expression."""
     for line in (layer.get("let") or "").splitlines():
         if not line.strip() or line.lstrip().startswith("#"):
             continue
@@ -307,7 +307,7 @@ def _lets(where: str, layer: Mapping[str, Any]) -> Iterator[tuple[str, str, str,
 
 
 def _value(expression: str, names: Mapping[str, Any]) -> Any:
-    """An expression's value, own names before the vocabulary's; Mistake where it uses an unknown name."""
+    """Evaluate an expression, given names before globals; Mistake if it uses an unknown name."""
     used = _names(expression)
     for name in used - set(names) - {*environment().globals}:
         raise Mistake("unknown name", name, sorted(names))
@@ -321,18 +321,18 @@ def _compiled(expression: str) -> Callable[..., Any]:
 
 @cache
 def _names(expression: str) -> set[str]:
-    """Names that an expression takes from around it."""
+    """Names used in an expression."""
     return {node.name for node in environment().parse(f"{{{{ {expression} }}}}").find_all(nodes.Name)}
 
 
 def _column(where: str, expression: str, row: Row) -> Any:
-    """A column computed from others of its row."""
+    """Compute a column from others of its row."""
     columns = _names(expression) - {*environment().globals}
     return _at_line(where, expression, lambda: _value(expression, {name: row[name] for name in columns}))
 
 
 def _at_line(where: str, text: str, call: Callable[[], Any]) -> Any:
-    """The result of a call; its mistake is given the line of the front matter that has this text."""
+    """Return the call's result; prefix an error with the front matter's file and the line that has this text."""
     try:
         return call()
     except ERRORS as error:
@@ -342,7 +342,7 @@ def _at_line(where: str, text: str, call: Callable[[], Any]) -> Any:
 
 
 def _line_of(where: str, text: str) -> int:
-    """The first line of a chapter's file that has this text."""
+    """Number of the first line of a chapter's file with this text; 1 if there is none."""
     path = registry.ROOT / where
     lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
     return next((at for at, line in enumerate(lines, start=1) if text in line), 1)

@@ -27,8 +27,7 @@ from perfscribe.base.cells import Measurement, Unsupported
 from perfscribe.instruments.memory import is_oom, parse_oom
 from perfscribe.plan.plan_cells import cell_from_json
 
-# Longest temporary folder, in bytes, in which multiprocessing's socket path
-# "pymp-xxxxxxxx/listener-xxxxxxxx" stays within the limit of 103.
+# Longest TMPDIR in bytes: multiprocessing appends "/pymp-xxxxxxxx/listener-xxxxxxxx" to a socket's path, 103 at most.
 LONGEST_FOLDER = 71
 # Imported by torch._dynamo, so by torch.compile and by any optimizer.
 COMPILER = "torch._dynamo.convert_frame"
