@@ -1,5 +1,5 @@
-"""What a show.py uses: tables, figures, published figures, Markdown, rounding."""
+"""Helpers for show.py modules: tables, figures, published figures, Markdown, rounding."""
 
 import os
 
-os.environ["MPLBACKEND"] = "agg"  # a notebook exports its own, without which matplotlib is not imported
+os.environ["MPLBACKEND"] = "agg"  # notebooks export a backend that may make importing matplotlib fail

@@ -1,4 +1,4 @@
-"""Figures over those of a base row: of the same workload, at other levels of the factors compared."""
+"""Comparisons of rows with a base row: the same workload at other levels of the compared factors."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from perfscribe.show import tables as t
 
 
 def workload(record: Record, own: Collection[str]) -> tuple[Any, ...]:
-    """What rows that are to be compared have in common: all factors but their own."""
+    """Key of rows to compare: all factors except those in `own`."""
     return tuple((name, level) for name, level in record.factors.items() if name not in own)
 
 
 def base_of(cells: Iterable[Record], own: Collection[str], **base: Any) -> Callable[[Record], Record | None]:
-    """Gives the ok cell of a record's workload that has the levels `base`; None where there is none."""
+    """Return a function that finds the ok cell with a record's workload and the levels `base`; None if missing."""
     known = {workload(record, own): record for record in cells if record.ok and record.has(**base)}
     return lambda record: known.get(workload(record, own))
 
@@ -23,7 +23,7 @@ def base_of(cells: Iterable[Record], own: Collection[str], **base: Any) -> Calla
 def of_both(
     base: Callable[[Record], Record | None], missing: str, get: Callable[[Record, Record], Any]
 ) -> Callable[[Record], Any]:
-    """What a row and its base give together; missing: the text where there is no base."""
+    """Column function of a row and its base; missing: the text for rows without a base."""
 
     def found(record: Record) -> Any:
         other = base(record)
@@ -40,9 +40,9 @@ def ratio(
     get: Callable[[Record], float] | None = None,
     sample: str = "",
 ) -> t.Column:
-    """A figure over the base's, no finer than that sample of both spreads; missing: the text where there is no base.
+    """Column of a figure divided by the base's, rounded by the relative spreads of that sample in both.
 
-    get: by default the sample's median.
+    missing: text for rows without a base. get: the figure; default: the sample's median.
     """
 
     def over(record: Record, other: Record) -> float:
@@ -60,7 +60,7 @@ def ratio(
 
 
 def apart(name: str, title: str, base: Callable[[Record], Record | None], missing: str, sample: str) -> t.Column:
-    """Whether all of a row's samples are on one side of all of its base's: a fact, no inference."""
+    """Column: whether all samples of a row are on one side of all samples of its base; a fact, not a test."""
 
     def found(record: Record, other: Record) -> str:
         own, of_base = (t.summary(one, sample) for one in (record, other))

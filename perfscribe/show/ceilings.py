@@ -1,4 +1,4 @@
-"""The ceilings that rates are held against: measured by calibration where it ran, else from the data sheet."""
+"""Ceilings for rates: measured by calibration if it ran, else from the data sheet."""
 
 from __future__ import annotations
 
@@ -10,44 +10,44 @@ from perfscribe.records.records import Record
 from perfscribe.show import tables as t
 
 CALIBRATION, FLASH = "calibration", "flash_benchmarking"
-# The name of the kind of cell that is a square product, by the experiment that has some.
+# Level of the factor workload that marks square matrix products, by experiment.
 PRODUCTS = {CALIBRATION: "product", FLASH: "matmul"}
 TERA = 1e12
-# Times of a cell that moves bytes: by CUDA graph replay or the only timer, and launched by itself.
+# Samples of a cell that moves bytes: time by CUDA graph replay (or the only timer), and when launched separately.
 TIMES = ("time_ms", "time_launched_ms")
 NO_LINK = "not over NVLink"
 
 
 def product_flop_per_s(record: Record) -> float:
-    """Rate of a square product by its median time."""
+    """FLOP/s of a square matrix product, by its median time."""
     return 2 * float(record.factors["matrix_size"]) ** 3 / t.summary(record, "product_ms").median * 1e3
 
 
 def quickest(record: Record) -> str:
-    """The sample that tells what a cell that moves bytes can reach: of the ways in which it was started the quickest.
+    """Name of the faster of the samples of a cell that moves bytes, by launch method.
 
-    A large copy may be given to a slower engine as a node of a CUDA graph than when it is launched by itself.
+    A large copy may run on a slower engine as a node of a CUDA graph than when launched separately.
     """
     timed = [name for name in TIMES if record.samples.get(name)]
     return min(timed or TIMES, key=lambda name: t.summary(record, name).median)
 
 
 def bytes_per_s(record: Record) -> float:
-    """Rate of a cell of calibration that moves bytes, by its median time, started in the quickest way."""
+    """Bytes/s of a calibration cell, by the median time of its faster launch method."""
     return float(record.values["bytes"]) / t.summary(record, quickest(record)).median * 1e3
 
 
 def products(records: Mapping[str, Iterable[Record]]) -> list[Record]:
-    """The square products that were measured, of both experiments that have some."""
+    """Measured square matrix products of both experiments."""
     found = (t.having(records.get(name, []), workload=kind) for name, kind in PRODUCTS.items())
     return [one for of in found for one in of if one.ok]
 
 
 class Ceilings:
-    """What the site's device can do: highest rate of a product by dtype, bandwidth of memory.
+    """Limits of the site's device: highest FLOP/s of a matrix product by dtype, memory bandwidth.
 
-    Measured here, else the data sheet's; None where neither is known. Bandwidth: of the largest size, as smaller ones
-    may lie in a cache; the higher of copy and triad.
+    Measured, else from the data sheet; None if both are unknown. Bandwidth is that of the largest size, as smaller ones
+    may fit into a cache; the higher of copy and triad.
     """
 
     def __init__(self, records: Mapping[str, Iterable[Record]]) -> None:
@@ -62,31 +62,31 @@ class Ceilings:
         self._memory = {device: rate for device, (_, rate) in by_size.items()}
 
     def product(self, device: str, dtype: str, gpu: str) -> float | None:
-        """FLOP a second."""
+        """FLOP/s."""
         found = self._products.get((device, dtype))
         printed = peak_flops(gpu, dtype) if device == "cuda" else None
         return printed.flop_per_s if found is None and printed else found
 
     def memory(self, device: str, gpu: str) -> float | None:
-        """Bytes a second."""
+        """Bytes/s."""
         found = self._memory.get(device)
         printed = peak_bandwidth(gpu, MEMORY) if device == "cuda" else None
         return printed.bytes_per_s if found is None and printed else found
 
 
 def mfu_percent(record: Record, flop: float, seconds: float) -> float | str:
-    """Of the data sheet's dense peak of the record's GPU and dtype."""
+    """Percent of the data sheet's dense peak for the record's GPU and dtype."""
     share = mfu(flop, seconds, peak_flops(record.gpu, str(record.factors["dtype"])))
     return "no peak known" if share is None else 100 * share
 
 
 def slowest_link(records: Mapping[str, Iterable[Record]]) -> t.Column:
-    """A column of the CSV alone: GB/s of the slowest link that calibration measured, where a cell ran over links."""
+    """CSV-only column: GB/s of the slowest link that calibration measured, for cells that ran over NVLink."""
     links = t.having(records.get(CALIBRATION, []), workload="link")
     slowest = min((bytes_per_s(one) for one in links if one.ok), default=None)
 
     def get(record: Record) -> Any:
-        """Of other transports than NVLinks that are there, and that NCCL was left to use, a link is no ceiling."""
+        """Return a text unless NCCL was free to use NVLinks: a link's rate is no ceiling for other transports."""
         by_choice = record.factors["backend"] == "nccl" and record.factors.get("transport") in ("default", "nvlink")
         over = by_choice and "NV" in str(record.values.get("links", ""))
         return NO_LINK if not over else "no link measured" if slowest is None else slowest / GB

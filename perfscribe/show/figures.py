@@ -1,6 +1,6 @@
-"""Figures: one style, colour-blind safe, medians with bars of the interquartile range, statuses marked where they fell.
+"""Figures in one style: colour-blind safe, medians with bars of the interquartile range, statuses at their position.
 
-Written as SVG, byte for byte the same from the same tables and library versions.
+Written as SVG, byte-identical for the same tables and library versions.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from matplotlib.lines import Line2D
 
 from perfscribe.base import files
 
-matplotlib.rcdefaults()  # whatever the user's matplotlibrc says
+matplotlib.rcdefaults()  # ignore the user's matplotlibrc
 
 POINTS_PER_INCH = 72
 LABEL_POINTS = 8
 LEAST_TICKS = 3
-MOST_DECADES = 5  # in which 2 and 5 are labelled too
-LEAST_RANGE = 1.2  # of what lies closer together a whole axis would make a trend
-# Okabe and Ito's palette, darkest first; readable in grey through the markers that go with it.
+MOST_DECADES = 5  # up to which ticks at 2 and 5 are labelled, too
+LEAST_RANGE = 1.2  # ratio of the y limits; a smaller range would make noise look like a trend
+# Okabe and Ito's palette, darkest first; the markers distinguish lines in grey.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#F0E442")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
-# Of the footer's 6-point letters: matplotlib breaks no lines by itself.
+# Width of the footer's 6-point letters: matplotlib does not wrap lines.
 FOOTER_CHARACTERS_PER_INCH = 20
 STYLE: dict[Any, Any] = {
     "font.family": "sans-serif",
@@ -45,9 +45,9 @@ STYLE: dict[Any, Any] = {
     "grid.alpha": 0.25,
     "legend.frameon": False,
     "svg.hashsalt": "perfscribe",
-    "svg.fonttype": "none",  # text as text: drawn letters would be most of each file
+    "svg.fonttype": "none",  # text as text: glyph outlines would be most of each file
     "figure.dpi": 100,
-    "savefig.dpi": 150,  # of pictures within
+    "savefig.dpi": 150,  # for embedded pictures
 }
 
 
@@ -55,9 +55,9 @@ STYLE: dict[Any, Any] = {
 class Figure:
     """A picture made from tables.
 
-    id: `<chapter>.<name>`. caption: what it shows, with timer, statistic and units.
+    id: `<chapter>.<name>`. caption: its content, with timer, statistic and units.
     draw: fills an empty matplotlib figure.
-    size_in: width and height in inches. sample: the samples that it shows, counted in its foot.
+    size_in: width and height in inches. sample: name of the sample whose size is in the footer.
     """
 
     id: str
@@ -68,10 +68,7 @@ class Figure:
 
 
 def write(figure: Figure, folder: Path, footer: str) -> bool:
-    """<id>.svg, with who measured it in the foot.
-
-    Gives back whether it has points: one without stays out of the report.
-    """
+    """Write <id>.svg with a provenance footer; return whether it has points (else the report omits it)."""
     with plt.rc_context(STYLE):
         canvas = plt.figure(figsize=figure.size_in, layout="constrained")
         try:
@@ -89,15 +86,15 @@ def write(figure: Figure, folder: Path, footer: str) -> bool:
 
 
 def _lay_out(canvas: Any) -> None:
-    """Find the places of all parts, in points as an SVG has them: savefig would draw everything once more for it."""
+    """Run the layout engine at an SVG's resolution, so that savefig need not draw everything twice."""
     FigureCanvasSVG(canvas)
     canvas.set_dpi(POINTS_PER_INCH)
     canvas.get_layout_engine().execute(canvas)
-    canvas.set_layout_engine(None)  # with "none" savefig would draw all in vain still
+    canvas.set_layout_engine(None)  # with "none" savefig would still draw twice
 
 
-# Attributes that hold places and sizes, numbers finer than a hundredth in them, and names of parts, which the library
-# makes of digests of their places.
+# Attributes with positions and sizes, numbers in them with more than two decimals, and names of parts, which matplotlib
+# derives from digests of their positions.
 _PLACES = re.compile(rb' (?:d|x|y|width|height|transform)="[^"]*"')
 _FINE = re.compile(rb"-?\d*\.\d{3,}")
 _NO_TURN = re.compile(rb' transform="rotate\(-0 [^"]*"')
@@ -105,9 +102,9 @@ _DIGEST = re.compile(rb'(?<=[#"])[mp][0-9a-f]{10}(?=[")])')
 
 
 def _rounded(svg: bytes) -> bytes:
-    """The same SVG with places to a hundredth of a point, and parts that are referred to named in their order.
+    """Round an SVG's positions to a hundredth of a point and number its named parts in order.
 
-    It is smaller, and the same from every kind of processor: last digits of places differ between them.
+    The result is smaller and does not depend on the processor, which affects the last digits of positions.
     """
     svg = _PLACES.sub(lambda places: _FINE.sub(_hundredths, places[0]).replace(b" \n", b" "), _NO_TURN.sub(b"", svg))
     names: dict[bytes, bytes] = {}
@@ -115,12 +112,12 @@ def _rounded(svg: bytes) -> bytes:
 
 
 def _hundredths(number: re.Match[bytes]) -> bytes:
-    """A number to two decimals, without zeros at its end, as the library writes numbers, and no -0."""
+    """Round to two decimals, without trailing zeros (as matplotlib writes numbers) and without -0."""
     return f"{round(float(number[0]), 2) + 0.0:.2f}".rstrip("0").rstrip(".").encode()
 
 
 def of(rows: pd.DataFrame, draw: Callable[..., None], **more: Any) -> Callable[[Any], None]:
-    """Draws a table's rows by draw(canvas, rows, **more); where none is ok, axes that say so."""
+    """Return a function that calls draw(canvas, rows, **more) or, if no row is ok, draws empty axes that say so."""
 
     def drawn(canvas: Any) -> None:
         if (rows["status"] == "ok").any():
@@ -132,12 +129,12 @@ def of(rows: pd.DataFrame, draw: Callable[..., None], **more: Any) -> Callable[[
 
 
 def main_device(rows: pd.DataFrame) -> pd.DataFrame:
-    """Rows of one device, the accelerator's where there are any: times of two do not mix."""
+    """Rows of one device, the accelerator if there is any: times of two devices do not mix."""
     return rows[rows["device"] == ("cuda" if "cuda" in set(rows["device"]) else "cpu")]
 
 
 def no_data(axes: Any, why: str) -> None:
-    """Say in the middle of empty axes why they are empty."""
+    """Write on empty axes why they are empty."""
     axes.text(0.5, 0.5, why, ha="center", va="center", transform=axes.transAxes, wrap=True, color="#555555")
     axes.set_xticks([])
     axes.set_yticks([])
@@ -152,9 +149,9 @@ def lines(
     label: Callable[[Any], str] = str,
     spread: str = "",
 ) -> None:
-    """One line a level of `by`, on logarithmic axes, labelled at its end; bars are as long as the interquartile range.
+    """Draw one line per level of `by` on logarithmic axes, labelled at its end; bars span the interquartile range.
 
-    spread: the column of interquartile ranges; a row that has a text there (one sample) gets no bar.
+    spread: column of interquartile ranges; rows with a text there (one sample) get no bar.
     """
     ends: list[tuple[str, float, float, str]] = []
     for number, (level, group) in enumerate(rows.groupby(by, sort=False)):
@@ -169,7 +166,7 @@ def lines(
     low, high = axes.get_ylim()
     if high / low < LEAST_RANGE:
         low, high = axes.set_ylim(low / LEAST_RANGE, high * LEAST_RANGE)
-    # over many decades matplotlib drops all ticks between, and with them the decades' own
+    # Over many decades matplotlib drops all intermediate ticks, and the decades' with them.
     subs = (1, 2, 5) if math.log10(high / low) <= MOST_DECADES else (1,)
     plain_ticks(axes, subs)
     axes.margins(x=0.15)
@@ -178,14 +175,14 @@ def lines(
 
 
 def plain_ticks(axes: Any, subs: Sequence[float]) -> None:
-    """Label a logarithmic y axis with plain numbers, at these multiples of each decade."""
+    """Label a logarithmic y axis with plain numbers at these multiples of each decade."""
     axes.yaxis.set_major_locator(ticker.LogLocator(subs=subs))
     axes.yaxis.set_major_formatter(ticker.FuncFormatter(lambda value, _: f"{value:g}"))
     axes.yaxis.set_minor_locator(ticker.NullLocator())
 
 
 def _widen_to_ticks(axes: Any) -> None:
-    """Let the y axis run from tick to tick where fewer than three would be labelled: two tell a scale badly."""
+    """Extend the y axis to the next ticks if fewer than three would be labelled, too few to read a scale."""
     low, high = axes.get_ylim()
     ticks = axes.yaxis.get_major_locator().tick_values(low, high)
     if sum(low <= tick <= high for tick in ticks) >= LEAST_TICKS:
@@ -195,17 +192,17 @@ def _widen_to_ticks(axes: Any) -> None:
 
 
 def varying(rows: pd.DataFrame, names: Sequence[str]) -> list[str]:
-    """The first of these factors, and those of the others that have several levels: what tells lines apart."""
+    """Return the first of these factors and those of the others with several levels, which distinguish the lines."""
     return [names[0], *(name for name in names[1:] if name in rows.columns and rows[name].nunique() > 1)]
 
 
 def _label_ends(axes: Any, ends: list[tuple[str, float, float, str]]) -> None:
-    """Label lines at their right ends, each label pushed up as far as it would cover the one below it.
+    """Label lines at their right ends, moving labels up so that they do not overlap.
 
-    A line that ends before the others is labelled above and left of its end, or the others would run through its label.
+    A line that ends before the others is labelled above and left of its end, since the others would cross its label.
     """
-    canvas = axes.get_figure()  # a figure, or a part of one
-    height = canvas.bbox.height / canvas.dpi * POINTS_PER_INCH * 0.7  # of the axes, in points, roughly
+    canvas = axes.get_figure()  # a figure or a subfigure
+    height = canvas.bbox.height / canvas.dpi * POINTS_PER_INCH * 0.7  # approximate height of the axes in points
     low, high = (math.log10(limit) for limit in axes.get_ylim())
     taken = -math.inf
     last = max((x for _, x, _, _ in ends), default=0.0)
@@ -219,9 +216,9 @@ def _label_ends(axes: Any, ends: list[tuple[str, float, float, str]]) -> None:
 
 
 def mark_statuses(axes: Any, rows: pd.DataFrame, x: str) -> None:
-    """Mark at the upper edge the x where cells ended otherwise than ok, with their status; call it after lines().
+    """Mark the x of cells that ended otherwise than ok at the upper edge, with the status; call it after lines().
 
-    Where no cell of an x has a figure, the axis is made longer, so that the mark stands where it happened.
+    Extends the axis if no cell of an x has a figure, so that its mark is visible.
     """
     ended = rows[rows["status"].isin(["oom", "timeout", "failed"])]
     for position, group in ended.groupby(x):
@@ -241,13 +238,13 @@ def mark_statuses(axes: Any, rows: pd.DataFrame, x: str) -> None:
 
 
 def key(label: str, **style: Any) -> Line2D:
-    """What a legend says of marks that are drawn in several colours: by default of thin dashes."""
+    """Legend entry for marks drawn in several colours; thin dashes by default."""
     dashes: dict[str, Any] = {"color": "#555555", "linestyle": "--", "linewidth": 0.8}
     return Line2D([], [], label=label, **(dashes | style))
 
 
 def power_of_two_ticks(axes: Any, levels: Sequence[float]) -> None:
-    """Label the x axis with the levels themselves; multiples of 1024 in k, so that labels stay apart."""
+    """Label the x axis with these levels; multiples of 1024 in k, so that labels do not overlap."""
     named = [f"{level / 1024:g}k" if level >= 1024 and level % 1024 == 0 else f"{level:g}" for level in levels]
     axes.set_xticks(list(levels), named)
     axes.minorticks_off()

@@ -1,4 +1,4 @@
-"""Tables as Markdown, from their files: figures rounded by their spread, statuses with footnotes, long gaps folded."""
+"""Renders table files as Markdown: figures rounded by spread, statuses with footnotes, rows without figures folded."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from perfscribe.show.provenance import devices_of
 from perfscribe.show.rounding import Number
 from perfscribe.show.tables import NOTHING
 
-# From how many neighbouring rows on that lack figures for one reason the report shows one row for all.
+# Minimum number of adjacent rows without figures, for one reason, that are folded into one.
 FOLDED_FROM = 3
-# Published figures stand as their source prints them; those with more digits, as after a conversion, are rounded.
+# Published figures are printed as in their source; longer ones, e.g. from a conversion, are rounded.
 LONGEST_PUBLISHED_DIGITS, PUBLISHED_DIGITS = 7, 5
 EMPTY_NOTE = "No cell of the plan belongs in this table."
 _NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
 
 
 def as_number(text: str) -> float | None:
-    """The finite number that a text is; None for any other text, though Python read it as one (nan, 1_0, 1e999)."""
+    """Parse a finite number; None for other texts, even if Python parses them (nan, 1_0, 1e999)."""
     figure = float(text) if _NUMBER.fullmatch(text) else math.nan
     return figure if math.isfinite(figure) else None
 
 
 def as_shown(text: str, column: Mapping[str, Any], row: Mapping[str, str]) -> str:
-    """The text of a CSV's cell as a page shows it; a figure with its spread."""
+    """Format a CSV cell for a page; figures with their spread."""
     figure = as_number(text)
     if figure is None:
         return "-" if column["kind"] == "published" and text == NOTHING else text
@@ -50,27 +50,27 @@ def as_shown(text: str, column: Mapping[str, Any], row: Mapping[str, str]) -> st
 
 
 def markdown_text(text: str) -> str:
-    """Text for a cell of a Markdown table: one line, with pipes and what would pass for an HTML tag escaped."""
+    """Escape text for a Markdown table cell: one line, with pipes and HTML tags escaped."""
     line = " ".join(text.split()).replace("<", "&lt;")
-    return re.sub(r"(\\*)\|", r"\1\1\\|", line)  # a backslash before a pipe would undo the pipe's own
+    return re.sub(r"(\\*)\|", r"\1\1\\|", line)  # double the backslashes before a pipe, or they would unescape it
 
 
 def of_texts(rows: Sequence[Sequence[object]], heads: Sequence[str]) -> str:
-    """A Markdown table of texts and whole numbers, whatever signs are in them."""
+    """Markdown table of texts and whole numbers, escaped."""
     cells = [[markdown_text(str(cell)) for cell in row] for row in rows]
     return tabulate(cells, [markdown_text(head) for head in heads], tablefmt="pipe", disable_numparse=True)
 
 
 def line(cells: Iterable[str]) -> str:
-    """A row of a Markdown table."""
+    """Row of a Markdown table."""
     return "| " + " | ".join(cells) + " |"
 
 
 def to_markdown(folder: Path, table_id: str, most_rows: int = 0, fold: bool = True) -> str:
-    """The table as Markdown from its files: figures with half their interquartile range, remarks and notes below.
+    """Render a table's files as Markdown: figures with half their interquartile range, footnotes and notes below.
 
-    most_rows: beyond which the rest stands in the CSV alone; 0: all. What is the same in every measured row stands in a
-    line above; fold: neighbouring rows that lack figures for one reason are one row with all their levels.
+    most_rows: show only the last rows, up to this number; 0: all. Columns that are constant over measured rows become a
+    line above; fold: merge adjacent rows that lack figures for one reason, listing all their levels.
     """
     description = files.read_json(folder / f"{table_id}.json")
     read = _read_rows(folder / f"{table_id}.csv")
@@ -105,13 +105,13 @@ def to_markdown(folder: Path, table_id: str, most_rows: int = 0, fold: bool = Tr
 
 
 def _is_constant(name: str, rows: Sequence[Mapping[str, str]], measured: Sequence[Mapping[str, str]]) -> bool:
-    """Whether all measured rows hold the same, and the others nothing else."""
+    """Return whether all measured rows have one value, and other rows that value or their status."""
     levels = {row[name] for row in measured}
     return len(levels) == 1 and all(row[name] in levels or row[name] == row["status"] for row in rows)
 
 
 def _read_rows(path: Path) -> list[dict[str, str]]:
-    """The CSV's rows as text; figures of different environments are told apart by a flag."""
+    """Read the CSV's rows as text; if environments differ, a flag names that of each measured row."""
     rows: list[dict[str, str]] = pd.read_csv(path, dtype=str, keep_default_na=False).to_dict("records")
     measured = [row for row in rows if row["status"] == "ok" and row["environment"] != NOTHING]
     several = len({row["environment"] for row in measured}) > 1
@@ -127,7 +127,7 @@ def _read_rows(path: Path) -> list[dict[str, str]]:
 
 
 def _neighbours(rows: Sequence[dict[str, str]], figures: Sequence[str]) -> list[list[dict[str, str]]]:
-    """Rows grouped where neighbours lack figures for the same reason; a row with any figure is a group of its own."""
+    """Group adjacent rows that lack figures for the same reason; any other row is a group by itself."""
 
     def kind(row: Mapping[str, str]) -> tuple[str, str] | None:
         has_none = row["status"] != "ok" and all(row[name] == row["status"] for name in figures)
@@ -141,13 +141,13 @@ def _neighbours(rows: Sequence[dict[str, str]], figures: Sequence[str]) -> list[
 
 
 def in_words(status: str, reason: str) -> str:
-    """The reason as a sentence's part: what a machine that is too small has is no reason by itself."""
+    """Reason as part of a sentence: a count such as "1 GPU" becomes "on a machine with 1 GPU"."""
     too_small = status == "skipped" and re.fullmatch(r"\d+ (GPU|node)s?", reason)
     return f"on a {'cluster' if reason.endswith('nodes') else 'machine'} with {reason}" if too_small else reason
 
 
 def _folded(group: Sequence[Mapping[str, str]], columns: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """One row for a group: every level that a column holds in it."""
+    """Merge a group into one row that lists every level of a column."""
     if len(group) == 1:
         return dict(group[0])
     levels = {column["name"]: list(dict.fromkeys(row[column["name"]] for row in group)) for column in columns}
@@ -158,7 +158,7 @@ def _folded(group: Sequence[Mapping[str, str]], columns: Sequence[Mapping[str, A
 
 
 def _markdown_row(row: Mapping[str, str], columns: Sequence[Mapping[str, Any]], remarks: list[str]) -> list[str]:
-    """The row's cells; its remark is added to remarks, and its number stands at the row's first figure."""
+    """Cells of a row; its remark is added to `remarks`, and its footnote number to the row's first figure."""
     lacking = row["status"] != "ok"
     remark = f"{row['status']}: {in_words(row['status'], row['reason'])}" if lacking else row["flags"]
     if remark and remark not in remarks:

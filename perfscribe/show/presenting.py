@@ -1,4 +1,4 @@
-"""From an experiment's records to its tables, figures and captions, as files."""
+"""Makes an experiment's tables, figures and captions from its records, as files."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from perfscribe.show.provenance import figure_footer
 
 
 class Undeclared(ValueError):
-    """A show.py makes other things than it declares; the text says which."""
+    """A show.py makes other tables or figures than declared; the message lists both."""
 
 
 def _check_ids(kind: str, experiment: str, declared: list[str], made: list[str]) -> None:
@@ -21,7 +21,7 @@ def _check_ids(kind: str, experiment: str, declared: list[str], made: list[str])
 
 
 def present(plan_file: Path, record_files: Sequence[Path], root: Path) -> None:
-    """Make all that the plan of a presentation, results/SITE/plan/present-EXPERIMENT.json, declares.
+    """Make all tables and figures declared in a plan file, results/SITE/plan/present-EXPERIMENT.json.
 
     record_files: of the experiment and of those that it reads. Raises Undeclared.
     """
@@ -30,7 +30,7 @@ def present(plan_file: Path, record_files: Sequence[Path], root: Path) -> None:
     folder, experiment = site_folder / "tables", plan["experiment"]
     module = registry.module(experiment, "show")
     measured = records.load_by_experiment(record_files, site_folder / "environments")
-    if experiment != registry.SUBJECTS:  # whose own tables are as ours, and hold what ours do not
+    if experiment != registry.SUBJECTS:  # only its tables show subjects' rows
         measured = {name: [one for one in of if "subject" not in one.factors] for name, of in measured.items()}
 
     made = {table.id: table for table in module.tables(measured)}
@@ -40,7 +40,7 @@ def present(plan_file: Path, record_files: Sequence[Path], root: Path) -> None:
     for table in made.values():
         tables.write(table, folder)
     pictures = root / "report" / site_folder.name / "figures"
-    # Its own; an experiment that measures nothing shows what it reads.
+    # The experiment's cells; one that measures nothing shows those that it reads.
     shown = [measured[experiment]] if experiment in measured else measured.values()
     cells = [record for of in shown for record in of]
     captions = {}

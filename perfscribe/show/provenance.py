@@ -1,4 +1,4 @@
-"""Who measured: short names of machines and commits, and the line under every figure."""
+"""Provenance in words: short names of machines and commits, and the footer of figures."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from perfscribe.base import files
 from perfscribe.records.disturbances import variables_told
 from perfscribe.records.records import Record
 
-# In the provenance of a published record from a cluster, in place of the node's name.
+# Key in provenance of published records from a cluster, replacing the node's name.
 NODE_NUMBER = "node_number"
-# How variables that say how processes talk to each other begin.
+# Prefixes of variables that affect communication between processes.
 COMMUNICATION = re.compile("(TORCH_)?NCCL_(?!VERSION$)|TORCH_(SYMM_MEM|DISTRIBUTED)_")
 
 
 def environment_ids(records: Iterable[Record]) -> list[str]:
-    """Ids of all environments that these records were measured in, sorted."""
+    """Sorted ids of all environments in which these records were measured."""
     return sorted({name for record in records for name in record.environments})
 
 
 def device_name(identity: Mapping[str, Any]) -> str:
-    """Short name of a machine: its GPUs, or its processor where it has none."""
+    """Short name of a machine: its GPUs, or its processor if it has none."""
     if "cpu_model" not in identity:
         return "a machine whose description is lost"
     gpus = identity.get("gpu_count") or 0
@@ -33,27 +33,27 @@ def device_name(identity: Mapping[str, Any]) -> str:
 
 
 def devices_of(ids: str, environments: Path) -> str:
-    """The machines of a row's environments, which its CSV joins by +."""
+    """Names of a row's machines; ids: environments joined by +, as in the CSV."""
     found = {device_name(files.read_object(environments / f"{one}.json")) for one in ids.split("+")}
     return " and ".join(sorted(found))
 
 
 def commit_name(provenance: Mapping[str, Any]) -> str:
-    """The commit that a record was measured at, + where there were changes beside it."""
+    """Short commit of a record, with + for uncommitted changes."""
     commit = provenance.get("commit")
     return f"{commit[:10]}{'+' if provenance.get('dirty') else ''}" if commit else "unknown"
 
 
 def node_name(provenance: Mapping[str, Any]) -> str:
-    """The node that measured; its number at a published site, which has no names."""
+    """Node of a record; on published sites its number, as names are removed."""
     number = provenance.get(NODE_NUMBER)
     return f"node {number}" if number else str(provenance.get("node"))
 
 
 def telling_variables(records: Iterable[Record]) -> list[str]:
-    """Variables of communication, and those that change times, as NAME=value: one text for each set that records have.
+    """Variables that affect communication or times, as NAME=value: one text per distinct set in the records.
 
-    Left out are paths, versions and what compiling reads.
+    Excludes paths, versions and variables of compilers.
     """
     found = set()
     for variables in (one.get("variables", {}) for record in records if record.ok for one in record.provenances):
@@ -64,7 +64,7 @@ def telling_variables(records: Iterable[Record]) -> list[str]:
 
 
 def scheduler_name(provenance: Mapping[str, Any]) -> str:
-    """Whose job measured a record of a cluster."""
+    """Name of the scheduler whose job measured a record."""
     return {"slurm": "Slurm", "cluster-generic": "PBS"}[provenance["cluster"]["executor"]]
 
 
@@ -74,9 +74,9 @@ def _counts(records: Iterable[Record], sample: str) -> str:
 
 
 def figure_footer(records: Sequence[Record], site: str, environments: Path, sample: str) -> str:
-    """Who measured what a figure shows: site, device, number of samples, environment, commit.
+    """Footer of a figure: site, device, number of samples, environment, commit.
 
-    sample: whose samples are counted; a figure of figures that are no samples names none, and its caption says why.
+    sample: name of the sample to count; "" for figures without samples, whose caption explains this.
     """
     measured = [record for record in records if record.ok]
     if not measured:

@@ -1,7 +1,7 @@
-"""Published figures: the rows of references/<experiment>.csv, each with its source and hardware.
+"""Published figures: rows of references/<experiment>.csv, each with its source and hardware.
 
-A row keeps the figure as its source prints it (text, unit); `Reference.value` is the same figure in the unit
-that the metric's name ends in, so that it stands beside a measured figure of that name without conversion.
+A row keeps the figure as printed in its source (text, unit); `Reference.value` is converted to the unit at the end of
+the metric's name, which is the unit of the measured figure with that name.
 references/sources.csv names every source. Formats and accepted units: SCALES and WORDS below.
 """
 
@@ -19,13 +19,13 @@ Level = str | int | float | bool
 
 FOLDER = Path(__file__).resolve().parents[2] / "references"
 OF_002, OF_004 = "cs336-writeup-002", "cs336-writeup-004"
-OF_ATTENTION = (OF_002, "brandon-snider", "yyin-dev")  # who print times of kernels
-WORDS = ("OOM", "N/A", "failed")  # what sources print in place of a figure
-TEXT_UNITS = ("dtype", "cores", "mask")  # units whose values are no numbers
+OF_ATTENTION = (OF_002, "brandon-snider", "yyin-dev")  # sources with times of kernels
+WORDS = ("OOM", "N/A", "failed")  # words that sources print instead of a figure
+TEXT_UNITS = ("dtype", "cores", "mask")  # units whose values are not numbers
 
-# Last part of a metric's name -> units that a source may use -> factor to the metric's own unit. GB and MB stand
-# for sources that leave 10^9 or 2^30 (10^6 or 2^20) open, so they convert into nothing; where it is known which,
-# the row says GiB, MiB or MB (10^6). "s/100" is seconds for 100 passes together.
+# Last part of a metric's name -> units that a source may use -> factor to the metric's unit. GB and MB are for sources
+# that do not say whether they mean 10^9 or 2^30 (10^6 or 2^20), so they are never converted; if it is known, the row
+# says GiB, MiB or MB (10^6). "s/100" is seconds for 100 passes together.
 SCALES: dict[str, dict[str, str]] = {
     "ms": {"ms": "1", "s": "1000", "us": "0.001", "ns": "0.000001", "s/100": "10"},
     "us": {"us": "1", "ns": "0.001"},
@@ -63,10 +63,10 @@ class Reference:
     """One published figure.
 
     factors: level by factor name; whole numbers are int, other numbers float, true and false bool, the rest str.
-    value: the figure in the unit that `metric` ends in; None where the source prints a word (OOM, N/A, failed)
-        or where the figure is no number (a dtype).
-    text, unit: the figure as printed and the unit it is printed in, which may differ from the metric's (s for _ms).
-    remark: what a reader must know before comparing; "" where there is nothing.
+    value: the figure in the unit that `metric` ends in; None if the source prints a word (OOM, N/A, failed)
+        or the figure is not a number (a dtype).
+    text, unit: the figure as printed and its unit, which may differ from the metric's (s for _ms).
+    remark: caveats for comparisons; "" if there are none.
     """
 
     experiment: str
@@ -81,15 +81,15 @@ class Reference:
 
     @property
     def shown(self) -> float | str:
-        """The figure, or the word that the source prints in its place."""
+        """The figure, or the word that the source prints instead."""
         return self.text if self.value is None else self.value
 
 
 @cache
 def load(experiment: str, folder: Path = FOLDER) -> list[Reference]:
-    """Published figures of an experiment in file order; [] where there are none. Read once a process.
+    """Read the published figures of an experiment in file order, once per process; [] if there are none.
 
-    ValueError naming file and line for the first bad row.
+    ValueError names file and line of the first malformed row.
     """
     path = folder / f"{experiment}.csv"
     if not path.exists():
@@ -106,7 +106,7 @@ def load(experiment: str, folder: Path = FOLDER) -> list[Reference]:
 
 
 def find(experiment: str, metric: str, source: str = "", **factors: Level) -> list[Reference]:
-    """References of the metric whose factors include all the given ones; source: of one alone. 1 and 1.0 are equal."""
+    """References of the metric whose factors include all given ones, from any or one source. 1 and 1.0 are equal."""
     return [
         one
         for one in load(experiment)
@@ -115,12 +115,12 @@ def find(experiment: str, metric: str, source: str = "", **factors: Level) -> li
 
 
 def short(source: str) -> str:
-    """A source as columns name it."""
+    """Short name of a source for column names."""
     return source.removeprefix("cs336-writeup-")
 
 
 def shown(experiment: str, source: str, metric: str, levels: Mapping[str, object]) -> float | str:
-    """The source's first figure of the metric, all of whose stated levels are among these; `none` where it has none."""
+    """First figure of the source for the metric whose factors are all among these levels; `none` if it has none."""
     found = (one.shown for one in find(experiment, metric, source) if one.factors.items() <= levels.items())
     return next(found, "none")
 
@@ -153,7 +153,7 @@ def _value(text: str, unit: str, metric: str) -> float | None:
 
 
 def _scales(metric: str, unit: str) -> dict[str, str]:
-    """Accepted units of the metric, by the longest ending of its name that SCALES knows."""
+    """Accepted units of the metric, by the longest matching suffix of its name in SCALES."""
     endings = [ending for ending in SCALES if metric == ending or metric.endswith(f"_{ending}")]
     if not endings:
         raise ValueError(f"metric: {metric!r}: expected a name that ends in one of {', '.join(SCALES)}")

@@ -1,4 +1,4 @@
-"""A figure as the hand-in prints it: three significant digits, fewer where it spreads."""
+"""Rounding of figures in the hand-in: three significant digits, fewer for wide spreads."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 GIB_AS_GB = 2**30 / 1e9
 MIB_AS_MB = 2**20 / 1e6
-LACKING = "\0"  # in a text: a figure that is not there
+LACKING = "\0"  # stands for a missing figure in a text
 
 
 def decimals(value: float, digits: int) -> int:
-    """Places behind the point that show so many significant digits; never below 0."""
+    """Number of decimals for this many significant digits; at least 0."""
     if value == 0:
         return 0
     rounded = float(f"{value:.{digits - 1}e}")
@@ -22,11 +22,11 @@ def decimals(value: float, digits: int) -> int:
 class Number:
     """A number with its spread (standard deviation, or half the interquartile range), both in the same unit.
 
-    unit: printed behind it, with its blank. exact: a size or a count, printed whole. single: printed without spread.
-    most: digits at most, where it was computed from figures of fewer.
+    unit: printed after it, including the blank. exact: a size or a count, printed in full. single: printed without
+    spread. most: maximum number of digits, if computed from figures with fewer.
 
-    str() is a cell of a table; in a sentence, f"{figure}", it stands as answers quote it. What a table lacks is a
-    figure too, false, of value nan: all that is computed from it lacks as well, and its sentence is left out.
+    str() formats it for a table cell, f"{figure}" for a sentence. A missing figure is false and has value nan: results
+    computed from it are missing, too, and its sentence is dropped.
     """
 
     value: float
@@ -41,12 +41,12 @@ class Number:
 
     @property
     def digits(self) -> int:
-        """Two where it spreads by more than a tenth of itself."""
+        """Significant digits: two if the spread exceeds a tenth of the value."""
         wide = self.spread is not None and self.spread > abs(self.value) / 10
         return min(self.most, 2 if wide else 3)
 
     def _parts(self) -> tuple[str, str]:
-        """The number, and its spread or nothing."""
+        """Number and spread as texts; the spread may be ""."""
         if not self:
             return LACKING, ""
         if self.exact:
@@ -64,7 +64,7 @@ class Number:
 
     @property
     def quoted(self) -> str:
-        """As answers and titles quote it: as the table prints it, without spread and unit."""
+        """Text in sentences and titles: as in the table, but without spread and unit."""
         return self._parts()[0]
 
     def __format__(self, spec: str) -> str:
@@ -75,28 +75,28 @@ class Number:
         return f"{number}{f' ± {spread}' if spread else ''}{self.unit}"
 
     def of(self, value: float, *others: Number) -> Number:
-        """A figure computed from this one and others, no finer than the coarsest of them."""
+        """Make a figure computed from this one and others, with no more digits than the coarsest of them."""
         most = min((one.digits for one in (self, *others) if not one.exact), default=3)
         return Number(value, most=most)
 
     def over(self, other: Number) -> Number:
-        """This one over the other."""
+        """Ratio of this figure to the other."""
         return self.of(self.value / other.value, other)
 
     def share(self, other: Number) -> Number:
-        """This one in percent of the other."""
+        """Percentage of this figure in the other."""
         return self.of(100 * self.value / other.value, other)
 
     def percent(self) -> Number:
-        """A share in percent."""
+        """Convert a share to percent."""
         return self.of(100 * self.value)
 
     def plain(self, scale: float = 1.0) -> Number:
-        """The same times `scale`, without spread."""
+        """Multiply by `scale`, dropping the spread."""
         return Number(self.value * scale)
 
     def within_noise(self, other: Number) -> bool:
-        """Whether they differ by no more than their spreads."""
+        """Return whether both differ by no more than the sum of their spreads."""
         return abs(self.value - other.value) <= (self.spread or 0.0) + (other.spread or 0.0)
 
 

@@ -1,7 +1,7 @@
-"""Tables: columns declared once, filled from records, kept as CSV with a JSON description (markdown_tables shows them).
+"""Tables: columns declared once, filled from records, saved as CSV with a JSON description (see markdown_tables).
 
-A row whose cell is not ok shows its status in the place of each figure that it lacks, and the reason as a footnote: no
-cell of a table is ever blank, in the CSV neither.
+If a cell is not ok, missing figures show its status, with the reason as footnote: no cell is ever blank, in the CSV
+either.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from perfscribe.show import references
 GIB = 2**30
 MIB = 2**20
 ROW_COLUMNS = ("status", "reason", "flags", "environment")
-# What the CSV holds where a row has no reason, no flag or no environment.
+# CSV text for rows without a reason, flags or environment.
 NOTHING = "none"
 ONE_SAMPLE = "one sample"
 ONE_ROUND = "one round"
@@ -39,15 +39,15 @@ _WHOLE = re.compile(r"-?[1-9]\d*|0", re.ASCII)
 
 @dataclass(frozen=True)
 class Column:
-    """One column. get gives a record's figure, or a text that says why there is none.
+    """One column. get: returns a record's figure, or a text on why there is none.
 
     name: in the CSV, with the unit (forward_ms). title: in the report, with the unit in brackets.
-    kind: factor (always shown), figure (shown where the cell is ok), published (shown for every cell), setting
-    (a factor in the CSV alone), unshown (a figure in the CSV alone).
-    spread: name of the column that says how far the figure may be trusted, for rounding.
-    exact: whether the figure is a count or a computed number that is shown unrounded.
-    spread_get: gives the spread, for a table without that column: it then stands in the CSV alone.
-    range_get: gives its range over rounds, None where it has none: the spread of a figure of which a round has one.
+    kind: factor (always shown), figure (shown if the cell is ok), published (shown for every cell), setting (a factor,
+    CSV only), unshown (a figure, CSV only).
+    spread: name of the column with the figure's spread, for rounding.
+    exact: the figure is a count or a computed number, shown unrounded.
+    spread_get: returns the spread for tables without that column, which then have it in the CSV only.
+    range_get: returns the range over rounds of a figure with one value per round, as its spread; None if unknown.
     """
 
     name: str
@@ -61,33 +61,33 @@ class Column:
 
 
 def factor(name: str, title: str, get: Callable[[Record], Any] | None = None) -> Column:
-    """A factor's level, or what `get` makes of factors."""
+    """Column of a factor's level, or of `get` of the record."""
     return Column(name, title, get or (lambda record: record.factors[name]), kind="factor", exact=True)
 
 
 def factors(**titles: str) -> list[Column]:
-    """Factors' levels, each with its title."""
+    """Columns of factors, with titles."""
     return [factor(name, title) for name, title in titles.items()]
 
 
 def settings(*names: str) -> list[Column]:
-    """Factors' levels that stand in the CSV alone."""
+    """CSV-only columns of factors."""
     return [replace(factor(name, name), kind="setting") for name in names]
 
 
 def named(name: str, title: str, words: Mapping[Any, str]) -> Column:
-    """A factor's level in words."""
+    """Column of a factor's level in words."""
     return factor(name, title, lambda record: words[record.factors[name]])
 
 
 def summary(record: Record, sample: str) -> Summary:
-    """Statistics of a sample over all rounds; KeyError where the record has no such sample."""
+    """Statistics of a sample over all rounds; KeyError if the record lacks the sample."""
     return _summarised(tuple(map(tuple, record.samples[sample])))
 
 
 @lru_cache(maxsize=4096)
 def _summarised(rounds: tuple[tuple[float, ...], ...]) -> Summary:
-    """Once for all columns that ask for a part of it."""
+    """Cache the statistics for all columns of a sample."""
     return summarise(rounds)
 
 
@@ -102,7 +102,7 @@ def _std(record: Record, sample: str) -> float | str:
 
 
 def median(sample: str, title: str, name: str = "") -> Column:
-    """Median of a sample, rounded by its interquartile range."""
+    """Column of a sample's median, rounded by its interquartile range."""
     shown = name or sample
     return Column(
         shown,
@@ -114,19 +114,19 @@ def median(sample: str, title: str, name: str = "") -> Column:
 
 
 def iqr(sample: str, title: str = "IQR") -> Column:
-    """Interquartile range of a sample; one sample has none."""
+    """Column of a sample's interquartile range; a text for a single value."""
     return Column(f"{sample}_iqr", title, lambda r: _iqr(r, sample))
 
 
 def timed(sample: str, title: str, counted: str = "") -> list[Column]:
-    """Median and interquartile range of a sample whose name ends in its unit. counted: title of how many, if told."""
+    """Columns of median and interquartile range of a sample named after its unit. counted: title of n, if shown."""
     unit = sample.rpartition("_")[2]
     columns = [median(sample, title), iqr(sample, f"IQR ({unit})")]
     return [*columns, count(sample, counted)] if counted else columns
 
 
 def mean(sample: str, title: str) -> Column:
-    """Arithmetic mean of a sample, rounded by its standard deviation."""
+    """Column of a sample's arithmetic mean, rounded by its standard deviation."""
     return Column(
         f"{sample}_mean",
         title,
@@ -137,19 +137,19 @@ def mean(sample: str, title: str) -> Column:
 
 
 def std(sample: str, title: str) -> Column:
-    """Sample standard deviation; one sample has none."""
+    """Column of a sample's standard deviation; a text for a single value."""
     return Column(f"{sample}_std", title, lambda r: _std(r, sample))
 
 
 def count(sample: str, title: str = "n", name: str = "") -> Column:
-    """Number of samples."""
+    """Column of a sample's size."""
     return Column(f"{name or sample}_n", title, lambda r: summary(r, sample).n, exact=True)
 
 
 def value(
     name: str, title: str, scale: float = 1.0, column: str = "", exact: bool = False, without: str = NOT_RECORDED
 ) -> Column:
-    """A single figure or text of the record. without: what is said of a cell that is ok and has none."""
+    """Column of a single figure or text of the record. without: text for an ok cell that lacks it."""
 
     def get(record: Record) -> Any:
         found = record.values.get(name)
@@ -165,43 +165,43 @@ def value(
 
 
 def gib(name: str, title: str, column: str = "", without: str = NOT_RECORDED) -> Column:
-    """Bytes of the record, in GiB."""
+    """Column of a value in bytes, in GiB."""
     return value(f"{name}_bytes", f"{title} (GiB)", 1 / GIB, f"{column or name}_gib", without=without)
 
 
 def values(**titles: str) -> list[Column]:
-    """Figures of the record, each with its title."""
+    """Columns of single figures, with titles."""
     return [value(name, title) for name, title in titles.items()]
 
 
 def exact(**titles: str) -> list[Column]:
-    """Counts and texts of the record, each with its title."""
+    """Columns of counts and texts, with titles."""
     return [value(name, title, exact=True) for name, title in titles.items()]
 
 
 def rounded(name: str, title: str, spread: str = "") -> Column:
-    """A figure of the record that is rounded by another."""
+    """Column of a single figure, rounded by another as its spread."""
     by = spread or f"{name}_spread"
     return Column(name, title, lambda r: r.values[name], spread=f"{name}_spread", spread_get=lambda r: r.values[by])
 
 
 def unshown(*names: str) -> list[Column]:
-    """Values of the record that stand in the CSV alone."""
+    """CSV-only columns of single values."""
     return [replace(value(name, name), kind="unshown") for name in names]
 
 
 def timer(sample: str) -> Column:
-    """Name of the timer that read a sample."""
+    """Column with the name of a sample's timer."""
     return Column("timer", "Timer", lambda r: r.timers.get(sample, NOT_RECORDED), exact=True)
 
 
 def derived(name: str, title: str, get: Callable[[Record], Any], spread: str = "", exact: bool = False) -> Column:
-    """A figure computed from the record; a text where there is none says why."""
+    """Column of a figure computed from the record, or a text on why there is none."""
     return Column(name, title, get, spread=spread, exact=exact)
 
 
 def only(where: Callable[[Record], bool], otherwise: str, *columns: Column) -> list[Column]:
-    """Columns of figures that some kinds of cells have; for others a text says why there is none."""
+    """Restrict columns to some kinds of cells; others show the text `otherwise`."""
 
     def told(get: Callable[[Record], Any]) -> Callable[[Record], Any]:
         return lambda record: otherwise if (record.ok or record.samples) and not where(record) else get(record)
@@ -210,7 +210,7 @@ def only(where: Callable[[Record], bool], otherwise: str, *columns: Column) -> l
 
 
 def rate(name: str, title: str, get: Callable[[Record], Any], sample: str) -> Column:
-    """A figure computed as something over a sample's median: as uncertain, relatively, as the median is."""
+    """Column of a figure inversely proportional to a sample's median, with the same relative spread."""
 
     def spread(record: Record) -> Any:
         found = get(record)
@@ -223,7 +223,7 @@ def rate(name: str, title: str, get: Callable[[Record], Any], sample: str) -> Co
 
 
 def quoted(name: str, title: str, get: Callable[[Record], Any]) -> Column:
-    """A published figure, or a text that says why there is none."""
+    """Column of a published figure, or a text on why there is none."""
     return Column(name, title, get, kind="published", exact=True)
 
 
@@ -235,7 +235,7 @@ def published(
     column: str = "",
     levels: Callable[[Record], Mapping[str, Any]] = lambda record: record.factors,
 ) -> Column:
-    """The source's first published figure all of whose stated levels are the record's; `none` where it has none."""
+    """Column of a source's first published figure whose factors all match the record; `none` without one."""
     return quoted(
         column or f"{metric}_{source}",
         title,
@@ -245,7 +245,7 @@ def published(
 
 @dataclass
 class Table:
-    """A table: its columns, one row a record, and notes printed under it."""
+    """A table: columns, one row per record, and notes printed below."""
 
     id: str
     title: str
@@ -255,22 +255,22 @@ class Table:
 
     @property
     def ok(self) -> pd.DataFrame:
-        """The rows that have figures."""
+        """Rows that have figures."""
         return self.frame[self.frame["status"] == "ok"]
 
 
 def ratio_spread(ratio: float, *both: Summary) -> float | str:
-    """How far a ratio of two medians may be off: as far as both spread, as shares of them; one sample has no spread."""
+    """Spread of a ratio of two medians: the ratio times the sum of both relative spreads; a text for single values."""
     return ONE_SAMPLE if min(one.n for one in both) == 1 else ratio * sum(one.iqr / one.median for one in both)
 
 
 def turns(record: Record, sample: str) -> list[list[float]]:
-    """The samples of each turn of a cell whose variants were interleaved, of all rounds."""
+    """Samples per turn of a cell with interleaved variants, over all rounds."""
     return [turn for samples in record.samples[sample] for turn in split(list(samples), int(record.factors["turns"]))]
 
 
 def of_variant(record: Record, key: str, **factors: Any) -> Record:
-    """The row of one of a cell's interleaved variants: what it holds as <key>_<name> also under the name alone."""
+    """Row of one of a cell's interleaved variants: its data <key>_<name> are also available as <name>."""
 
     def own(held: dict[str, Any]) -> dict[str, Any]:
         begin = f"{key}_"
@@ -281,12 +281,12 @@ def of_variant(record: Record, key: str, **factors: Any) -> Record:
 
 
 def having(records: Iterable[Record], **levels: Any) -> list[Record]:
-    """The records with these levels."""
+    """Records with these levels."""
     return [record for record in records if record.has(**levels)]
 
 
 def grouped(records: Iterable[Record], key: Callable[[Record], Any]) -> dict[Any, list[Record]]:
-    """Records by key, in the order in which the keys first appear."""
+    """Group records by key, in order of first appearance."""
     found: dict[Any, list[Record]] = {}
     for record in records:
         found.setdefault(key(record), []).append(record)
@@ -294,20 +294,20 @@ def grouped(records: Iterable[Record], key: Callable[[Record], Any]) -> dict[Any
 
 
 def first_ok(records: Iterable[Record], key: Callable[[Record], Any]) -> dict[Any, Record]:
-    """Of each key the first record that is ok, or else the first."""
+    """First ok record of each key, else its first record."""
     groups = grouped(records, key).items()
     return {name: next((record for record in group if record.ok), group[0]) for name, group in groups}
 
 
 def row_of(cell: Record, values: dict[str, Any], **factors: Any) -> Record:
-    """A row of a cell with these values alone."""
+    """Row of a cell with only these values."""
     return replace(cell, factors={**cell.factors, **factors}, samples={}, values=values)
 
 
 def expanded(
     cells: Iterable[Record], names: Sequence[str], rows: Callable[[Record], Iterable[tuple[Any, ...]]]
 ) -> list[Record]:
-    """One record a row that `rows` makes of a cell, a tuple of the levels of these factors and then the row's values.
+    """Expand each cell into rows; `rows` returns tuples of levels of these factors, then the row's values.
 
     A cell without figures stays one row.
     """
@@ -325,7 +325,7 @@ def _size(size_bytes: float) -> str:
 
 
 def reason(record: Record) -> str:
-    """Why the record has no figures; for oom the bytes asked for and free, as far as they are known."""
+    """Reason why the record has no figures; for oom the requested and free bytes, if known."""
     asked, free = record.error.get("requested_bytes"), record.error.get("free_bytes")
     if record.status == "oom" and asked is not None:
         return f"asked for {_size(asked)}" + (f", {_size(free)} free" if free is not None else "")
@@ -333,14 +333,14 @@ def reason(record: Record) -> str:
 
 
 def _is_blank(found: Any) -> bool:
-    """Whether a reader would see nothing, or no number, in its place."""
+    """Return whether the value is empty or not finite."""
     if isinstance(found, numbers.Real) and not isinstance(found, numbers.Integral):
         return not math.isfinite(found)
     return found is None or not str(found).strip()
 
 
 def _figure_before_failure(record: Record, column: Column) -> Any:
-    """The column's figure where the cell had it before it failed; else, as where it never started, its status."""
+    """Figure that the cell had before it failed, else its status."""
     if record.values.get("before_start") or not (record.samples or record.values):
         return record.status
     try:
@@ -371,9 +371,9 @@ def _row(record: Record, columns: Sequence[Column]) -> dict[str, Any]:
 def make(
     table_id: str, title: str, records: Iterable[Record], columns: Sequence[Column], notes: Iterable[str] = ()
 ) -> Table:
-    """A table of these records, one row each in their order, texts on one line; ValueError where a cell would be blank.
+    """Make a table of these records, one row each, in order, texts on one line; ValueError for blank cells.
 
-    A column whose spread the table does not show brings it along unshown, so that it is rounded all the same.
+    Spreads of columns that the table lacks are added as CSV-only columns, since rounding needs them.
     """
     records = list(records)
     columns = _with_rounds(columns, records)
@@ -386,7 +386,7 @@ def make(
 
 
 def _with_rounds(columns: Sequence[Column], records: Sequence[Record]) -> list[Column]:
-    """The columns, with the range of figures over rounds, and how many, where any cell was measured in several."""
+    """Add ranges over rounds and a column with the number of rounds, if any cell was measured in several."""
     if not any(record.ok and record.rounds > 1 for record in records):
         return list(columns)
     result = []
@@ -399,13 +399,13 @@ def _with_rounds(columns: Sequence[Column], records: Sequence[Record]) -> list[C
 
 
 def _range(get: Callable[[Record], float | None], record: Record) -> Any:
-    """A figure's range over rounds; a text where there is none."""
+    """Range of a figure over rounds, or a text if there is none."""
     found = get(record)
     return found if found is not None or not record.ok else ONE_ROUND
 
 
 def _unshown_spreads(columns: Sequence[Column]) -> list[Column]:
-    """A column for each spread that these columns name and that is not among them."""
+    """Columns of spreads that these columns name and that are not among them."""
     shown = {column.name for column in columns}
     spreads = {
         column.spread: Column(column.spread, f"spread of {column.title}", column.spread_get, kind="unshown")
@@ -416,7 +416,7 @@ def _unshown_spreads(columns: Sequence[Column]) -> list[Column]:
 
 
 def write(table: Table, folder: Path) -> None:
-    """The table as <id>.csv (figures unrounded) and its description as <id>.json."""
+    """Write <id>.csv (figures unrounded) and the description <id>.json."""
     text = io.StringIO()
     table.frame.to_csv(text, index=False, lineterminator="\n")
     files.write_text(folder / f"{table.id}.csv", text.getvalue())
@@ -433,14 +433,14 @@ def write(table: Table, folder: Path) -> None:
 
 @dataclass(frozen=True)
 class Stored:
-    """A table as its files hold it: descriptions of its columns by name, and rows with numbers as numbers."""
+    """A table as read from its files: column descriptions by name, rows with numbers parsed."""
 
     columns: Mapping[str, Mapping[str, Any]]
     rows: Sequence[Mapping[str, Any]]
 
 
 def read(folder: Path, table_id: str) -> Stored:
-    """The inverse of `write`; empty where there is no such table, ValueError where its files do not fit each other."""
+    """Invert `write`; empty if there is no such table, ValueError if its files do not match."""
     path = folder / f"{table_id}.csv"
     described = path.with_suffix(".json")
     if not path.is_file() or not described.is_file():
@@ -455,7 +455,7 @@ def read(folder: Path, table_id: str) -> Stored:
 
 
 def as_cell(text: str) -> int | float | str:
-    """A cell of a CSV: a number where the text is what writing that number gives, else the text."""
+    """Parse a CSV cell: a number if its text is exactly what writing that number gives, else the text."""
     if _WHOLE.fullmatch(text):
         return int(text)
     try:
