@@ -1,1 +1,1 @@
-"""Trainings of the FSDP workshop: by Hugging Face's Trainer, by a bare loop, and tuned; alone and on several ranks."""
+"""Trainings of the FSDP workshop with Hugging Face's Trainer, a bare loop or a tuned loop, on one or several ranks."""

@@ -1,9 +1,9 @@
-"""The workshop's training by a plain loop over fully_shard: what transformers.Trainer is compared with, and what
-stands in for it on gloo, where Trainer does not shard.
+"""The workshop's training as a plain loop over fully_shard: baseline for transformers.Trainer, and its replacement on
+gloo, where Trainer does not shard.
 
-The same steps as Trainer's: AdamW (fused on a GPU, as Trainer's; biases and norms decay, too, which Trainer spares),
-linear schedule, gradients clipped, the loss a mean over all labels of an optimizer step on all ranks, gradients reduced
-with its last batch, evaluation after each epoch.
+Same steps as Trainer's: AdamW (fused on a GPU; unlike Trainer's, with weight decay of biases and norms), linear
+schedule, clipped gradients, mean loss over all labels of an optimizer step on all ranks, gradients reduced with its
+last batch, evaluation after each epoch.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from perfscribe.training.meters import SpeedMeter, UtilisationMeter
 
 IGNORED = -100
 MAX_GRAD_NORM = 1.0  # Trainer's default
-FUSED_ON = ("cuda",)  # devices on which AdamW is one kernel, as Trainer's by default; elsewhere PyTorch's own choice
-Step = list[list[int]]  # of each accumulated batch the rows of one rank
+FUSED_ON = ("cuda",)  # devices with fused AdamW, which is Trainer's default; elsewhere PyTorch's default
+Step = list[list[int]]  # rows of one rank, by accumulated batch
 Rows = dict[str, torch.Tensor]  # input_ids, attention_mask, labels: (rows, length), int64
 LossFunction = Callable[[nn.Module, Rows, Any], torch.Tensor]
 
 
 @dataclass
 class Curve:
-    """What a training gave. train_loss: of each optimizer step, over all ranks. eval_loss: after each epoch.
+    """Results of a training. train_loss: of each optimizer step, over all ranks. eval_loss: after each epoch.
 
-    runtime_s: of everything from the first step on, evaluation included, as Trainer's train_runtime.
+    runtime_s: from the first step to the end, evaluation included, like Trainer's train_runtime.
     """
 
     train_loss: list[float] = field(default_factory=list)
@@ -46,13 +46,13 @@ class Curve:
 
 
 def model_loss(model: nn.Module, batch: Rows, items: Any) -> torch.Tensor:
-    """The loss that the model itself computes; items: labels to divide by, None for its own."""
+    """Loss computed by the model; items: number of labels to divide by, None for the batch's."""
     loss: torch.Tensor = model(**batch, num_items_in_batch=items)["loss"]
     return loss
 
 
 class Loop:
-    """A model, already divided where it is to be, and its optimizer, on one rank."""
+    """A model (sharded if requested) and its optimizer, on one rank."""
 
     def __init__(self, model: nn.Module, knobs: Knobs, device: torch.device, loss: LossFunction = model_loss) -> None:
         self.model, self.knobs, self.device, self.loss = model, knobs, device, loss
@@ -63,18 +63,18 @@ class Loop:
         self.ranks = dist.get_world_size() if dist.is_initialized() else 1
 
     def autocast(self) -> AbstractContextManager[Any]:
-        """Where nothing divides the model its forward pass casts; fully_shard casts by itself."""
+        """Autocast for models without fully_shard, which casts by itself."""
         if self.knobs.dtype == "fp32" or isinstance(self.model, FSDPModule):
             return nullcontext()
         return torch.autocast(self.device.type, dividing.DTYPES[self.knobs.dtype])
 
     def step(self, batches: list[Rows], items: int, rate: float) -> torch.Tensor:
-        """One optimizer step; this rank's part of the loss, on the device. items: labels of all ranks and batches."""
+        """Run one optimizer step; return this rank's part of the loss on the device. items: labels of all ranks."""
         total = torch.zeros((), device=self.device)
         for index, batch in enumerate(batches):
             with self._synchronised(index == len(batches) - 1), self.autocast():
                 loss = self.loss(self.model, batch, items)
-                # Gradients are averaged over ranks, and the loss has been divided by the labels of all of them.
+                # Gradients are averaged over ranks, but the loss is already divided by the labels of all ranks.
                 self.scaler.scale(loss * self.ranks).backward()
             total += loss.detach()
         self.scaler.unscale_(self.optimizer)
@@ -87,7 +87,7 @@ class Loop:
         return total
 
     def _synchronised(self, last: bool) -> AbstractContextManager[Any]:
-        """Reduce gradients with the last batch alone."""
+        """Reduce gradients only with the last batch."""
         if isinstance(self.model, FSDPModule):
             self.model.set_requires_gradient_sync(last)
         elif isinstance(self.model, DistributedDataParallel) and not last:
@@ -96,7 +96,7 @@ class Loop:
 
     @torch.no_grad()
     def evaluate(self, rows: Rows, rank: int) -> float:
-        """The mean over rows of the mean loss of each one's batch, as Trainer has it; a collective."""
+        """Mean over rows of the mean loss of their batch, as Trainer computes it; a collective."""
         self.model.eval()
         labels = labels_of(rows)
         sums = torch.zeros(2, dtype=torch.float64, device=self.device)
@@ -115,12 +115,12 @@ class Loop:
 
 
 def take(rows: Rows, chosen: list[int], device: torch.device) -> Rows:
-    """Those rows, on the device."""
+    """Select rows and move them to the device."""
     return {name: held[chosen].to(device, non_blocking=True) for name, held in rows.items()}
 
 
 def labels_of(rows: Rows) -> list[int]:
-    """Labels of each row that the loss counts, the first place aside, which no token predicts."""
+    """Number of labels per row in the loss; excludes position 0, which no token predicts."""
     counts: list[int] = (rows["labels"][:, 1:] != IGNORED).sum(dim=1).tolist()
     return counts
 
@@ -135,10 +135,10 @@ def train(
     behind: int = 0,
     after_step: Callable[[int], None] = lambda done: None,
 ) -> Curve:
-    """All epochs. Losses are read from the device at each epoch's end.
+    """Train all epochs; losses are copied from the device at the end of each.
 
-    behind: optimizer steps that a checkpoint has behind it: the loop goes on after them. after_step: called with the
-    number of steps done so far.
+    behind: optimizer steps done before the checkpoint, which are skipped. after_step: called with the number of steps
+    done so far.
     """
     curve, knobs = Curve(), loop.knobs
     counts = labels_of(rows)
@@ -170,15 +170,15 @@ def train(
 
 
 def steps_per_epoch(knobs: Knobs, rows: int, world_size: int) -> int:
-    """Optimizer steps of an epoch, the last one perhaps of fewer batches; as Trainer counts them."""
+    """Optimizer steps per epoch, as Trainer counts them; the last may have fewer batches."""
     batches = -(-rows // (knobs.batch_size * world_size))
     return -(-batches // knobs.grad_acc)
 
 
 def epoch_steps(knobs: Knobs, rows: int, epoch: int, rank: int, world_size: int) -> list[Step]:
-    """The rows of one rank in every optimizer step of an epoch: shuffled by seed and epoch, alike on all ranks.
+    """Rows of one rank in every optimizer step of an epoch, shuffled by seed and epoch, equally on all ranks.
 
-    Rows go round the ranks batch by batch; the first ones fill up the last batches, as Trainer's loader does.
+    Rows are dealt to the ranks batch by batch; the first rows fill up the last batches, as in Trainer's loader.
     """
     order = list(range(rows))
     random.Random(f"{knobs.seed} {epoch}").shuffle(order)
@@ -190,26 +190,26 @@ def epoch_steps(knobs: Knobs, rows: int, epoch: int, rank: int, world_size: int)
 
 
 def evaluation_batches(rows: int, rank: int, world_size: int, batch_size: int) -> list[list[int]]:
-    """The rows of one rank to evaluate on, equally many batches on each; a row that fills up is -1."""
+    """Rows of one rank for evaluation, the same number of batches on each rank; -1 is padding."""
     wide = batch_size * world_size
     order = [*range(rows), *[-1] * (-rows % wide)]
     return [order[at : at + batch_size] for at in range(rank * batch_size, len(order), wide)]
 
 
 def linear_rate(step: int, steps: int) -> float:
-    """The share of the learning rate in optimizer step `step` (from 0) of `steps`: linear to 0, without warm-up."""
+    """Factor of the learning rate in optimizer step `step` (from 0) of `steps`: linear to 0, without warm-up."""
     return max(0.0, (steps - step) / steps)
 
 
 def _steps(knobs: Knobs, counts: list[int], epoch: int, rank: int, ranks: int) -> Iterator[tuple[Step, int]]:
-    """This rank's batches of each step, and the labels of all ranks' batches."""
+    """Yield this rank's batches of each step, and the number of labels in all ranks' batches."""
     by_rank = [epoch_steps(knobs, len(counts), epoch, one, ranks) for one in range(ranks)]
     for own, *every in zip(by_rank[rank], *by_rank, strict=True):
         yield own, max(1, sum(counts[row] for batches in every for batch in batches for row in batch))
 
 
 def summed(losses: list[torch.Tensor]) -> list[float]:
-    """The losses of steps over all ranks, each of which holds its part; a collective."""
+    """Sum the ranks' parts of each step's loss; a collective."""
     stacked = torch.stack(losses).double()
     if dist.is_initialized():
         dist.all_reduce(stacked)

@@ -1,7 +1,7 @@
-"""Divides a model among ranks by fully_shard, and reads off a model what wraps and divides it.
+"""Shards a model over ranks by fully_shard, and detects how a model is wrapped and sharded.
 
-What was asked for may have been ignored without a word: Trainer on a CPU trains with plain DDP where FSDP was asked,
-and without anything where there is one process.
+Frameworks may silently ignore the request: on a CPU Trainer trains with plain DDP instead of FSDP, and with no wrapper
+in a single process.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 @dataclass(frozen=True)
 class Divided:
-    """wrapped_by: of WRAPPERS, or none. units: groups of parameters that FSDP gathers at once; 0 without FSDP.
+    """wrapped_by: a value of WRAPPERS, or none. units: FSDP units, each gathered as a whole; 0 without FSDP.
 
-    local_share: the part of all parameters' elements that lies on this rank.
+    local_share: fraction of all parameter elements that this rank stores.
     """
 
     wrapped_by: str
@@ -38,14 +38,14 @@ class Divided:
 
 
 def blocks(model: nn.Module) -> Iterator[nn.Module]:
-    """The model's blocks, as the workshop's two models name them."""
+    """Transformer blocks of the workshop's two models, by class name."""
     return (module for module in model.modules() if type(module).__name__ in BLOCK_NAMES)
 
 
 def shard(model: nn.Module, dtype: str) -> None:
-    """Divide each block and the rest of the model among all ranks, in place (fully_shard).
+    """Shard each block and the rest of the model over all ranks, in place (fully_shard).
 
-    dtype: of gathered parameters and of reduced gradients, as accelerate has it; what each rank keeps stays fp32.
+    dtype: of gathered parameters and reduced gradients, as in accelerate; each rank's shards stay fp32.
     """
     low = DTYPES[dtype]
     policy = MixedPrecisionPolicy() if dtype == "fp32" else MixedPrecisionPolicy(param_dtype=low, reduce_dtype=low)
@@ -55,9 +55,9 @@ def shard(model: nn.Module, dtype: str) -> None:
 
 
 def read_off(model: nn.Module) -> Divided:
-    """What has divided this model, from the model itself; `model` as the training loop calls it, compiled or not.
+    """Detect the wrapping and sharding of a model; `model` as the training loop calls it, compiled or not.
 
-    Units are divided again first: without a backward pass, as in evaluation, the root stays gathered.
+    Reshards units first: without a backward pass, as in evaluation, the root stays gathered.
     """
     inner = getattr(model, "_orig_mod", model)
     wrapped_by = next((name for kind, name in WRAPPERS.items() if isinstance(inner, kind)), NONE)
@@ -76,7 +76,7 @@ def read_off(model: nn.Module) -> Divided:
 
 
 def require(asked: str, model: nn.Module) -> Divided:
-    """The wrapping, or RuntimeError where it is not the one asked for, or divides nothing among several ranks."""
+    """Return the wrapping; RuntimeError if it is not the one asked for, or does not shard over several ranks."""
     found = read_off(model)
     if found.wrapped_by != asked:
         raise RuntimeError(f"{asked} was asked for, the model is wrapped by {found.wrapped_by}")

@@ -1,4 +1,4 @@
-"""The FSDP workshop's training knobs, under its own names in lower case. Imports nothing heavy: plans read it."""
+"""The FSDP workshop's training parameters, with its names in lower case. Imports nothing heavy: plans import it."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Knobs:
-    """How to train; the defaults are the workshop's. batch_size is of one device.
+    """Training parameters; defaults are the workshop's. batch_size is per device.
 
-    fp16, bf16: autocast with fp32 weights, fp16 with a loss scaler; both off is fp32. ValueError where both are on,
-    and for a fp16 on a CPU, which Trainer does not offer.
+    fp16, bf16: autocast with fp32 weights, fp16 with a loss scaler; both off is fp32. ValueError if both are on, or
+    for fp16 on a CPU, which Trainer does not support.
     """
 
     device: str = "cpu"
@@ -37,12 +37,12 @@ class Knobs:
 
     @property
     def dtype(self) -> str:
-        """The level that other experiments call dtype: fp32, fp16 or bf16."""
+        """Data type as in other experiments' factor dtype: fp32, fp16 or bf16."""
         return "fp16" if self.fp16 else "bf16" if self.bf16 else "fp32"
 
     @property
     def rows_a_step(self) -> int:
-        """Rows that one device takes for one optimizer step."""
+        """Rows per optimizer step and device."""
         return self.batch_size * self.grad_acc
 
 
@@ -50,5 +50,5 @@ NAMES = tuple(field.name for field in fields(Knobs))
 
 
 def of(levels: Mapping[str, Any], **changed: Any) -> Knobs:
-    """The knobs among a cell's factors or a config section; what they lack has the workshop's value."""
+    """Make Knobs from a cell's factors or a config section; missing ones have the workshop's values."""
     return Knobs(**{name: levels[name] for name in NAMES if name in levels} | changed)

@@ -1,4 +1,4 @@
-"""Cells of trainings on several ranks: what they have in common, how one is run, how its ranks are put together."""
+"""Cells of trainings on several ranks: common factors, launch, and combination of the ranks' results."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ KNOBS = (
 )
 DATA = ("train_size", "eval_size", "max_length", "labels")
 SHAPE = ("vocab_size", "hidden_size", "num_layers", "num_heads", "ffn")
-# Below the worker's own limit (timeout_s), so that the rank that hangs is named.
+# Below the worker's limit (timeout_s), so that the launch can name the rank that hangs.
 LAUNCH_TIMEOUT_S = 540.0
 HOST_CLOCK = "host clock + synchronise"
 MODULE = "perfscribe.training.preload"
@@ -30,27 +30,27 @@ RANDOM, TUNED = "random", "tuned"
 
 
 def shape_of(factors: Mapping[str, Any]) -> SimpleGptShape | BloomShape:
-    """The model of a cell."""
+    """Shape of a cell's model."""
     return BLOOM.get(factors["model_name"]) or SimpleGptShape(**{name: factors[name] for name in SHAPE})
 
 
 def wrap_of(levels: Mapping[str, Any]) -> str:
-    """What is to divide the model: nothing on one rank, as the workshop trains there, but for the tuned loop."""
+    """Wrapper to use: none on one rank, as in the workshop, except for the tuned loop."""
     if levels["world_size"] == 1 and levels["loop"] != TUNED:
         return "none"
     return str(levels["wrap"]) if levels["loop"] == "trainer" else "FSDP2"
 
 
 def ways(loop: str, wraps: Sequence[str]) -> list[tuple[str, bool]]:
-    """What divides a loop's model, each with whether it is the first, which has the rows of one rank and of nodes.
+    """Wrappers for a loop, each with whether it is the first; only the first is run on one rank and on several nodes.
 
-    FSDP1 is Trainer's alone.
+    Only Trainer uses FSDP1.
     """
     return [(wrap, place == 0) for place, wrap in enumerate(wraps if loop == "trainer" else ["FSDP2"])]
 
 
 def placements(world_sizes: Sequence[int], nodes: Sequence[int], each: Sequence[int]) -> Iterator[dict[str, Any]]:
-    """Levels of where ranks are: so many on one node; then, by ranks on each, on so many nodes."""
+    """Yield the factors of rank placement: world_sizes on one node; then, for each ranks per node, node counts."""
     for ranks in world_sizes:
         yield {"placement": "one node", "nodes": 1, "world_size": ranks}
     for ranks_per_node in each:
@@ -60,9 +60,9 @@ def placements(world_sizes: Sequence[int], nodes: Sequence[int], each: Sequence[
 
 
 def over_ranks(model: Mapping[str, Any], config: Mapping[str, Any]) -> list[Cell]:
-    """A cell for each loop with each number of ranks on one node; with the first loop also on several nodes.
+    """Make a cell for each loop and number of ranks on one node; for the first loop also on several nodes.
 
-    model: its factors. The config's `tuned` stands in place of the workshop's settings in that loop.
+    model: its factors. The config's `tuned` replaces the workshop's settings in the tuned loop.
     """
     dataset = squad_sets.dataset_name(config)
     tuned = {name: level for name, level in config["tuned"].items() if name != "world_size"}
@@ -82,16 +82,16 @@ def over_ranks(model: Mapping[str, Any], config: Mapping[str, Any]) -> list[Cell
 
 
 def cell(levels: Mapping[str, Any], config: Mapping[str, Any], dataset: str, work: float, skip: str = "") -> Cell:
-    """A cell of these levels (backend, world_size and loop among them; nodes, else 1) and the config's knobs and rows.
+    """Make a cell of these levels (backend, world_size, loop; nodes, default 1) and the config's knobs and rows.
 
-    work: FLOP of the whole training, for the order and the time left.
+    work: FLOP of the whole training, for ordering cells and estimating time.
     """
     own = {name: config[name] for name in (*DATA, *KNOBS) if name in config and name not in levels}
     device, ranks = needs.DEVICES[levels["backend"]], levels["world_size"]
     factors = {**levels, "device": device, "wrap": wrap_of(levels), **own}
     if levels["loop"] != "trainer" and "save_strategy" in own:
         factors |= {"save_strategy": "no"}
-    # The custom model has no weights but random ones.
+    # The custom model has only random weights.
     factors["weights"] = (levels["model_name"] in BLOOM and config["workshop"]["weights"]) or RANDOM
     requires = [*precision.requires(device, factors["dtype"]), "transformers"]
     requires += needs.of_ranks(device, ranks, levels.get("nodes", 1))
@@ -99,13 +99,13 @@ def cell(levels: Mapping[str, Any], config: Mapping[str, Any], dataset: str, wor
 
 
 def work(factors: Mapping[str, Any], config: Mapping[str, Any]) -> float:
-    """FLOP of a training of this model on all rows."""
+    """FLOP of training this model on all rows."""
     tokens = config["train_size"] * config["num_epochs"] * config["max_length"]
     return float(step_flop(shape_of(factors), tokens, config["max_length"]))
 
 
 def run(of: Cell) -> Measurement:
-    """Launch the ranks, and make one measurement of what they say."""
+    """Launch the ranks and combine their results into one measurement."""
     from perfscribe.distributed.launch import launch
     from perfscribe.training.on_ranks import on_rank
 
@@ -121,9 +121,9 @@ def run(of: Cell) -> Measurement:
 
 
 def combine(ranks: Sequence[Mapping[str, Any]]) -> Measurement:
-    """Of each optimizer step the longest time of any rank; figures of the first rank, which the collectives made alike.
+    """Combine ranks: the longest time of each optimizer step; other figures of rank 0, equal on all by collectives.
 
-    The share of the parameters that a rank keeps is the largest of any; hosts: how many the ranks have been on.
+    local_share and units: maximum over ranks; hosts: number of hosts.
     """
     first = ranks[0]
     values = dict(first["values"]) | {

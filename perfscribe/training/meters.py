@@ -1,8 +1,8 @@
-"""What the FSDP workshop's callbacks count, by its own definitions, and beside it what a reader would take it for.
+"""Metrics of the FSDP workshop's callbacks by its definitions, with less misleading ones next to them.
 
-Its figures: memory of torch's allocator and of the whole GPU, and NVML's utilisation, read once after every optimizer
-step; the mean over ranks and steps. Its clock begins when the callback is made and runs on through evaluation and
-checkpoints. Beside them: peaks, of the fullest rank; a clock of training steps alone.
+The workshop's: memory of torch's allocator and of the whole GPU, and NVML's utilisation, read once after every
+optimizer step; the mean over ranks and steps. Its clock starts when the callback is made and includes evaluation and
+checkpoints. Ours: peaks, of the fullest rank; a clock of training steps only.
 
 1 MB here is 2^20 bytes, as in the workshop.
 """
@@ -24,7 +24,7 @@ QUANTITIES = (UTILISATION, ALLOCATED, RESERVED, USED)
 
 
 def _asker_of(device: torch.device) -> Callable[[str], Any]:
-    """Asks NVML a function about a device of torch; None where the driver does not offer it, or nothing is there."""
+    """Return a function that calls NVML for a torch device; it returns None if NVML or the function is missing."""
     from perfscribe.distributed.links import of_visible
 
     if device.type != "cuda":
@@ -42,7 +42,7 @@ def _asker_of(device: torch.device) -> Callable[[str], Any]:
 
 
 def _everyone(values: torch.Tensor, device: torch.device, operation: Any) -> torch.Tensor:
-    """The tensor combined over ranks; alone, as it is."""
+    """Reduce the tensor over ranks; without a process group return it unchanged."""
     if not dist.is_initialized():
         return values
     there = values.to(device)
@@ -51,7 +51,7 @@ def _everyone(values: torch.Tensor, device: torch.device, operation: Any) -> tor
 
 
 class UtilisationMeter:
-    """Reads a GPU after each optimizer step; what nothing tells is left out."""
+    """Samples a GPU after each optimizer step; unavailable quantities are left out."""
 
     def __init__(self, device: torch.device) -> None:
         self.device, self._ask = device, _asker_of(device)
@@ -59,7 +59,7 @@ class UtilisationMeter:
         self.most = torch.zeros(len(QUANTITIES), dtype=torch.float64)
 
     def read(self) -> dict[str, float]:
-        """The QUANTITIES now, as far as they are known."""
+        """Current QUANTITIES, as far as available."""
         found: dict[str, float] = {}
         if self.device.type == "cuda":
             found[ALLOCATED] = torch.cuda.memory_allocated(self.device) / MIB
@@ -72,18 +72,18 @@ class UtilisationMeter:
         return found
 
     def sample(self) -> None:
-        """Take one reading."""
+        """Add one reading."""
         for name, value in self.read().items():
             row = QUANTITIES.index(name)
             self.sums[row] += torch.tensor([1.0, value, value * value], dtype=torch.float64)
             self.most[row] = max(float(self.most[row]), value)
 
     def summary(self) -> dict[str, float]:
-        """The workshop's names, over all ranks and readings; a collective where there are ranks.
+        """Return averages under the workshop's names, over all ranks and readings; a collective if there are ranks.
 
-        avg_<quantity>, std_gpu_util_% (of the population). Beside them peak_mem_alloc_MB and peak_mem_reserved_MB, of
-        torch's allocator since its statistics were reset, and peak_mem_total_MB, the largest reading: all of the
-        fullest rank. A quantity that no rank could read is left out.
+        avg_<quantity>, std_gpu_util_% (population). In addition peak_mem_alloc_MB and peak_mem_reserved_MB, of torch's
+        allocator since its statistics were reset, and peak_mem_total_MB, the largest reading: maxima over ranks.
+        A quantity that no rank could read is left out.
         """
         sums = _everyone(self.sums, self.device, dist.ReduceOp.SUM)
         most = _everyone(self._peaks(), self.device, dist.ReduceOp.MAX)
@@ -100,7 +100,7 @@ class UtilisationMeter:
         return found
 
     def _peaks(self) -> torch.Tensor:
-        """Of each quantity; the allocator knows its own better than readings at rest."""
+        """Peak of each quantity; for torch's memory the allocator's, as readings are taken at rest."""
         peaks = self.most.clone()
         if self.device.type == "cuda":
             peaks[QUANTITIES.index(ALLOCATED)] = torch.cuda.max_memory_allocated(self.device) / MIB
@@ -109,11 +109,11 @@ class UtilisationMeter:
 
 
 class SpeedMeter:
-    """The workshop's clock, and one of training steps alone.
+    """The workshop's clock, and one of training steps only.
 
-    rows_per_step: batch x accumulation x ranks, what the workshop takes for the rows of every step. settle: waits for
-    queued work, called before the second clock is read. The first step is kept apart, as it loads libraries and
-    chooses kernels.
+    rows_per_step: batch x accumulation x ranks, which the workshop assumes for every step. settle: waits for queued
+    work, called before the second clock is read. The first step is kept apart, as it loads libraries and selects
+    kernels.
     """
 
     def __init__(self, rows_per_step: int, settle: Callable[[], None] = lambda: None) -> None:
@@ -125,7 +125,7 @@ class SpeedMeter:
         self.step_s: list[float] = []
 
     def log(self, step: int) -> None:
-        """The optimizer step with this number is logged, from which the workshop takes its rates."""
+        """Log the optimizer step with this number; the workshop's rates are based on logs."""
         now = time.perf_counter()
         if step > self._logged_step:
             self.logged_s += now - self._logged_at
@@ -133,15 +133,15 @@ class SpeedMeter:
         self._logged_at, self._logged_step = now, step
 
     def begin_step(self) -> None:
-        """An optimizer step begins; the second clock starts, if it does not run from the step before."""
+        """Start the second clock at the beginning of an optimizer step, unless it is running."""
         if self._running_since is None:
             self._settle()
             self._running_since = time.perf_counter()
 
     def end_step(self) -> None:
-        """An optimizer step has been started in full; it has lasted since the step before, or since the clock started.
+        """Record the time of an optimizer step, after all its work is queued: since the last step or the clock's start.
 
-        What its loop does between two steps, such as loading batches and logging, is in the second.
+        Work of the loop between two steps, such as loading batches and logging, counts for the second.
         """
         if self._running_since is None:
             return
@@ -152,11 +152,11 @@ class SpeedMeter:
         self._running_since = now
 
     def pause(self) -> None:
-        """Something else than training follows: evaluation, a checkpoint, the end of an epoch."""
+        """Stop the second clock before evaluation, a checkpoint, or the end of an epoch."""
         self._running_since = None
 
     def summary(self) -> dict[str, float]:
-        """train/samples_per_second_mean and steps/s by the workshop; the same of steps alone, if there were any.
+        """Return the workshop's train/samples_per_second_mean and steps/s, and rates of the second clock, if known.
 
         The workshop adds up steps and seconds between logs, on the first rank: steps after the last log do not count.
         stepping_samples_per_second, stepping_steps/s, stepping_steps: of the second clock.

@@ -1,4 +1,4 @@
-"""One training of the FSDP workshop on the ranks of a launch: model and rows made, divided, trained, and counted."""
+"""One training of the FSDP workshop on the ranks of a launch: makes model and rows, shards, trains, measures."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Job:
-    """One training on one rank, and what counts it."""
+    """One training on one rank, with its meters."""
 
     model: nn.Module
     knobs: knobs.Knobs
@@ -38,10 +38,10 @@ class Job:
 
 
 def on_rank(arguments: Mapping[str, Any], rank: Rank) -> dict[str, Any]:
-    """What this rank has measured; launching.combine puts the ranks together.
+    """Run a training on this rank and return its results; launching.combine merges the ranks.
 
     arguments: factors (model_name; for simple_gpt its sizes; the knobs; loop, wrap, labels, weights), data_folder and
-    dataset. Samples are the optimizer steps' times.
+    dataset. Samples are the times of optimizer steps.
     """
     factors, device = arguments["factors"], rank.device
     same_threads(device)
@@ -94,19 +94,19 @@ def _tuned(job: Job) -> Outcome:
 
 
 def same_threads(device: torch.device) -> None:
-    """On a CPU one thread a rank, however many ranks there are: as much for each as a GPU of its own is elsewhere."""
+    """On a CPU, use one thread per rank, so that resources per rank are constant, as with one GPU per rank."""
     if device.type == "cpu":
         torch.set_num_threads(1)
 
 
 def knobs_of(factors: Mapping[str, Any], seed: int) -> knobs.Knobs:
-    """The knobs of a cell; its dtype names both of the workshop's switches."""
+    """Make the knobs of a cell; its dtype sets the workshop's switches fp16 and bf16."""
     low = {name: factors["dtype"] == name for name in ("fp16", "bf16")}
     return knobs.of(factors, **low, device=factors["device"], seed=seed % 2**32)
 
 
 def build(factors: Mapping[str, Any], seed: int, device: torch.device) -> nn.Module:
-    """The model of a cell, the same weights on every rank."""
+    """Make the model of a cell, with the same weights on every rank."""
     shape, weights = shape_of(factors), factors["weights"]
     if isinstance(shape, SimpleGptShape):
         return simple_gpt.build(shape, seed, str(device))
@@ -117,9 +117,9 @@ def build(factors: Mapping[str, Any], seed: int, device: torch.device) -> nn.Mod
 
 
 def _figures(curve: Curve, job: Job, own: Mapping[str, float]) -> dict[str, Any]:
-    """Trainer's own figures by its own definitions, for either loop, and the losses.
+    """Trainer's figures by its definitions, for either loop, and the losses.
 
-    samples_per_second: rows x epochs over the runtime, which evaluation is in. train_loss: the mean over all steps.
+    samples_per_second: rows x epochs / runtime, which includes evaluation. train_loss: mean over all steps.
     """
     trained = len(job.data.training["labels"]) * job.knobs.num_epochs
     mean = sum(curve.train_loss) / len(curve.train_loss)
@@ -133,5 +133,5 @@ def _figures(curve: Curve, job: Job, own: Mapping[str, float]) -> dict[str, Any]
 
 
 def tensors(arrays: Mapping[str, Any]) -> Rows:
-    """Arrays of shape (rows, length) as tensors on the CPU."""
+    """Convert arrays of shape (rows, length) to tensors on the CPU."""
     return {name: torch.from_numpy(array) for name, array in arrays.items()}

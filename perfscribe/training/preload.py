@@ -1,6 +1,6 @@
-"""Imported by the process that ranks are forked from: what they would each take seconds to import.
+"""Imported by the process that ranks are forked from, since each rank would take seconds for these imports.
 
-transformers.Trainer is asked for on GPUs alone (on a CPU it does not shard), and takes ten seconds there.
+transformers.Trainer is imported only on GPU machines (on a CPU it does not shard), where it takes ten seconds.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import torch
 
 from perfscribe.training import on_ranks as on_ranks
 
-if torch.cuda.device_count():  # by NVML there: CUDA itself does not survive a fork
+if torch.cuda.device_count():  # counted by NVML: CUDA must not start before a fork
     from perfscribe.training import trainer as trainer
 
     if torch.cuda.is_initialized():

@@ -1,9 +1,9 @@
-"""Exact match and F1 of SQuAD v1.1 by the official definition, and the FSDP workshop's own way beside it.
+"""Exact match and F1 of SQuAD v1.1 by the official definition, and the FSDP workshop's variant.
 
 Official (Rajpurkar et al., EMNLP 2016): answers are compared in normal form (lower case, ASCII punctuation deleted, the
 words a, an, the replaced by a space, white space collapsed). Exact match is 1 for equal forms. F1 is over bags of
-words, so that a word counts as often as it stands there, and 0 without a common word, hence also for two empty forms. A
-question takes the best of its reference answers, each score for itself.
+words, so repeated words count repeatedly, and is 0 without a common word, hence also for two empty forms. A question
+takes the best of its reference answers, separately for each score.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Scores:
 
 
 def score(predictions: Mapping[str, str], references: Mapping[str, Sequence[str]]) -> Scores:
-    """Official scores of predictions by question id; references: id → reference answers, at least one of each."""
+    """Official scores of predictions by question id; references: id → reference answers, at least one per question."""
     pairs = [
         [(_normal_form(text), _normal_form(answer)) for answer in references[key]] for key, text in predictions.items()
     ]
@@ -37,12 +37,12 @@ def score(predictions: Mapping[str, str], references: Mapping[str, Sequence[str]
 
 
 def _normal_form(text: str) -> str:
-    """Punctuation goes first, so that `U.S.A.` is one word and no article is found in it."""
+    """Delete punctuation first, so that `U.S.A.` is one word without an article."""
     return " ".join(ARTICLES.sub(" ", text.lower().translate(NO_PUNCTUATION)).split())
 
 
 def _f1(prediction: str, reference: str) -> float:
-    """Of the two bags of words, 0 to 1."""
+    """F1 of two bags of words, 0 to 1."""
     predicted, expected = prediction.split(), reference.split()
     return _harmonic_mean((Counter(predicted) & Counter(expected)).total(), predicted, expected)
 
@@ -53,8 +53,8 @@ def _harmonic_mean(common: int, predicted: Sequence[str], expected: Sequence[str
 
 
 def workshop_score(predictions: Mapping[str, str], references: Mapping[str, Sequence[str]]) -> Scores:
-    """The workshop's scores of the same predictions, not the official figures: the first reference alone, its own
-    normal form, and F1 from distinct common words over all words, so that a repeated word lowers it."""
+    """The workshop's scores of the same predictions, not the official ones: only the first reference, another normal
+    form, and F1 from distinct common words over all words, so that a repeated word lowers it."""
     pairs = [(_workshop_form(text), _workshop_form(references[key][0])) for key, text in predictions.items()]
     words = [(text.split(), answer.split()) for text, answer in pairs]
     overlap = fmean(_harmonic_mean(len(set(text) & set(answer)), text, answer) for text, answer in words)
@@ -62,5 +62,5 @@ def workshop_score(predictions: Mapping[str, str], references: Mapping[str, Sequ
 
 
 def _workshop_form(text: str) -> str:
-    """Articles go before punctuation, so that `U.S.A.` loses its last letter."""
+    """Delete articles before punctuation, as the workshop does, so that `U.S.A.` loses its last letter."""
     return " ".join(ARTICLES.sub(" ", text.lower()).translate(NO_PUNCTUATION).split())

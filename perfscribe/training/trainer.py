@@ -1,7 +1,6 @@
-"""transformers.Trainer with the workshop's knobs and callbacks, alone or on ranks that have joined a process group.
+"""transformers.Trainer with the workshop's parameters and callbacks, on one rank or in an existing process group.
 
-On ranks Trainer takes its place from the variables that every launch of ours sets, and accelerate joins the group that
-is there.
+With several ranks Trainer reads its rank from the variables that our launches set, and accelerate joins the group.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ class Rows(Dataset[dict[str, torch.Tensor]]):
 
 
 class SavingTrainer(Trainer):  # type: ignore[misc]
-    """Trainer that saves the workshop's own model, too: safetensors refuses weights that are one tensor."""
+    """Trainer that can also save the workshop's model, whose shared weights safetensors refuses."""
 
     def _save(self, output_dir: str | None = None, state_dict: dict[str, torch.Tensor] | None = None) -> None:
         if self.model is not None and not isinstance(self.model, PreTrainedModel):
@@ -54,9 +53,9 @@ class SavingTrainer(Trainer):  # type: ignore[misc]
 
 
 def arguments(knobs: Knobs, output_dir: Path, **more: Any) -> TrainingArguments:
-    """Trainer's arguments; `more` are further ones of its own (fsdp, fsdp_config, …).
+    """Make Trainer's arguments; `more`: further ones (fsdp, fsdp_config, …).
 
-    A single process keeps to one GPU: Trainer would take DataParallel where it sees several.
+    Restricts a single process to one GPU: with several, Trainer would use DataParallel.
     """
     given: dict[str, Any] = {
         "output_dir": str(output_dir),
@@ -72,7 +71,7 @@ def arguments(knobs: Knobs, output_dir: Path, **more: Any) -> TrainingArguments:
         "save_strategy": knobs.save_strategy,
         "save_total_limit": 1,
         "logging_steps": knobs.logging_steps,
-        "logging_nan_inf_filter": False,  # a loss that is no number is to be seen
+        "logging_nan_inf_filter": False,  # keep losses that are not finite
         "seed": knobs.seed,
         "use_cpu": knobs.device == "cpu",
         "dataloader_pin_memory": knobs.device == "cuda",
@@ -80,7 +79,7 @@ def arguments(knobs: Knobs, output_dir: Path, **more: Any) -> TrainingArguments:
         "report_to": "none",
         "disable_tqdm": True,
     }
-    if knobs.gradient_checkpointing:  # named only where it is on: later versions call it activation_checkpointing
+    if knobs.gradient_checkpointing:  # set only if on: later versions call it activation_checkpointing
         given |= {"gradient_checkpointing": True, "gradient_checkpointing_kwargs": {"use_reentrant": False}}
     made = TrainingArguments(**given | more)
     if made.n_gpu > 1:
@@ -97,7 +96,7 @@ def make(
     kind: type[Trainer] = SavingTrainer,
     **more: Any,
 ) -> Trainer:
-    """A Trainer that is ready to train; it moves the model to its device. `more`: see arguments()."""
+    """Make a Trainer that is ready to train; it moves the model to its device. `more`: see arguments()."""
     made = kind(
         model=model,
         args=arguments(knobs, output_dir, **more),
@@ -110,18 +109,17 @@ def make(
 
 
 def distributed(wrap: str, model: nn.Module, backend: str) -> dict[str, Any]:
-    """Trainer's arguments for several ranks; none for one that nothing divides.
+    """Trainer's arguments for several ranks; empty if the model is not wrapped.
 
-    FSDP1 as the workshop's settings took effect: the whole model is one unit, and the first rank writes checkpoints,
-    the whole model twice, for resuming and as model.safetensors. FSDP2: blocks by the bare name of their class,
-    checkpoints in parts.
+    FSDP1 with the workshop's effective settings: the whole model is one unit, and the first rank writes checkpoints,
+    the whole model twice, for resuming and as model.safetensors. FSDP2: blocks by class name, sharded checkpoints.
     """
     if wrap == dividing.NONE:
         return {}
     if wrap == dividing.FSDP1:
         prefetch = {"forward_prefetch": True, "backward_prefetch": "backward_post"}
         given = {"version": 1, "reshard_after_forward": "full_shard", "auto_wrap_policy": "NO_WRAP", **prefetch}
-        # Newer versions take a fused AdamW, which the scaler that FSDP1 needs for fp16 breaks (torch 2.13).
+        # Newer versions default to fused AdamW, which breaks with the scaler that FSDP1 needs for fp16 (torch 2.13).
         return {"ddp_backend": backend, "fsdp": True, "fsdp_config": given, "optim": "adamw_torch"}
     block = type(next(dividing.blocks(model))).__name__
     settings = {"version": 2, "reshard_after_forward": True, "transformer_layer_cls_to_wrap": [block]}
@@ -131,40 +129,40 @@ def distributed(wrap: str, model: nn.Module, backend: str) -> dict[str, Any]:
 
 
 class Meters(TrainerCallback):  # type: ignore[misc]
-    """The FSDP workshop's two callbacks: tells both meters of Trainer's steps and logs."""
+    """The FSDP workshop's two callbacks: passes Trainer's steps and logs to both meters."""
 
     def __init__(self, speed: SpeedMeter, utilisation: UtilisationMeter) -> None:
         self.speed, self.utilisation = speed, utilisation
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """The first of a step's batches is about to be trained on."""
+        """Start the clock before a step's first batch."""
         self.speed.begin_step()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """An optimizer step is over, memory at rest; Trainer's own callback, the first, has decided what follows."""
+        """Sample memory at rest; Trainer's callback, which runs first, has decided whether to evaluate or save."""
         self.utilisation.sample()
         self.speed.end_step()
         if control.should_evaluate or control.should_save:
             self.speed.pause()
 
     def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Evaluation and checkpoint of an epoch follow, and the next epoch's loader starts."""
+        """Stop the clock: evaluation, checkpoint and the next epoch's loader follow."""
         self.speed.pause()
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **kwargs: Any) -> None:
-        """Training steps are logged; the logs of an evaluation hold no loss of training."""
+        """Log training steps; logs of an evaluation have no training loss."""
         if logs and "loss" in logs:
             self.speed.log(state.global_step)
 
 
 def train(job: Job) -> tuple[Curve, dividing.Divided, dict[str, float]]:
-    """What Trainer gave; what divided the model, read off it; its own metrics by its own names.
+    """Train with Trainer; return the curve, the wrapping detected on the model, and Trainer's metrics.
 
-    RuntimeError where something else divides the model than was asked for.
+    RuntimeError if the wrapping is not the one asked for.
     """
     wrap = job.factors["wrap"]
     if wrap == dividing.NONE:
-        for name in PLACE:  # with them Trainer wraps a model by DDP on one rank, too
+        for name in PLACE:  # otherwise Trainer wraps a model by DDP even on one rank
             os.environ.pop(name, None)
     with tempfile.TemporaryDirectory() as folder:
         made = make(
@@ -173,7 +171,7 @@ def train(job: Job) -> tuple[Curve, dividing.Divided, dict[str, float]]:
             job.knobs,
             Path(folder),
             Meters(job.speed, job.utilisation),
-            prediction_loss_only=True,  # the logits of a row are as large as the embedding
+            prediction_loss_only=True,  # one row's logits are as large as the embedding
             **distributed(wrap, job.model, job.rank.backend),
         )
         metrics = dict(made.train().metrics)
@@ -184,6 +182,6 @@ def train(job: Job) -> tuple[Curve, dividing.Divided, dict[str, float]]:
 
 
 def losses(log: list[dict[str, Any]]) -> tuple[list[float], list[float]]:
-    """Of Trainer's log the losses of training and of evaluations."""
+    """Training and evaluation losses in Trainer's log."""
     train, evaluation = ([float(entry[name]) for entry in log if name in entry] for name in ("loss", "eval_loss"))
     return train, evaluation

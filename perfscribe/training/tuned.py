@@ -1,6 +1,6 @@
-"""The workshop's models as fast as these GPUs train them: fully_shard in bf16, compiled blocks, a full memory.
+"""The workshop's models trained as fast as possible: fully_shard in bf16, compiled blocks, full memory.
 
-What remains the workshop's: the model, AdamW with clipped gradients, the rows and their length.
+Unchanged from the workshop: the model, AdamW with clipped gradients, the rows and their length.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ if TYPE_CHECKING:
     from perfscribe.distributed.rank import Rank
     from perfscribe.training.on_ranks import Job
 
-PROBES = (16, 32)  # batches whose peaks tell what a row takes
-ROUND = 16  # a batch is a multiple of it
+PROBES = (16, 32)  # batch sizes whose peak memory gives the bytes per row
+ROUND = 16  # batch sizes are multiples of it
 WARMUP_STEPS = 3
-WITHOUT_A_GPU = 2  # rows of a rank where there is no memory to fill
+WITHOUT_A_GPU = 2  # rows per rank on a CPU
 
 
 def prepare(model: nn.Module, dtype: str, compiled: bool) -> Callable[..., torch.Tensor]:
-    """Compile each block, divide the model among the ranks, both in place, and give the loss function of its logits.
+    """Compile each block and shard the model over the ranks, both in place; return the loss function of its logits.
 
-    Blocks are compiled within the units of FSDP, so that its hooks break no graph.
+    Blocks are compiled within the FSDP units, so that FSDP's hooks cause no graph breaks.
     """
     low = dividing.DTYPES[dtype]
     policy = MixedPrecisionPolicy() if dtype == "fp32" else MixedPrecisionPolicy(low, torch.float32)
@@ -47,7 +47,7 @@ def prepare(model: nn.Module, dtype: str, compiled: bool) -> Callable[..., torch
 
 
 def train(job: Job, rows: Rows) -> tuple[Curve, dict[str, Any]]:
-    """Timed steps of one batch, after those that find its size and compile; the job's meters hold their times."""
+    """Find the batch size, compile, then time steps of one batch with the job's meters."""
     factors, rank = job.factors, job.rank
     loss_of = prepare(job.model, factors["dtype"], factors["compiled"])
     found = dividing.require(dividing.FSDP2, job.model)
@@ -78,7 +78,7 @@ def train(job: Job, rows: Rows) -> tuple[Curve, dict[str, Any]]:
 
 
 def _timed(loop: Loop, batch: Rows, items: int, job: Job) -> tuple[float, list[float]]:
-    """Seconds of all timed steps, and their losses."""
+    """Run all timed steps; return their total seconds and their losses."""
     began, losses = time.perf_counter(), []
     for step in range(job.factors["steps"]):
         job.speed.begin_step()
@@ -91,7 +91,7 @@ def _timed(loop: Loop, batch: Rows, items: int, job: Job) -> tuple[float, list[f
 
 
 def _fitting(loop: Loop, rows: Rows, rank: Rank, percent: float) -> int:
-    """The largest batch whose peak stays below the percentage of the memory, by the peaks of two small ones."""
+    """Largest batch whose peak is below this percentage of memory, extrapolated from the peaks of two small ones."""
     if rank.device.type != "cuda":
         return WITHOUT_A_GPU
     peaks = [_peak(loop, rows, size, rank) for size in PROBES]
@@ -105,7 +105,7 @@ def _fitting(loop: Loop, rows: Rows, rank: Rank, percent: float) -> int:
 
 
 def _peak(loop: Loop, rows: Rows, size: int, rank: Rank) -> int:
-    """Bytes allocated at most in the second step with this batch: the first makes AdamW's state."""
+    """Peak allocated bytes in the second step with this batch: the first allocates AdamW's state."""
     batch, items = _batch(rows, size, rank)
     for _ in range(2):
         torch.cuda.reset_peak_memory_stats(rank.device)
@@ -114,7 +114,7 @@ def _peak(loop: Loop, rows: Rows, size: int, rank: Rank) -> int:
 
 
 def _batch(rows: Rows, size: int, rank: Rank) -> tuple[Rows, int]:
-    """Rows of this rank, the set's over and over; and the labels of all ranks' rows."""
+    """Make this rank's rows, repeating the set if necessary; return them with the number of labels on all ranks."""
     count = len(rows["labels"])
     first = rank.place.rank * size
     batch = bare_loop.take(rows, [(first + i) % count for i in range(size)], rank.device)
