@@ -1,1 +1,1 @@
-"""Runs for an experiment tracker, made from records after measuring: no measured process reports to one."""
+"""Exports runs to an experiment tracker, from records after measuring: no measured process reports to a tracker."""

@@ -1,4 +1,4 @@
-"""Records of trainings as runs, each with its curves."""
+"""Converts records of trainings to tracker runs with curves."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from typing import Any
 from perfscribe.records.records import is_number
 
 MIB = 2**20
-# A record's value → the key of Trainer's or the callbacks' figure in W&B, where the FSDP workshop's runs have it, and
-# what it is divided by.
+# Value of a record → key of the same figure in W&B, as Trainer and the FSDP workshop's callbacks log it, and divisor.
 SUMMARY: dict[str, tuple[str, float]] = {
     "mean_train_loss": ("train/train_loss", 1),
     "train_runtime_s": ("train/train_runtime", 1),
@@ -26,18 +25,18 @@ SUMMARY: dict[str, tuple[str, float]] = {
     "reserved_bytes": ("avg_mem_reserved_MB", MIB),
     "gpu_used_bytes": ("avg_mem_total_MB", MIB),
 }
-# A record's series → the key of its curve, and the series that holds its steps.
+# Series of a record → key of its curve, and the series with its step numbers.
 CURVES: dict[str, tuple[str, str]] = {
     "train_loss": ("train/loss", "train_loss_step"),
     "eval_loss": ("eval/loss", "eval_step"),
     "eval_runtime_s": ("eval/runtime", "eval_step"),
     "eval_samples_per_s": ("eval/samples_per_second", "eval_step"),
 }
-TRAINED_BY = ("train_loss", "eval_loss")  # what has one of these series is a training
+TRAINED_BY = ("train_loss", "eval_loss")  # a record with one of these series is a training
 
 
 def summary_of(values: Mapping[str, Any]) -> dict[str, Any]:
-    """A record's single values, under the workshop's keys where it has some; texts under their own names."""
+    """Values of a record, under the workshop's keys if it has them; texts under their names."""
     found = {}
     for name, value in values.items():
         key, unit = SUMMARY.get(name, (name, 1)) if is_number(value) else (name, 1)
@@ -48,10 +47,10 @@ def summary_of(values: Mapping[str, Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Run:
-    """What a tracker gets.
+    """Run for a tracker.
 
-    id: the same for the same records. group: the experiment. config: what was asked. summary: single figures and texts.
-    points: figures by step and key. time: when it was measured, in s since the epoch.
+    id: depends only on the records. group: the experiment. config: factors and provenance. summary: single figures and
+    texts. points: figures by step and key. time: of the measurement, in s since the epoch.
     """
 
     id: str
@@ -64,7 +63,7 @@ class Run:
 
 
 def of_records(rows: Iterable[Mapping[str, Any]]) -> list[Run]:
-    """The runs of all trainings with figures, in the order of the rows."""
+    """Make the runs of all trainings with figures, in the order of the rows."""
     trainings: dict[str, list[Mapping[str, Any]]] = {}
     for row in rows:
         if row["status"] == "ok" and any(row["series"].get(name) for name in TRAINED_BY):
@@ -73,7 +72,7 @@ def of_records(rows: Iterable[Mapping[str, Any]]) -> list[Run]:
 
 
 def _varying(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The factors that tell the rows apart."""
+    """Factors that have different levels in these rows."""
     names = dict.fromkeys(name for row in rows for name in row["factors"])
     return [name for name in names if len({str(row["factors"].get(name)) for row in rows}) > 1]
 
@@ -94,7 +93,7 @@ def _training(row: Mapping[str, Any], varying: Sequence[str]) -> Run:
 
 
 def _curves(row: Mapping[str, Any]) -> Iterator[tuple[str, Sequence[int], Sequence[float]]]:
-    """Key, steps and figures of each curve."""
+    """Yield key, steps and figures of each curve."""
     series = row["series"]
     for name, (key, steps) in CURVES.items():
         figures = series.get(name, [])
@@ -107,13 +106,13 @@ def _curves(row: Mapping[str, Any]) -> Iterator[tuple[str, Sequence[int], Sequen
 
 
 def _places(series: Mapping[str, Any], name: str, count: int) -> Sequence[int]:
-    """Steps of a curve that tells none: evaluations lie evenly over the steps, each of which has a training loss."""
+    """Steps of a curve without step numbers: evaluations are spaced evenly over the steps with a training loss."""
     steps = len(series["train_loss"]) if name.startswith("eval_") else count
     return [round(steps * number / count) for number in range(1, count + 1)]
 
 
 def _rows_a_step(factors: Mapping[str, Any]) -> int:
-    """Rows of an optimizer step of all ranks; 0 where the factors do not tell."""
+    """Rows per optimizer step of all ranks; 0 if the factors are unknown."""
     batch, accumulated = factors.get("batch_size"), factors.get("grad_acc")
     return batch * accumulated * int(factors.get("world_size", 1)) if batch and accumulated else 0
 

@@ -1,4 +1,4 @@
-"""The trackers: each writes a run into a folder of the site, offline unless the user's own settings say otherwise."""
+"""Trackers: each writes runs into a folder of the site, offline unless the user's settings say otherwise."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from perfscribe.tracking.runs import Run, of_records
 NONE = "none"
 PACKAGES = {"wandb": "wandb", "mlflow": "mlflow-skinny"}
 PROJECT = "perfscribe"
-WRITTEN = "written.json"  # name by id of the runs that a tracker has
+WRITTEN = "written.json"  # names of the written runs, by id
 
 Writer = Callable[[Run, Path, str], None]
 
 
 def missing(tracker: str) -> str:
-    """One line where the tracker's package is not installed; else empty."""
+    """Return one line if the tracker's package is not installed, else ""."""
     package = PACKAGES.get(tracker)
     if package is None or importlib.util.find_spec(tracker) is not None:
         return ""
@@ -29,7 +29,7 @@ def missing(tracker: str) -> str:
 
 
 def how_to_open(tracker: str, folder: str) -> str:
-    """What shows the runs that lie in the folder."""
+    """Command that shows the runs in the folder."""
     return {
         "wandb": f"wandb sync {folder}/wandb/offline-run-*",
         "mlflow": f"MLFLOW_ALLOW_FILE_STORE=true mlflow ui --backend-store-uri {folder}",
@@ -37,7 +37,7 @@ def how_to_open(tracker: str, folder: str) -> str:
 
 
 def write_wandb(run: Run, folder: Path, site: str) -> None:
-    """An offline run of Weights & Biases; WANDB_MODE=online uploads it. Nothing of the machine goes along."""
+    """Write an offline run of Weights & Biases; WANDB_MODE=online uploads it. Sends no data about the machine."""
     import wandb
 
     settings = wandb.Settings(
@@ -48,7 +48,7 @@ def write_wandb(run: Run, folder: Path, site: str) -> None:
         x_disable_stats=True,
         x_disable_meta=True,
         x_disable_machine_info=True,
-        host=PROJECT,  # else the name of this one
+        host=PROJECT,  # instead of the host's name
     )
     folder.mkdir(parents=True, exist_ok=True)
     started = wandb.init(
@@ -71,8 +71,8 @@ def write_wandb(run: Run, folder: Path, site: str) -> None:
 
 
 def write_mlflow(run: Run, folder: Path, site: str) -> None:
-    """A run in MLflow's file store, or at MLFLOW_TRACKING_URI."""
-    os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")  # it is kept, without new features
+    """Write a run to MLflow's file store, or to MLFLOW_TRACKING_URI."""
+    os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")  # the file store is in maintenance mode
     from mlflow.entities import Metric, Param, RunTag
     from mlflow.tracking import MlflowClient
 
@@ -91,16 +91,16 @@ def write_mlflow(run: Run, folder: Path, site: str) -> None:
     params = [Param(key, str(value)) for key, value in run.config.items()]
     try:
         client.log_batch(made.info.run_id, params=params, tags=texts)
-        for start in range(0, len(metrics), 1000):  # of one request
+        for start in range(0, len(metrics), 1000):  # limit per request
             client.log_batch(made.info.run_id, metrics=metrics[start : start + 1000])
     except Exception:
-        client.delete_run(made.info.run_id)  # it is written anew the next time
+        client.delete_run(made.info.run_id)  # the next call writes it again
         raise
     client.set_terminated(made.info.run_id, "FINISHED", end_time=time_ms)
 
 
 def mlflow_name(key: str) -> str:
-    """A name that MLflow allows: without %, and its file store makes folders of slashes: `steps`, `steps/s` clash."""
+    """Make a valid MLflow name: no %, and no clash of `steps` and `steps/s`, as the file store makes folders of "/"."""
     return key.replace("%", "percent").replace("steps/s", "steps_per_second")
 
 
@@ -108,18 +108,18 @@ WRITERS: dict[str, Writer] = {"wandb": write_wandb, "mlflow": write_mlflow}
 
 
 def folder_of(site_folder: Path, tracker: str) -> Path:
-    """Where a site's runs lie."""
+    """Folder of a site's runs."""
     return site_folder / "tracking" / tracker
 
 
 def written(folder: Path) -> dict[str, str]:
-    """Name by id of the runs that the tracker has."""
+    """Names of the tracker's runs, by id."""
     path = folder / WRITTEN
     return dict(files.read_json(path)) if path.is_file() else {}
 
 
 def write(rows: Iterable[Mapping[str, Any]], folder: Path, tracker: str, site: str) -> dict[str, str]:
-    """Write the runs of these records that the tracker has not got yet. Returns name by id of all it has."""
+    """Write the runs of these records that the tracker lacks. Returns the names of all its runs, by id."""
     have = written(folder)
     for run in of_records(rows):
         if run.id not in have:
