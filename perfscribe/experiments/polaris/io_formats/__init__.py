@@ -1,1 +1,1 @@
-"""The Polaris homework's question on file formats: training time and size as asked, and the right measurement."""
+"""The Polaris homework's question on file formats: training time and size as asked, and read times in full."""
