@@ -190,7 +190,6 @@ class Bench:
         mark("optimizer")
 
     def _timed_ms(self, wrapped: Wrapped) -> list[float]:
-        """Return the milliseconds of one step."""
         device = self.rank.device
         return time_host(lambda: self.step(wrapped), warmup=0, timed=1, device=device, prepare=self.prepare).samples_ms
 

@@ -95,7 +95,6 @@ def _variant(row: Record) -> v.Variant:
 
 
 def _row(cell: Record, variant: v.Variant) -> Record:
-    """Return the row of one of the cell's variants."""
     size = variant.bucket_mb
     bucket = NO_BUCKETS if size is None else int(size) if size == int(size) else size
     row = t.of_variant(cell, variant.key, implementation=variant.implementation, bucket_mb=bucket)

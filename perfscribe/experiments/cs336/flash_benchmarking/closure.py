@@ -21,7 +21,7 @@ DIGITS = 4
 def measure(
     measurement: Measurement, sample: str, call: backends.Call, shape: Sequence[int], dtype: torch.dtype, compiled: bool
 ) -> None:
-    """Keep every time that do_bench takes. compiled: by torch.compile, as in the handout for one's own kernel."""
+    """Time calls by do_bench, keeping every time. compiled: by torch.compile, as the handout does with own kernels."""
     import torch
     from triton.testing import do_bench
 

@@ -134,7 +134,6 @@ def _longest(cells: Sequence[Record]) -> list[Record]:
 
 
 def _largest(record: Record) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield the first groups of blocks."""
     columns = [record.series[f"group_{name}"][:SHOWN_GROUPS] for name in GROUP_FIELDS]
     for rank, group in enumerate(zip(*columns, strict=True), start=1):
         yield rank, dict(zip(GROUP_FIELDS, group, strict=True))

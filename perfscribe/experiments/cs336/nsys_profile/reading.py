@@ -1,4 +1,4 @@
-"""Reduces a trace to what a record keeps: times of each phase, and the kernels of each range.
+"""Reduces a trace to a record: times of each phase, and the kernels of each range.
 
 Kernels are kept by name, not by family, so that a better rule for families needs no new measurement: nothing here may
 import those rules.

@@ -223,7 +223,6 @@ BY_FAMILY = [*FACTORS, t.factor("pass", "Pass"), *map(_of_family, FAMILIES)]
 
 
 def _by_kernel(record: Record) -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """Yield each range and kernel of a cell."""
     detailed, series = record.factors["detailed"], record.series
     for label in (*PHASES, *PARTS) if detailed else RANGES_SHOWN:
         found = _kernels(record, label)

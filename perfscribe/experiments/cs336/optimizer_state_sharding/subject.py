@@ -82,7 +82,7 @@ class Theirs:
 
 
 def within(holder: Any) -> Iterator[Any]:
-    """Yield the object and all in its attributes, containers and closures, except tensors, modules and types."""
+    """Yield the object and all that its attributes, containers and closures hold, except tensors, modules and types."""
     import torch
 
     seen, waiting = set(), [holder]

@@ -95,7 +95,6 @@ def cells(config: Mapping[str, Any]) -> list[Cell]:
 
 
 def _levels(config: Mapping[str, Any], problem: str) -> Iterator[dict[str, Any]]:
-    """Return the factors of every cell of a problem."""
     of = config[problem]
     names = ("backend", "dtype", *(("head_dim", "seq_len") if problem == "attention" else ("size", "seq_len")))
     levels = {"device": config["device"], **{name: of[name] for name in names}}

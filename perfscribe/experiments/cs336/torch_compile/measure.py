@@ -64,7 +64,6 @@ def _compile(cell: Cell, pair: Pair, measurement: Measurement) -> None:
 
 
 def _peak(name: str, cell: Cell, pair: Pair, one_pass: Callable[[Mark], object]) -> dict[str, Any]:
-    """Return the peak of one untimed pass."""
     from perfscribe.models.training_step import peak
 
     pair.prepare()

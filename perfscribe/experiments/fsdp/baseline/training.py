@@ -129,7 +129,7 @@ def _facts(data: TokenisedSet) -> dict[str, Any]:
     }
 
 
-# --- what Trainer and the clock tell ----------------------------------------------------------------------------
+# --- results of Trainer and the clock ---------------------------------------------------------------------------
 
 
 class StepClock(TrainerCallback):  # type: ignore[misc]

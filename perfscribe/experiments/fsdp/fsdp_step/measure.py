@@ -1,4 +1,4 @@
-"""Traces one training step under FULL_SHARD to find what it waits for, from one row per rank to a batch that fills.
+"""Traces one training step under FULL_SHARD to find what it waits for, from one row per rank to a full GPU.
 
 A cell is one wrapping with one batch: its steps are timed, then one more is traced on rank 0.
 """

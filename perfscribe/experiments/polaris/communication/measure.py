@@ -92,7 +92,6 @@ def combine(turns: Turns, device: str, warmup_s: float = 0.0, timed_s: float = 0
 
 
 def _figures(ranks: Sequence[Said]) -> dict[str, float]:
-    """Return a turn's results in milliseconds."""
     transfer_ns, total_ns = transfer_and_totals([rank["calls"] for rank in ranks])
     found = {"transfer_ms": transfer_ns / 1e6}
     for number, rank in enumerate(ranks):

@@ -63,7 +63,7 @@ class Trainer:
         apart=False times the homework's loop, which does not synchronise: only the ends of an epoch do.
         """
         generator = torch.Generator().manual_seed(SHUFFLE_SEED)
-        # training_samples are drawn anew, without repetition, in every epoch
+        # training_samples are drawn again, without repetition, in every epoch
         sampler = torch.utils.data.RandomSampler(
             dataset, replacement=False, num_samples=self.cell["training_samples"], generator=generator
         )

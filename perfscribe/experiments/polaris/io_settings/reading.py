@@ -24,7 +24,7 @@ from perfscribe.data.digest_file import load_digest, verify
 from perfscribe.data.layout import ARRAY_NAMES
 
 INDEX_SEED = 1
-COUNTED_READS = 64  # of the timed ones, at most
+COUNTED_READS = 64  # at most, of the timed reads
 
 
 def _touched_chunks(dataset: h5py.Dataset, index: int) -> Iterator[tuple[int, ...]]:
@@ -157,7 +157,7 @@ class Loading:
     def __init__(self, source: Source, cell: Cell, workers: int, threads: int) -> None:
         self._order = source.indices(cell["epoch_samples"])
         self._samples = Samples(source, cell["reader"], threads)
-        dataset: Any = self._samples  # torch asks for its own base class, but only calls what a map-style data set has
+        dataset: Any = self._samples  # torch's type requires its base class, but a map-style data set is enough
         self._name = f"{source.path.name} by {cell['reader']}"
         self._loader: torch.utils.data.DataLoader[Any] = torch.utils.data.DataLoader(
             dataset,
@@ -199,7 +199,7 @@ def read_singly(source: Source, arrays: Mapping[str, np.ndarray], count: int) ->
     """Return read_ms of random samples from an open reader, inflate_ms if compressed; ValueError if one is wrong."""
     dataset = Samples(source)
     order, read_ms = source.indices(count), []
-    for index in [*order[-1:], *order]:  # the last one first, untimed: it opens the file
+    for index in [*order[-1:], *order]:  # the last one first, and dropped: it opens the file
         start = perf_counter()
         sample = dataset[index]
         read_ms.append((perf_counter() - start) * 1e3)
