@@ -55,5 +55,5 @@ def attention_forward_bytes(batch: int, heads: int, seq_len: int, head_dim: int,
 
 
 def attention_backward_bytes(batch: int, heads: int, seq_len: int, head_dim: int, element_bytes: int) -> int:
-    """Return the least traffic of backward with softmax recomputed: reads q, k, v, output and its gradient, writes three."""
+    """Return the least traffic of backward with recomputed softmax: q, k, v, output and its gradient in, three out."""
     return 8 * batch * heads * seq_len * head_dim * element_bytes
