@@ -59,7 +59,7 @@ def padded(problem: Problem, unit: int) -> int:
 def row_terms(
     problem: Problem, n_padded: int, d_out_strides: tuple[int, int, int, int], copied: bool, one_pass: bool
 ) -> Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor, Tensor]]:
-    """Return a call (output, log-sum-exp, dO) that returns the gradient kernels' inputs besides Q, K and V.
+    """Return a call (output, log-sum-exp, dO) that returns the gradient kernels' further inputs, next to Q, K, V.
 
     terms: log-sum-exp in base 2 and rowsum(dO ∘ O), (2, sequences, n_padded). dO, or its contiguous copy. Zeros
     (sequences, n_padded, d) to which one pass adds dQ; a placeholder for two passes.
