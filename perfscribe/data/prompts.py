@@ -5,7 +5,7 @@ Three ways to label (LABELS):
   sequence that is too long loses the beginning of its context, so that question and answer stay.
 - source: the FSDP workshop's BLOOM scripts. Prompt and first answer are two sequences, each left-padded and cut on the
   right; the prompt is the input, the answer the labels. So the model never reads the answer, the position after
-  `Answer:` has no label of its own, and a long prompt loses `Answer:`.
+  `Answer:` has no label, and a long prompt loses `Answer:`.
 - source_prompt: the workshop's custom model, whose collator drops those labels: the input of `source` also as labels.
 Labels are not shifted: a causal model shifts them by one (the workshop's single-node script does not).
 """

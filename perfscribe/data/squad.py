@@ -84,7 +84,6 @@ def _get(value: Any, key: str, kind: type, place: str) -> Any:
 
 
 def _each(value: Any, key: str, place: str) -> Iterator[tuple[Any, str]]:
-    """Yield the elements of a list with their places."""
     for number, element in enumerate(_get(value, key, list, place)):
         yield element, f"{place}.{key}[{number}]".lstrip(".")
 
