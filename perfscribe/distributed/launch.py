@@ -79,7 +79,7 @@ class WorkerGroup:
         device = device or ("cuda" if backend == "nccl" else "cpu")
         each = ranks_per_node(world_size, nodes)
         names = launchers.nodes_of_job(nodes) if nodes > 1 else []
-        _check_machine(each, backend, device)  # this node stands for all: a job's nodes are alike
+        _check_machine(each, backend, device)  # this node represents all: a job's nodes are alike
         address = hosts.address_towards(names[-1]) if names else LOOPBACK
         self._logs, self._asked = nccl_log, 0
         self.is_open = False

@@ -56,7 +56,7 @@ class Rank:
 
 
 def main(order: Mapping[str, Any], parent: int) -> None:
-    """Join the others and run the program until told to leave, in the environment that the launcher set for this rank.
+    """Join the others and run the program until asked to leave, in the environment that the launcher set for this rank.
 
     parent: process with which this one ends; 0 if its launcher is another program. Exits the process: status 0 after a
     result, 1 after a reported error.
@@ -118,7 +118,6 @@ def die_with(parent: int) -> None:
 
 
 def _join(order: Mapping[str, Any], place: ranks.Place) -> Rank:
-    """Join the process group."""
     _share_memory_limit(place)
     host, _, port = order["store"].rpartition(":")
     if host != transport.LOOPBACK:
@@ -151,7 +150,6 @@ def _talk_through_interface_towards(host: str) -> None:
 
 
 def _run(order: Mapping[str, Any], arguments: Mapping[str, Any], me: Rank) -> Any:
-    """The program's result."""
     import torch
 
     result = _program(order["program"])(arguments, me)
