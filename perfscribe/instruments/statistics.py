@@ -141,7 +141,6 @@ def format_figure(value: float, digits: int = 3) -> str:
 
 
 def _over(a: Array, b: Array) -> float:
-    """Return the median of b over the median of a."""
     return float(np.median(b) / np.median(a))
 
 
