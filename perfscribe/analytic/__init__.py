@@ -1,5 +1,5 @@
 """Counts without torch: parameters, FLOP, bytes, memory models and peak rates.
 
-Nothing is re-exported here: an experiment imports the one module that it needs, so that its fingerprint does not
+Nothing is re-exported here: an experiment imports only the modules that it needs, so that its fingerprint does not
 depend on the others.
 """

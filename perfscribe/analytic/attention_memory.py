@@ -1,8 +1,8 @@
 """Memory model, in bytes, of one eager attention call on tensors (batch, seq_len, head_dim).
 
-The tensors are contiguous, in the cell's dtype and without autocast; q, k and v require gradients, which are None
-before; the gradient of the output is a dense tensor made beforehand. CUDA's rounding (512 bytes) is left out: these
-tensors are multiples of it for the sizes in use.
+The tensors are contiguous, in the cell's dtype and without autocast; q, k and v require gradients, which are None at
+the start; the gradient of the output is a dense tensor allocated beforehand. CUDA's rounding to 512 bytes is omitted:
+for the sizes in use, these tensors are multiples of it.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ MATRIX_GRADIENTS = "gradients of N×N matrices"
 class AttentionCall:
     """One call of attention.eager.scaled_dot_product_attention.
 
-    element_bytes: of the tensors, 4 for fp32 and tf32, 2 for bf16 and fp16.
+    element_bytes: 4 for fp32 and tf32, 2 for bf16 and fp16.
     device: cpu or cuda.
-    cublas_handles: CUDA: 1 before the first backward pass of the process, 2 from then on; 0 on the CPU.
+    cublas_handles: on CUDA 1 before the process's first backward pass, 2 from then on; 0 on the CPU.
     """
 
     batch: int
@@ -40,31 +40,31 @@ class AttentionCall:
 
     @property
     def tensor_bytes(self) -> int:
-        """One of q, k, v and the output."""
+        """Bytes of one of q, k, v and the output."""
         return self.element_bytes * self.batch * self.seq_len * self.head_dim
 
     @property
     def matrix_bytes(self) -> int:
-        """One N×N matrix."""
+        """Bytes of one N×N matrix."""
         return self.element_bytes * self.batch * self.seq_len * self.seq_len
 
 
 def before_backward(call: AttentionCall) -> Items:
-    """What is in use between the forward and the backward pass."""
+    """Return the bytes in use between the forward and the backward pass, by item."""
     return _forward(call)[0].live
 
 
 def backward_peak(call: AttentionCall) -> Items:
-    """Peak of the backward pass: three N×N matrices (softmax, its gradient, the scores' gradient), on CUDA four.
+    """Return the peak of the backward pass: three N×N matrices (softmax, its gradient, the scores' gradient), or four.
 
-    There softmax's backward first multiplies gradient and output into a matrix of its own
+    On CUDA, softmax's backward first multiplies gradient and output into a further matrix
     (aten/src/ATen/native/cuda/SoftMax.cu, softmax_backward_cuda_out).
     """
     ledger, saved = _forward(call)
     scaled, weights = saved
     new, free = ledger.new, ledger.free
     ledger.forget_peak()
-    new(GRADIENTS, call.tensor_bytes)  # of v
+    new(GRADIENTS, call.tensor_bytes)  # gradient of v
     of_weights = new(MATRIX_GRADIENTS, call.matrix_bytes)
     of_scores = new(MATRIX_GRADIENTS, call.matrix_bytes)
     free(new(MATRIX_GRADIENTS, call.matrix_bytes if call.device == "cuda" else 0))
@@ -72,9 +72,9 @@ def backward_peak(call: AttentionCall) -> Items:
     of_k = new(GRADIENTS, call.tensor_bytes)
     of_scaled = new(GRADIENTS, call.tensor_bytes)
     free(of_scores, scaled)
-    new(GRADIENTS, call.tensor_bytes)  # of k, copied into k's own layout
+    new(GRADIENTS, call.tensor_bytes)  # gradient of k, copied into k's layout
     free(of_k)
-    new(GRADIENTS, call.tensor_bytes)  # of q
+    new(GRADIENTS, call.tensor_bytes)  # gradient of q
     free(of_scaled)
     return ledger.peak
 

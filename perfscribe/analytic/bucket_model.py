@@ -1,9 +1,9 @@
-"""Gradient buckets as numbers: how they are filled, and the cost model by which a bucket size is chosen. No torch.
+"""Gradient buckets as numbers: how they are filled, and the cost model that gives the best bucket size. No torch.
 
 The model is that of the handout of Stanford CS336, assignment 2 (systems), 1.0.4, problem ddp_bucketed_benchmarking:
-computing a bucket's gradients is taken to last as long as sending them, so that all of the communication hides behind
-the backward pass but the last bucket, and each bucket costs a fixed time besides. With s bytes of gradients in n
-buckets, w bytes/s and o seconds a bucket the time that shows is
+computing a bucket's gradients takes as long as sending them, so that all communication except the last bucket's hides
+behind the backward pass; in addition each bucket has a fixed cost. With s bytes of gradients in n buckets, w bytes/s
+and o seconds per bucket, the exposed time is
 
     s / (n·w) + n·o, least for n = √(s / (o·w)), that is for buckets of √(s·w·o) bytes.
 """
@@ -18,10 +18,10 @@ BYTES_PER_MB = 10**6
 
 
 def fill_buckets(sizes_bytes: Sequence[int], capacity_bytes: float | None) -> list[list[int]]:
-    """Indices of the tensors in each bucket, in the order given; None: one bucket for all.
+    """Return the indices of the tensors in each bucket, in the order given; None: one bucket for all.
 
-    No bucket holds more than capacity_bytes, but for a larger tensor, which has one to itself: a tensor is not split.
-    ValueError: capacity not above 0.
+    No bucket exceeds capacity_bytes, except one that holds a single larger tensor: tensors are not split.
+    Raises ValueError if the capacity is not above 0.
     """
     if capacity_bytes is not None and not capacity_bytes > 0:
         raise ValueError(f"capacity of a bucket: expected more than 0 bytes or None, not {capacity_bytes}")
@@ -38,12 +38,12 @@ def fill_buckets(sizes_bytes: Sequence[int], capacity_bytes: float | None) -> li
 
 
 def overhead_s(total_bytes: float, buckets: float, bytes_per_s: float, call_s: float) -> float:
-    """Seconds that the communication adds to a step: the last bucket's transfer and each bucket's fixed cost."""
+    """Return the exposed seconds that communication adds to a step: the last bucket's transfer plus all fixed costs."""
     return total_bytes / (buckets * bytes_per_s) + buckets * call_s
 
 
 def best_bucket_bytes(total_bytes: float, bytes_per_s: float, call_s: float) -> float:
-    """The size of the buckets for which overhead_s is least, in bytes."""
+    """Return the bucket size in bytes that minimises overhead_s."""
     return math.sqrt(total_bytes * bytes_per_s * call_s)
 
 
@@ -51,8 +51,8 @@ def best_bucket_bytes(total_bytes: float, bytes_per_s: float, call_s: float) -> 
 class OverheadFit:
     """The model fitted to measured times.
 
-    bytes_per_s is inf where the times do not fall with the number of buckets, call_s 0 where they do not rise with it:
-    then the measured range holds no optimum. residuals_s: measured − fitted, in the order of the points.
+    bytes_per_s is inf if the times do not fall with the number of buckets, call_s is 0 if they do not rise with it:
+    then the measured range contains no optimum. residuals_s: measured − fitted, in the order of the points.
     """
 
     bytes_per_s: float
@@ -61,14 +61,14 @@ class OverheadFit:
 
     @property
     def has_optimum(self) -> bool:
-        """Whether both terms were found, so that best_bucket_bytes is defined."""
+        """Whether both terms are positive, so that best_bucket_bytes is defined."""
         return math.isfinite(self.bytes_per_s) and self.call_s > 0
 
 
 def fit_overhead(total_bytes: float, points: Sequence[tuple[int, float]]) -> OverheadFit:
-    """Least squares of 1/w and o, neither below 0, over points (number of buckets, seconds that showed).
+    """Fit 1/w and o, both ≥ 0, by least squares to points (number of buckets, exposed seconds).
 
-    There are at least two different numbers of buckets among them.
+    The points need at least two different numbers of buckets.
     """
     rows = [(total_bytes / buckets, float(buckets), seconds) for buckets, seconds in points]
     inverse_w, call_s = _two_term_fit(rows)
@@ -77,7 +77,7 @@ def fit_overhead(total_bytes: float, points: Sequence[tuple[int, float]]) -> Ove
 
 
 def _two_term_fit(rows: Sequence[tuple[float, float, float]]) -> tuple[float, float]:
-    """x, z ≥ 0 for which Σ (a·x + b·z − y)² over rows (a, b, y) is least."""
+    """Return x, z ≥ 0 that minimise Σ (a·x + b·z − y)² over rows (a, b, y)."""
     aa = math.fsum(a * a for a, _, _ in rows)
     ab = math.fsum(a * b for a, b, _ in rows)
     bb = math.fsum(b * b for _, b, _ in rows)
@@ -87,6 +87,6 @@ def _two_term_fit(rows: Sequence[tuple[float, float, float]]) -> tuple[float, fl
     x, z = (ay * bb - by * ab) / determinant, (by * aa - ay * ab) / determinant
     if x >= 0 and z >= 0:
         return x, z
-    # The least lies on an edge: with one term alone, whichever of the two leaves less.
+    # The minimum is on an edge: only one term, whichever leaves the smaller error.
     edges = [(max(ay / aa, 0.0), 0.0), (0.0, max(by / bb, 0.0))]
     return min(edges, key=lambda edge: math.fsum((a * edge[0] + b * edge[1] - y) ** 2 for a, b, y in rows))

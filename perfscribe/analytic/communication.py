@@ -1,16 +1,16 @@
-"""CS336's problem communication_accounting (spring 2025) as arithmetic: every step a line with its formula.
+"""CS336's problem communication_accounting (spring 2025) as arithmetic: each step is a line with its formula.
 
-The model is L blocks of two linear layers, D to F and F to D, without attention, embeddings or activation functions.
-Masters, accumulated gradients and AdamW's two moments are kept in fp32; activations and what is communicated are bf16.
+The model has L blocks of two linear layers, D to F and F to D, without attention, embeddings or activation functions.
+Master weights, accumulated gradients and AdamW's two moments are fp32; activations and communicated data are bf16.
 T is the number of tokens in a batch. Times and bounds follow "How to Scale Your Model" (jax-ml.github.io/scaling-book,
-part 5): per linear pair of a forward pass, N = X Y devices, X of them FSDP's and Y tensor parallelism's,
+part 5): per linear pair of a forward pass on N = X Y devices, X for FSDP and Y for tensor parallelism,
 
     compute   4 T D F / (X Y C)
     FSDP      gathers the weights:              4 D F / (Y W M_X)
     TP        gathers and scatters activations: 4 T D / (X W M_Y)
 
 with C the FLOP/s of a device, W the bandwidth of a mesh axis, and M_X, M_Y the mesh axes given to each. The book's
-bound lets X and Y be chosen best; the problem's own X and Y give another one, so both are here.
+bound is for the best X and Y; the problem's X and Y give another one, so both are here.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ FP32_COPIES = 4  # master weights, accumulated gradients, AdamW's two moments
 
 @dataclass(frozen=True)
 class Inputs:
-    """What the problem gives. The defaults are the handout's, but for tokens, which it leaves open.
+    """Inputs of the problem. The defaults are the handout's, except tokens, which it leaves open.
 
-    device_memory_gb and fsdp_memory_gb: sizes as devices are sold by. gb_bytes: what one GB of them is; 2^30 is what
-    the published solution takes, 10^9 the other reading. tokens: T; 131,072 is the published solution's example.
+    device_memory_gb and fsdp_memory_gb: nominal sizes of devices. gb_bytes: bytes in one such GB; 2^30 in the published
+    solution, 10^9 in the other reading. tokens: T; 131,072 is the published solution's example.
     """
 
     d_model: int = 16384
@@ -49,7 +49,7 @@ class Inputs:
 
 @dataclass(frozen=True)
 class Line:
-    """One step. part: a, b or c of the problem. value: None where there is none; formula then says why."""
+    """One step. part: a, b or c of the problem. value: None if there is none; formula then gives the reason."""
 
     part: str
     name: str
@@ -60,27 +60,27 @@ class Line:
 
 
 def account(inputs: Inputs) -> list[Line]:
-    """All steps of parts a, b and c, in order; a step's name is unique."""
+    """Return all steps of parts a, b and c, in order; step names are unique."""
     return [*_one_device(inputs), *_sharded(inputs), *_compute_bound(inputs)]
 
 
 def parameters(inputs: Inputs) -> int:
-    """Weights of all blocks."""
+    """Return the number of weights in all blocks."""
     return 2 * inputs.blocks * inputs.d_model * inputs.d_ff
 
 
 def state_bytes(inputs: Inputs) -> int:
-    """Masters, gradients and moments in fp32."""
+    """Return the bytes of master weights, gradients and moments in fp32."""
     return FP32_COPIES * FP32_BYTES * parameters(inputs)
 
 
 def activation_bytes(inputs: Inputs) -> int:
-    """What is saved for backward: the input of each linear layer, in bf16."""
+    """Return the bytes saved for backward: the input of each linear layer, in bf16."""
     return BF16_BYTES * inputs.blocks * (inputs.d_model + inputs.d_ff) * inputs.tokens
 
 
 def _one_device(inputs: Inputs) -> list[Line]:
-    """Part a: memory of everything in one place, and how many devices have as much."""
+    """Part a: memory without sharding, and the number of devices with that much."""
     state, saved = state_bytes(inputs), activation_bytes(inputs)
     device = inputs.device_memory_gb * inputs.gb_bytes
     alone, both = math.ceil(state / device), math.ceil((state + saved) / device)
@@ -97,9 +97,9 @@ def _one_device(inputs: Inputs) -> list[Line]:
 
 
 def _sharded(inputs: Inputs) -> list[Line]:
-    """Part b: memory a device when all state and a share s of the activations are divided among N_FSDP devices.
+    """Part b: memory per device if all state and a share s of the activations are divided among N_FSDP devices.
 
-    The published solution leaves out the activations that stay whole on each device; both readings are here.
+    The published solution omits the activations that stay whole on each device; both readings are here.
     """
     state, saved, share = state_bytes(inputs), activation_bytes(inputs), inputs.sharded_activations
     limit = inputs.fsdp_memory_gb * inputs.gb_bytes
@@ -127,17 +127,17 @@ def _sharded(inputs: Inputs) -> list[Line]:
 
 
 def _devices(divided_bytes: float, room_bytes: float) -> int | None:
-    """The least number of devices among which the bytes leave less than the room on each; None without room."""
+    """Return the least number of devices that leaves each less than room_bytes; None without room."""
     return None if room_bytes <= 0 else math.floor(divided_bytes / room_bytes) + 1
 
 
 def _compute_bound(inputs: Inputs) -> list[Line]:
-    """Part c: the least batch with which the forward pass is bound by compute."""
+    """Part c: the smallest batch for which the forward pass is compute-bound."""
     devices = inputs.fsdp_devices * inputs.tensor_devices
     alpha = inputs.flop_per_s / inputs.bandwidth_bytes_per_s
     best = 4 * alpha**2 / (inputs.fsdp_axes * inputs.tensor_axes * inputs.d_ff)
     best_x = math.sqrt(best * devices * devices * inputs.fsdp_axes / (inputs.d_ff * inputs.tensor_axes))
-    # Share of the time for compute that tensor parallelism's communication takes, whatever the batch.
+    # Time of tensor parallelism's communication over that of compute, independent of the batch.
     tensor_share = inputs.tensor_devices * alpha / (inputs.tensor_axes * inputs.d_ff)
     hidden = alpha / (inputs.fsdp_axes * inputs.tensor_devices) if tensor_share <= 1 else None
     summed = alpha / (inputs.fsdp_axes * inputs.tensor_devices) / (1 - tensor_share) if tensor_share < 1 else None

@@ -1,10 +1,10 @@
-"""FLOP and bytes moved. A multiply-add counts as two FLOP; batch and seq_len count sequences and tokens.
+"""FLOP and bytes moved. A multiply-add counts as two FLOP; batch counts sequences, seq_len tokens.
 
 Two conventions, never to be mixed in one table:
 
 - *exact*: every matrix product that models.transformer.Model runs, and nothing else (forward_matmul_flop). Causal
   masking saves no work in eager attention.
-- *PaLM* (Chowdhery et al. 2022, appendix B): 6·N + 12·L·H·Q·T FLOP a token for forward and backward, the usual
+- *PaLM* (Chowdhery et al. 2022, appendix B): 6·N + 12·L·H·Q·T FLOP per token for forward and backward, the usual
   numerator of MFU (palm_flop_per_token).
 """
 
@@ -15,7 +15,7 @@ from perfscribe.analytic.shapes import Shape
 
 
 def forward_matmul_flop(shape: Shape, batch: int, seq_len: int) -> dict[str, int]:
-    """Exact FLOP of each kind of matrix product in a forward pass, summed over layers."""
+    """Return the exact FLOP of a forward pass by kind of matrix product, summed over layers."""
     tokens, width = batch * seq_len, shape.d_model
     one_product = 2 * tokens * seq_len * width
     return {
@@ -28,33 +28,32 @@ def forward_matmul_flop(shape: Shape, batch: int, seq_len: int) -> dict[str, int
 
 
 def palm_flop_per_token(shape: Shape, seq_len: int) -> int:
-    """PaLM appendix B: 6·N + 12·L·H·Q·T for forward and backward, no causal discount, no recomputation.
+    """Return PaLM's (appendix B) 6·N + 12·L·H·Q·T for forward and backward; no causal discount, no recomputation.
 
-    N: the parameters in matrix products, so that the embedding look-up is not counted but the head is. (So the
-    convention equals the exact FLOP of a step exactly.)
+    N counts the parameters in matrix products: the head, but not the embedding look-up. With it, the convention equals
+    the exact FLOP of a step.
     """
     return 6 * transformer_matmul_parameters(shape) + 12 * shape.layers * shape.d_model * seq_len
 
 
 def attention_forward_flop(batch: int, heads: int, seq_len: int, head_dim: int, *, causal: bool = False) -> int:
-    """4·B·S²·H·D, halved if causal (the convention of the FlashAttention papers); heads are query heads."""
+    """Return 4·B·S²·H·D, halved if causal (convention of the FlashAttention papers); heads are query heads."""
     return 4 * batch * heads * seq_len * seq_len * head_dim // (2 if causal else 1)
 
 
 def attention_backward_flop(batch: int, heads: int, seq_len: int, head_dim: int, *, causal: bool = False) -> int:
-    """2.5 times the forward pass: five products, the scores being computed again (FlashAttention convention).
+    """Return 2.5 times the forward pass: five products, as the scores are recomputed (FlashAttention convention).
 
-    Eager attention keeps its softmax and runs four; its rate is still given in this convention, to be comparable.
+    Eager attention keeps its softmax and runs only four; its rate uses this convention too, to be comparable.
     """
     return 5 * attention_forward_flop(batch, heads, seq_len, head_dim, causal=causal) // 2
 
 
 def attention_forward_bytes(batch: int, heads: int, seq_len: int, head_dim: int, element_bytes: int) -> int:
-    """Least traffic of a forward pass: q, k, v read and the output written once."""
+    """Return the least traffic of a forward pass: q, k and v read once, the output written once."""
     return 4 * batch * heads * seq_len * head_dim * element_bytes
 
 
 def attention_backward_bytes(batch: int, heads: int, seq_len: int, head_dim: int, element_bytes: int) -> int:
-    """Least traffic of a backward pass that computes the softmax again: q, k, v, the output and its gradient read,
-    three gradients written."""
+    """Return the least traffic of backward with recomputed softmax: q, k, v, output and its gradient in, three out."""
     return 8 * batch * heads * seq_len * head_dim * element_bytes

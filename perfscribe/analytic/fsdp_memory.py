@@ -1,8 +1,8 @@
-"""Memory of data-parallel training by torch's DDP, FSDP1 and FSDP2, a rank's parameters, gradients and AdamW state.
+"""Memory per rank of data-parallel training with torch's DDP, FSDP1 and FSDP2: parameters, gradients, AdamW state.
 
-All three are fp32 whatever the products' dtype. FSDP2 divides each parameter by its first dimension into n pieces, of
-which the first are the largest and as large as the others are padded to; FSDP1 lays a unit's parameters behind each
-other, begins each at a multiple of 16 bytes, and divides the whole. No torch.
+All three are fp32, whatever the dtype of matrix products. FSDP2 splits each parameter along its first dimension into n
+pieces, padded to the size of the first, the largest; FSDP1 concatenates a unit's parameters, each aligned to 16 bytes,
+and splits the result. No torch.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from perfscribe.analytic.fsdp_plan import FSDP1, FSDP2, NO_SHARD, WHOLE, Plan, s
 PARAMETERS, GRADIENTS, STATE = "parameters", "gradients", "optimizer state"
 KINDS = (PARAMETERS, GRADIENTS, STATE)
 FP32_BYTES = 4
-MOMENTS = 2  # of AdamW, each as large as the parameters
-ALIGNED_BYTES = 16  # of what FSDP1 gathers
+MOMENTS = 2  # AdamW's, each as large as the parameters
+ALIGNED_BYTES = 16  # alignment of each parameter in FSDP1's gathered unit
 DTYPE_BYTES = {"fp32": 4, "fp16": 2, "bf16": 2}
 
-Unit = tuple[tuple[int, int], ...]  # of each parameter: its first dimension, its elements
+Unit = tuple[tuple[int, int], ...]  # (first dimension, elements) of each parameter
 
 
 @dataclass(frozen=True)
 class Load:
     """A model under a plan.
 
-    outside: parameters outside of the blocks. block: those of one block. blocks: their number. world_size: ranks.
+    outside: parameters outside the blocks. block: those of one block. blocks: number of blocks. world_size: ranks.
     """
 
     outside: Unit
@@ -37,23 +37,23 @@ class Load:
 
     @property
     def elements(self) -> int:
-        """Of all parameters."""
+        """Number of elements of all parameters."""
         return _elements(self.outside) + self.blocks * _elements(self.block)
 
     @property
     def units(self) -> list[Unit]:
-        """What is gathered together, the part outside of the blocks first; all as one where blocks are not wrapped."""
+        """Units that are gathered at once, the part outside the blocks first; one unit if blocks are not wrapped."""
         whole = self.outside + self.blocks * self.block
         return [whole] if self.plan.wrapping == WHOLE else [self.outside, *[self.block] * self.blocks]
 
     @property
     def is_gathered(self) -> bool:
-        """Whether parameters are gathered at all: FSDP2 does so even with one rank, by copies within it."""
+        """Whether parameters are gathered at all; FSDP2 gathers (by local copies) even with one rank."""
         return self.plan.api in (FSDP1, FSDP2) and took_effect(self.plan, self.world_size) != NO_SHARD
 
     @property
     def gathered_bytes(self) -> int:
-        """Of one gathered element."""
+        """Bytes per gathered element."""
         return DTYPE_BYTES[self.plan.dtype]
 
 
@@ -62,7 +62,7 @@ def _elements(unit: Sequence[tuple[int, int]]) -> int:
 
 
 def shard_elements(load: Load, unit: Unit) -> int:
-    """Elements that the fullest rank keeps of a unit, padding included."""
+    """Return the elements of a unit that the fullest rank keeps, including padding."""
     parts = shards(load.plan, load.world_size)[1]
     if load.plan.api == FSDP1:
         end, aligned = 0, ALIGNED_BYTES // load.gathered_bytes
@@ -73,23 +73,23 @@ def shard_elements(load: Load, unit: Unit) -> int:
 
 
 def kept_elements(load: Load) -> int:
-    """Elements of the model's parameters that the fullest rank keeps between steps."""
+    """Return the elements of the model's parameters that the fullest rank keeps between steps."""
     if load.plan.api not in (FSDP1, FSDP2):
         return load.elements
     return sum(shard_elements(load, unit) for unit in load.units)
 
 
 def whole_bytes(load: Load, unit: Unit) -> int:
-    """A unit as it is gathered, with the padding of every rank."""
+    """Return the bytes of a gathered unit, including the padding of every rank."""
     return load.gathered_bytes * shards(load.plan, load.world_size)[1] * shard_elements(load, unit)
 
 
 def state_bytes(load: Load) -> dict[str, int]:
-    """Parameters, gradients and optimizer state of the fullest rank between backward and the optimizer's step."""
+    """Return parameters, gradients and optimizer state of the fullest rank between backward and optimizer step."""
     kept = FP32_BYTES * kept_elements(load)
     return {PARAMETERS: kept, GRADIENTS: kept, STATE: MOMENTS * kept}
 
 
 def largest_unit_bytes(load: Load) -> int:
-    """The largest unit, gathered; 0 where nothing is."""
+    """Return the bytes of the largest gathered unit; 0 if nothing is gathered."""
     return max(whole_bytes(load, unit) for unit in load.units) if load.is_gathered else 0

@@ -1,8 +1,8 @@
-"""Collectives of a data-parallel training step by torch's DDP, FSDP1 and FSDP2, and the bytes that a rank sends.
+"""Collectives of a data-parallel training step with torch's DDP, FSDP1 and FSDP2, and the bytes that a rank sends.
 
-A ring sends (n - 1)/n of a message's bytes from each rank for an all-gather or a reduce-scatter, twice that for an
-all-reduce: with P bytes of parameters 3P(n - 1)/n for FULL_SHARD (gathered for forward, again for backward, gradients
-reduced), 2P(n - 1)/n for SHARD_GRAD_OP and DDP. No torch.
+In a ring each rank sends (n - 1)/n of a message's bytes for an all-gather or a reduce-scatter, twice that for an
+all-reduce. With P bytes of parameters that is 3P(n - 1)/n for FULL_SHARD (gathered for forward, again for backward,
+gradients reduced), and 2P(n - 1)/n for SHARD_GRAD_OP and DDP. No torch.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from perfscribe.analytic.fsdp_memory import DTYPE_BYTES, FP32_BYTES, Load, shard
 from perfscribe.analytic.fsdp_plan import DDP, FSDP1, SHARD_GRAD_OP, SINGLE, shards
 from perfscribe.analytic.traffic import bus_factor
 
-LEAST_BYTES = 64  # below it a message is a flag: that an overflow was found, which a loss scaler exchanges
+LEAST_BYTES = 64  # smaller messages are flags, such as a loss scaler's overflow flag
 
 
 @dataclass(frozen=True)
 class Message:
-    """count collectives of one kind with message_bytes each (of the whole array), among so many ranks."""
+    """Collectives of one kind: `count` of them, each of message_bytes (the whole array), among `ranks` ranks."""
 
     operation: str
     message_bytes: int
@@ -28,7 +28,7 @@ class Message:
 
 
 def messages(load: Load) -> list[Message]:
-    """The collectives of a step of one micro-batch; DDP's as one whatever its buckets. Groups of one are left out."""
+    """Return the collectives of a step with one micro-batch, without groups of one rank; DDP's buckets count as one."""
     plan = load.plan
     replicas, parts = shards(plan, load.world_size)
     if plan.api == SINGLE:
@@ -51,12 +51,12 @@ def _among_several(found: Iterable[Message]) -> list[Message]:
 
 
 def sent_bytes(found: Iterable[Message]) -> float:
-    """Bytes that each rank sends over a ring."""
+    """Return the bytes that each rank sends in a ring."""
     return sum(m.count * m.message_bytes * bus_factor(m.operation, m.ranks) for m in found)
 
 
 def by_operation(found: Iterable[Message]) -> dict[str, float]:
-    """Bytes sent by kind of collective."""
+    """Return the bytes sent by kind of collective."""
     sent: dict[str, float] = {}
     for message in found:
         sent[message.operation] = sent.get(message.operation, 0.0) + sent_bytes([message])

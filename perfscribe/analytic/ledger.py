@@ -1,4 +1,4 @@
-"""A ledger of live tensors: what a memory model replays its allocations on."""
+"""A ledger of live tensors, on which memory models replay their allocations."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ Items = dict[str, int]
 
 @dataclass(eq=False)
 class Held:
-    """One live tensor: the item that it counts under, and its bytes."""
+    """One live tensor: the item under which it is counted, and its bytes."""
 
     item: str
     n_bytes: int
 
 
 class Ledger:
-    """Live bytes by item, and what was live at the highest total so far.
+    """Live bytes by item, now and at the highest total so far.
 
-    granularity_bytes: every tensor is rounded up to a multiple of it (512 in PyTorch's CUDA allocator).
+    granularity_bytes: tensors are rounded up to multiples of it (512 in PyTorch's CUDA allocator).
     """
 
     def __init__(self, granularity_bytes: int = 1) -> None:
@@ -49,12 +49,12 @@ class Ledger:
         return Held(item, rounded)
 
     def forget_peak(self) -> None:
-        """Start the search for the highest total anew, from what is live now."""
+        """Restart the search for the peak from what is live now."""
         self.peak_bytes = self.total_bytes
         self._peak = dict(self._live)
 
     def free(self, *tensors: Held) -> None:
-        """Free tensors; one that is freed already is left alone, as with a second reference in PyTorch."""
+        """Free tensors; freeing one twice has no effect."""
         for tensor in tensors:
             self._live[tensor.item] = self._live.get(tensor.item, 0) - tensor.n_bytes
             self.total_bytes -= tensor.n_bytes

@@ -1,6 +1,6 @@
-"""Memory models, in bytes. Every function gives back an itemised dict, item to bytes, so that a report can name a term.
+"""Memory models, in bytes. Every function returns a dict, item to bytes, so that a report can name each term.
 
-The figures are those of torch.cuda.memory_allocated and max_memory_allocated: live tensors, without the allocator's
+The numbers correspond to torch.cuda.memory_allocated and max_memory_allocated: live tensors, without the allocator's
 cache, the CUDA context or fragmentation.
 """
 
@@ -24,29 +24,29 @@ STATE = "AdamW state"
 OPTIMIZER_TEMPORARIES = "AdamW temporaries"
 WORKSPACE = "cuBLAS workspace"
 
-# PyTorch allocates a workspace for each cuBLAS handle (one a thread and stream: the program's and autograd's) from its
-# caching allocator and never frees it; this size is the default from compute capability 9.0 on
-# (aten/src/ATen/cuda/CublasHandlePool.cpp; CUBLAS_WORKSPACE_CONFIG changes it). Before 9.0 it is 8.125 MiB.
+# PyTorch allocates a workspace for each cuBLAS handle (one per thread and stream: the program's and autograd's) in its
+# caching allocator and never frees it. This size is the default from compute capability 9.0 on
+# (aten/src/ATen/cuda/CublasHandlePool.cpp; CUBLAS_WORKSPACE_CONFIG changes it); before 9.0 it is 8.125 MiB.
 CUBLAS_WORKSPACE_BYTES = 32 * 2**20
 
 
 def total_bytes(items: Items) -> int:
-    """Sum over the items."""
+    """Return the sum over the items."""
     return sum(items.values())
 
 
 def residual_stream_bytes(shape: Shape, batch: int, seq_len: int) -> int:
-    """One tensor of the residual stream, (batch, seq_len, d_model) in fp32."""
+    """Return the bytes of one tensor of the residual stream, (batch, seq_len, d_model) in fp32."""
     return 4 * batch * seq_len * shape.d_model
 
 
 def attention_matrix_bytes(batch: int, heads: int, seq_len: int, element_bytes: int = 4) -> int:
-    """One N×N matrix of a layer, (batch, heads, seq_len, seq_len)."""
+    """Return the bytes of one N×N matrix of a layer, (batch, heads, seq_len, seq_len)."""
     return element_bytes * batch * heads * seq_len * seq_len
 
 
 def saved_for_backward(load: Workload) -> Items:
-    """What the autograd graph keeps after a forward pass with loss, beside parameters, buffers, tokens and targets."""
+    """Return what autograd keeps after a forward pass with loss, except parameters, buffers, tokens and targets."""
     ledger = Ledger(load.granularity_bytes)
     replay = Replay(load, ledger, keep=True)
     ledger.free(replay.cross_entropy(replay.model()))
@@ -54,14 +54,14 @@ def saved_for_backward(load: Workload) -> Items:
 
 
 def inference_peak(load: Workload) -> Items:
-    """Peak of a forward pass under torch.no_grad() that returns the logits."""
+    """Return the peak of a forward pass under torch.no_grad() that returns the logits."""
     ledger = before_pass(load)
     Replay(load, ledger, keep=False).model()
     return ledger.peak
 
 
 def forward_peak(load: Workload) -> Items:
-    """Peak of a forward pass through next_token_loss that keeps its graph."""
+    """Return the peak of a forward pass through next_token_loss that keeps its graph."""
     ledger = before_pass(load)
     replay = Replay(load, ledger, keep=True)
     replay.cross_entropy(replay.model())
@@ -69,11 +69,11 @@ def forward_peak(load: Workload) -> Items:
 
 
 def step_phase_peaks(load: Workload, optimizer: Optimizer = "foreach") -> dict[str, Items]:
-    """Peak of each phase of a training step (forward with the loss, backward, AdamW) from the second step on.
+    """Return the peak of each phase of a training step (forward with loss, backward, AdamW) from the second step on.
 
-    optimizer: which of torch.optim.AdamW's implementations. foreach (PyTorch's own choice on CUDA) holds a copy of all
-    second moments, their square roots, while it updates; for-loop (its choice on the CPU) up to three tensors at a
-    time. Gradients are set to None between steps.
+    optimizer: implementation of torch.optim.AdamW. foreach (PyTorch's default on CUDA) holds the square roots of all
+    second moments while it updates; for-loop (the default on the CPU) up to three tensors at a time. Gradients are set
+    to None between steps.
     """
     ledger = before_pass(load)
     sizes = transformer_tensors(load.shape)
@@ -93,7 +93,7 @@ def step_phase_peaks(load: Workload, optimizer: Optimizer = "foreach") -> dict[s
 
 
 def hold_state(ledger: Ledger, sizes: Sequence[int], device: str) -> None:
-    """AdamW's moments of tensors of these elements, and on the CPU their step counters, which live there."""
+    """Allocate AdamW's moments for tensors with these numbers of elements; on the CPU also its step counters."""
     for size in sizes:
         for _ in range(2):
             ledger.new(STATE, 4 * size)
@@ -102,7 +102,7 @@ def hold_state(ledger: Ledger, sizes: Sequence[int], device: str) -> None:
 
 
 def adamw_temporaries(ledger: Ledger, sizes: Sequence[int], optimizer: Optimizer) -> None:
-    """What AdamW allocates while it updates tensors of these elements (see step_phase_peaks); some stays alive."""
+    """Allocate AdamW's temporaries for tensors of these sizes (see step_phase_peaks); some stay alive."""
     if optimizer == "foreach":
         for size in sizes:
             ledger.new(OPTIMIZER_TEMPORARIES, 4 * size)
@@ -115,7 +115,7 @@ def adamw_temporaries(ledger: Ledger, sizes: Sequence[int], optimizer: Optimizer
 
 
 def before_pass(load: Workload) -> Ledger:
-    """A ledger on which everything lives that was there before the pass, but for optimizer state."""
+    """Return a ledger with everything alive before a pass, except optimizer state."""
     ledger = Ledger(load.granularity_bytes)
     for size in transformer_tensors(load.shape):
         ledger.new(PARAMETERS, 4 * size)

@@ -1,21 +1,21 @@
-"""Which rank keeps the optimizer state of which parameter. No torch: predictions of memory read it as well."""
+"""Assigns each parameter's optimizer state to a rank. No torch: memory predictions use it too."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-# Parameters of each rank that are updated at once, and then sent while the next ones are: enough for an update to last
-# longer than starting it, and little beside a model's parameters, as the last piece is sent after all updates, and one
-# piece of each rank is held besides.
+# Size of the pieces in which a rank updates its parameters, sending one while it updates the next. Large enough that an
+# update takes longer than its launch; small next to a model's parameters, because the last piece is sent after all
+# updates, and one piece of each rank is held in addition.
 PIECE_BYTES = 256 * 2**20
 
 
 def partition(numels: Sequence[int], loads: list[int]) -> list[int]:
-    """The rank that each parameter goes to, in the order given; adds the elements to loads, one entry a rank.
+    """Return the rank of each parameter, in the order given; adds the elements to loads (one entry per rank).
 
-    Greedy: the largest parameter first, each to the rank that holds the fewest elements so far (Graham 1969, longest
+    Greedy: the largest parameter first, each to the rank with the fewest elements so far (Graham 1969, longest
     processing time first: no rank holds more than 4/3 of the best possible maximum). Equal sizes keep their order and
-    equal loads go to the lowest rank, so that all ranks find the same answer without a message.
+    equal loads go to the lowest rank, so that all ranks compute the same result without communication.
     """
     owners = [0] * len(numels)
     for index in sorted(range(len(numels)), key=lambda i: -numels[i]):

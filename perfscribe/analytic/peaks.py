@@ -14,7 +14,7 @@ GB = 10**9
 
 @dataclass(frozen=True)
 class PeakRate:
-    """Dense peak of matrix products at boost clock, and where it is printed."""
+    """Dense peak of matrix products at boost clock, and its source."""
 
     flop_per_s: float
     source: str
@@ -22,7 +22,7 @@ class PeakRate:
 
 @dataclass(frozen=True)
 class PeakBandwidth:
-    """Bytes a second, and where that is printed."""
+    """Bytes per second, and their source."""
 
     bytes_per_s: float
     source: str
@@ -51,8 +51,8 @@ _5090 = _rates(104.8, 104.8, 209.5, f"{_BLACKWELL}, fp32 accumulation")
 _V100_SXM2 = _Rates({"fp32": 15.7, "fp16": 125}, "NVIDIA V100 data sheet")
 _V100_PCIE = _Rates({"fp32": 14, "fp16": 112}, "NVIDIA V100 data sheet")
 
-# By a regular expression for the whole name that the driver gives (a MIG slice or a variant must not match): matrix
-# products; GB/s of memory and PCIe, both directions as printed, None: none printed; source of these.
+# Keys are regular expressions for the driver's full device name (no MIG slices or variants). Values: matrix products;
+# GB/s of memory and of PCIe (both directions, as printed; None: not printed); source of the bandwidths.
 _DEVICES: dict[str, tuple[_Rates, tuple[float, float | None], str]] = {
     r"NVIDIA H100 80GB HBM3|NVIDIA H100 SXM5 80GB": (_HOPPER_SXM, (3350, 128), "NVIDIA H100 data sheet (SXM)"),
     r"NVIDIA H200": (_HOPPER_SXM, (4800, 128), "NVIDIA H200 data sheet (SXM)"),
@@ -75,7 +75,7 @@ _DEVICES: dict[str, tuple[_Rates, tuple[float, float | None], str]] = {
 
 
 def peak_flops(gpu_name: str, dtype: str) -> PeakRate | None:
-    """Dense peak of the GPU that the driver calls gpu_name, or None if we have no source for it.
+    """Return the dense peak of the GPU with this driver name, or None without a source.
 
     dtype: fp32 (no tensor cores), tf32, bf16, fp16.
     """
@@ -86,7 +86,7 @@ def peak_flops(gpu_name: str, dtype: str) -> PeakRate | None:
 
 
 def peak_bandwidth(gpu_name: str, kind: str) -> PeakBandwidth | None:
-    """What the data sheet of the GPU that the driver calls gpu_name prints, or None where we have no source for it.
+    """Return the data sheet's bandwidth of the GPU with this driver name, or None without a source.
 
     kind: memory or pcie (one direction).
     """
@@ -100,7 +100,7 @@ def peak_bandwidth(gpu_name: str, kind: str) -> PeakBandwidth | None:
 
 
 def mfu(flop: float, seconds: float, peak: PeakRate | None) -> float | None:
-    """Share of the peak: flop / (seconds · peak); None where the peak is unknown.
+    """Return the share of the peak, flop / (seconds · peak); None if the peak is unknown.
 
     It is the model FLOP utilisation if flop follows the PaLM convention (flops.palm_flop_per_token · tokens).
     """

@@ -1,8 +1,8 @@
 """Replays the allocations of forward and backward passes of models.transformer.Model on a ledger.
 
-Each method stands for the module or function of the same name, and frees a tensor where CPython's frames let go of it.
-With its output it gives back its backward pass, from the output's gradient to the input's, in the order in which
-autograd runs it in PyTorch 2.11 to 2.13, outside autocast. Not replayed: temporaries of one number a token inside
+Each method represents the module or function of the same name, and frees a tensor when CPython's frames release it.
+With its output it returns its backward pass, which maps the output's gradient to the input's. Backward passes run in
+autograd's order in PyTorch 2.11 to 2.13, outside autocast. Not replayed: temporaries of one number per token inside
 RMSNorm's backward.
 """
 
@@ -13,7 +13,7 @@ from collections.abc import Callable
 from perfscribe.analytic.ledger import Held, Ledger
 from perfscribe.analytic.workload import Workload
 
-# Items of the transformer's memory; reports print these names.
+# Items of the transformer's memory, printed in reports.
 WEIGHT_COPIES = "low-precision weight copies"
 RESIDUAL = "residual stream"
 NORMS = "normalised inputs"
@@ -38,9 +38,9 @@ OfThree = Callable[[Held], tuple[Held, Held, Held]]
 
 
 class Replay:
-    """A pass, its forward within autocast if the workload asks for it.
+    """One pass; its forward is within autocast if the workload asks for it.
 
-    keep: gradients are enabled, so that what the backward pass needs stays.
+    keep: gradients are enabled, so tensors that backward needs stay alive.
     """
 
     def __init__(self, load: Workload, ledger: Ledger, *, keep: bool) -> None:
@@ -50,7 +50,7 @@ class Replay:
         self._backs: list[Backward] = []
 
     def model(self) -> Held:
-        """From tokens to logits, which are given back alive."""
+        """Run the forward pass from tokens to logits, which are returned alive."""
         shape = self.load.shape
         x = self.ledger.new(RESIDUAL, self.load.stream_bytes)
         for _ in range(shape.layers):
@@ -64,7 +64,7 @@ class Replay:
         return logits
 
     def cross_entropy(self, logits: Held) -> Held:
-        """Log-softmax in fp32, then the loss, which is given back; the logits die with the call."""
+        """Compute log-softmax in fp32 and return the loss; the logits are freed."""
         new, free, load = self.ledger.new, self.ledger.free, self.load
         casts = load.low and not load.half_to_float_kernel
         copies = [new(TEMPORARIES, 4 * load.logit_elements)] if casts else []
@@ -83,17 +83,17 @@ class Replay:
         return loss
 
     def backward(self) -> None:
-        """From the loss to the gradients of all parameters, of which there are none before."""
+        """Run backward from the loss to the gradients of all parameters; none exist before."""
         of_loss = self.ledger.new(LOSS, SCALAR_BYTES)
         grad = self._backs.pop()()
         while self._backs:
             grad = self._backs.pop()(grad)
         shape = self.load.shape
-        self.ledger.new(GRADIENTS, 4 * shape.vocab_size * shape.d_model)  # of the embedding, dense
+        self.ledger.new(GRADIENTS, 4 * shape.vocab_size * shape.d_model)  # embedding's gradient, dense
         self.ledger.free(grad, of_loss)
 
     def _block(self, x: Held) -> tuple[Held, Backward]:
-        """From one tensor of the residual stream to the next."""
+        """Replay one block, from one tensor of the residual stream to the next."""
         new, free, stream_bytes = self.ledger.new, self.ledger.free, self.load.stream_bytes
         normed, first_norm = self._norm(x)
         y, attention = self._attention(normed)
@@ -114,7 +114,7 @@ class Replay:
         return out, back
 
     def _norm(self, x: Held) -> tuple[Held, Backward]:
-        """RMSNorm, in fp32."""
+        """Replay RMSNorm, in fp32."""
         new, free, load = self.ledger.new, self.ledger.free, self.load
         square = new(TEMPORARIES, load.stream_bytes)
         mean = new(TEMPORARIES, load.row_bytes)
@@ -128,7 +128,7 @@ class Replay:
         self._drop(normed, inverse_rms)
 
         def back(of_out: Held, skip: Held | None = None) -> Held:
-            """skip: the gradient of the skip connection, which is added."""
+            """skip: gradient of the skip connection, which is added."""
             of_normed = self._grad(load.stream_bytes)
             product = new(TEMPORARIES, load.stream_bytes)
             new(GRADIENTS, 4 * load.shape.d_model)
@@ -146,13 +146,13 @@ class Replay:
         return out, back
 
     def _linear(self, x: Held, n_in: int, n_out: int, item: str, *, casts_input: bool = True) -> tuple[Held, Backward]:
-        """A linear layer; autocast copies the weight (once, into its cache) and an fp32 input (each time)."""
+        """Replay a linear layer; autocast copies the weight (once, into its cache) and an fp32 input (each time)."""
         new, free, load = self.ledger.new, self.ledger.free, self.load
         input_bytes = load.width_bytes * load.tokens * n_in
         casts = load.low and casts_input
         kept = [x]
         if load.low:
-            # without a graph the copy lives in autocast's cache until autocast is left, after the peak
+            # without a graph the copy stays in autocast's cache until autocast ends, after the peak
             weight = new(WEIGHT_COPIES, 2 * n_in * n_out)
             kept = [weight, new(INPUTS, input_bytes) if casts else x]
         out = new(item, load.width_bytes * load.tokens * n_out)
@@ -160,7 +160,7 @@ class Replay:
             self._drop(kept[1])
 
         def back(of_out: Held, *, keeps_of_out: bool = False, shared: bool = False) -> Held:
-            """shared: another layer ran before on the same input, which in fp32 is kept for that one still."""
+            """shared: an earlier layer has the same input, which in fp32 is kept until that layer's backward."""
             of_weight = new(TEMPORARIES if load.low else GRADIENTS, load.width_bytes * n_in * n_out)
             of_x = self._grad(input_bytes)
             if not keeps_of_out:
@@ -177,13 +177,13 @@ class Replay:
         return out, back
 
     def _into_stream(self, of_stream: Held, layer: Backward) -> Held:
-        """Of a layer whose output is added to the residual stream: the skip connection needs the same gradient."""
+        """Run backward of a layer that adds to the residual stream: the skip connection needs the same gradient."""
         if not self.load.low:
             return layer(of_stream, keeps_of_out=True)
         return layer(self._grad(self.load.projection_bytes))
 
     def _attention(self, x: Held) -> tuple[Held, Backward]:
-        """Projections, rotary embedding, attention, output projection."""
+        """Replay projections, rotary embedding, attention and output projection."""
         new, free, load, width = self.ledger.new, self.ledger.free, self.load, self.load.shape.d_model
         q, of_q_linear = self._linear(x, width, width, TEMPORARIES)
         q, of_q_rotary = self._rotary(q)
@@ -191,7 +191,7 @@ class Replay:
         k, of_k_rotary = self._rotary(k)
         v, of_v_linear = self._linear(x, width, width, QKV)
         out, contiguous_v, of_product = self._scaled_dot_product_attention(k, v)
-        # heads are merged by a copy, unless there is just one
+        # merging heads copies, unless there is only one
         several = load.shape.heads > 1
         merged = new(MERGED, load.projection_bytes) if several else out
         projected, of_o_linear = self._linear(merged, width, width, TEMPORARIES, casts_input=False)
@@ -214,7 +214,7 @@ class Replay:
         return projected, back
 
     def _rotary(self, x: Held) -> tuple[Held, Backward]:
-        """Rotary embedding of q or k: two products for each half, then both halves in one tensor."""
+        """Replay the rotary embedding of q or k: two products for each half, then both halves in one tensor."""
         new, free, load = self.ledger.new, self.ledger.free, self.load
         table_bytes = load.seq_len * load.shape.head_dim  # two bytes for each pair of numbers
         tables = [new(ROPE, table_bytes), new(ROPE, table_bytes)] if load.low else []
@@ -238,7 +238,7 @@ class Replay:
         return out, back
 
     def _scaled_dot_product_attention(self, k: Held, v: Held) -> tuple[Held, Held, OfThree]:
-        """Scores, mask, softmax, product; gives back the output, contiguous v, and what gives gradients of q, k, v."""
+        """Replay scores, mask, softmax and product; returns the output, contiguous v, and the backward to q, k, v."""
         new, free, load = self.ledger.new, self.ledger.free, self.load
         several = load.shape.heads > 1
         scaled_q = new(QKV, load.projection_bytes)
@@ -247,7 +247,7 @@ class Replay:
         masked = new(SCORES, load.width_bytes * load.score_elements)
         free(scores)
         weights, of_softmax = self._softmax(masked)
-        # bmm wants (batch·heads, n, c) without gaps: v, a transposed view, is copied unless one of the two is 1
+        # bmm needs (batch·heads, n, c) without gaps: v, a transposed view, is copied unless batch or heads is 1
         contiguous_v = new(QKV, load.projection_bytes) if load.batch > 1 and several else v
         out = new(TEMPORARIES if several else MERGED, load.projection_bytes)
         if contiguous_v is not v:
@@ -266,7 +266,7 @@ class Replay:
         return out, contiguous_v, back
 
     def _softmax(self, masked: Held) -> tuple[list[Held], Backward]:
-        """Softmax of the masked scores, which die; under CUDA autocast in fp32 and then copied to low precision."""
+        """Replay softmax of the masked scores, which are freed; under CUDA autocast in fp32, then in low precision."""
         new, free, load = self.ledger.new, self.ledger.free, self.load
         own_bytes, fp32_bytes = load.width_bytes * load.score_elements, 4 * load.score_elements
         in_fp32 = load.softmax_in_fp32
@@ -288,7 +288,7 @@ class Replay:
         return weights, back
 
     def _feed_forward(self, x: Held) -> tuple[Held, Backward]:
-        """SwiGLU."""
+        """Replay SwiGLU."""
         new, free, load = self.ledger.new, self.ledger.free, self.load
         width, inner, inner_bytes = load.shape.d_model, load.shape.d_ff, load.inner_bytes
         gate, w1 = self._linear(x, width, inner, FEED_FORWARD)
@@ -312,12 +312,12 @@ class Replay:
         return out, back
 
     def _drop(self, *tensors: Held) -> None:
-        """No frame refers to them any more; they stay alive only if the graph keeps them."""
+        """Release tensors that no frame refers to any more; they stay alive only if the graph keeps them."""
         if not self.keep:
             self.ledger.free(*tensors)
 
     def _drop_norm_output(self, out: Held) -> None:
-        """Under autocast the linear layers have copies of their own and the fp32 tensor goes in any case."""
+        """Release a norm's output: under autocast always, because the linear layers keep low-precision copies."""
         if self.load.low or not self.keep:
             self.ledger.free(out)
 
@@ -325,13 +325,13 @@ class Replay:
         return self.ledger.new(ACTIVATION_GRADIENTS, n_bytes)
 
     def _add(self, one: Held, other: Held) -> Held:
-        """Sum of two gradients of the residual stream's size, which die."""
+        """Sum two gradients of the residual stream's size, which are freed."""
         total = self._grad(self.load.stream_bytes)
         self.ledger.free(one, other)
         return total
 
     def _exchange(self, old: Held, n_bytes: int) -> Held:
-        """A gradient computed from another one, which dies then."""
+        """Allocate a gradient computed from another one, which is then freed."""
         new = self._grad(n_bytes)
         self.ledger.free(old)
         return new

@@ -1,4 +1,4 @@
-"""The shapes of the models, without torch: counters, plans and configurations read them."""
+"""Shapes of the models, without torch: counters, plans and configurations read them."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ class Shape:
     d_model: width of the residual stream.
     d_ff: inner width of the SwiGLU feed-forward block.
     layers: number of blocks.
-    heads: attention heads a layer; they must divide d_model.
+    heads: attention heads per layer; they must divide d_model.
     vocab_size: number of tokens, the width of embedding and head.
 
     Raises ValueError if a width is not positive, the heads do not divide d_model, or a head's width is odd
-    (rotary embedding turns pairs).
+    (rotary embedding rotates pairs).
     """
 
     d_model: int
@@ -41,7 +41,7 @@ class Shape:
 
 @dataclass(frozen=True)
 class Seq2SeqShape:
-    """An encoder-decoder transformer (torch.nn.Transformer); the defaults are that class's own.
+    """An encoder-decoder transformer (torch.nn.Transformer, with that class's defaults).
 
     Raises ValueError if a size is not positive or the heads do not divide d_model.
     """

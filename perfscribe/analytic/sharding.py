@@ -1,7 +1,7 @@
-"""Memory and traffic of data-parallel training whose AdamW state is divided among ranks; no torch.
+"""Memory and traffic of data-parallel training with AdamW state divided among ranks; no torch.
 
-Ours hands whole parameters out, each to one rank, which updates it and broadcasts it; gradients are all-reduced before.
-ZeRO stage 1 (Rajbhandari et al., SC 2020, P_os) gives each rank an equal piece of the flattened model instead:
+Ours assigns each parameter to one rank, which updates and broadcasts it; gradients are all-reduced first.
+ZeRO stage 1 (Rajbhandari et al., SC 2020, P_os) instead gives each rank an equal piece of the flattened model:
 gradients are reduce-scattered to the pieces' owners, updated pieces are all-gathered.
 """
 
@@ -30,13 +30,13 @@ from perfscribe.analytic.workload import Workload
 
 COMMUNICATION = "communication buffers"
 ELEMENT_BYTES = 4
-STATE_BYTES = 8  # of an element: AdamW's two moments in fp32
-STEP_COUNTER_BYTES = 4  # of a parameter tensor, on the CPU
-GLOO_CHUNK_BYTES = 32 * 2**20  # parallel.broadcasting.CHUNK_BYTES, which a test compares
+STATE_BYTES = 8  # per element: AdamW's two moments in fp32
+STEP_COUNTER_BYTES = 4  # per parameter tensor, on the CPU
+GLOO_CHUNK_BYTES = 32 * 2**20  # the same as distributed.broadcasting.CHUNK_BYTES
 
 
 def owned(shape: Shape, world_size: int) -> list[list[int]]:
-    """Elements of the parameter tensors that each rank keeps the state of, in registration order."""
+    """Return, for each rank, the elements of the parameter tensors whose state it keeps, in registration order."""
     sizes = transformer_tensors(shape)
     owners = partition(sizes, [0] * world_size)
     return [[size for size, owner in zip(sizes, owners, strict=True) if owner == rank] for rank in range(world_size)]
@@ -46,10 +46,9 @@ def owned(shape: Shape, world_size: int) -> list[list[int]]:
 class Sharding:
     """One rank of a training step.
 
-    load: the rank's own batch. world_size: ranks; 1 for state that is not divided, whatever the number of ranks.
-    flat: gradients are averaged through a flat copy. exchange: how updated parameters travel: "nccl" in pieces, each
-    through a flat tensor for all ranks, "gloo" in flat chunks, "" not at all or from where they lie after one update of
-    all.
+    load: this rank's batch. world_size: ranks; 1 if the state is not divided, whatever the number of ranks.
+    flat: gradients are averaged through a flat copy. exchange: transport of updated parameters: "nccl" in pieces
+    through one flat tensor for all ranks, "gloo" in flat chunks, "" none, or in place after a single update of all.
     """
 
     load: Workload
@@ -59,12 +58,12 @@ class Sharding:
 
     @property
     def optimizer(self) -> Optimizer:
-        """torch.optim.AdamW's own choice of its implementation."""
+        """Implementation that torch.optim.AdamW chooses by default."""
         return "foreach" if self.load.device == "cuda" else "for-loop"
 
 
 def fullest_rank(sharding: Sharding) -> list[int]:
-    """Elements of the tensors of the rank that keeps most state."""
+    """Return the elements of the tensors of the rank that keeps most state."""
     return max(owned(sharding.load.shape, sharding.world_size), key=_state_bytes)
 
 
@@ -73,12 +72,12 @@ def _state_bytes(tensors: Sequence[int]) -> int:
 
 
 def before_step(sharding: Sharding) -> Items:
-    """Between the average of the gradients and the optimizer step, from the second step on; the same after the step."""
+    """Return the memory between gradient averaging and optimizer step, from step 2 on; the same after the step."""
     return _ledger(sharding).live
 
 
 def passes_peak(sharding: Sharding) -> Items:
-    """Peak of forward, backward and the average of the gradients, from the second step on."""
+    """Return the peak of forward, backward and gradient averaging, from the second step on."""
     load = sharding.load
     phases = step_phase_peaks(load, sharding.optimizer)
     state = before_step(sharding)[STATE]
@@ -90,9 +89,9 @@ def passes_peak(sharding: Sharding) -> Items:
 
 
 def step_peak(sharding: Sharding) -> Items:
-    """Peak of the optimizer step with its exchange, from the second step on.
+    """Return the peak of the optimizer step with its exchange, from the second step on.
 
-    NCCL: from the first piece's exchange on there is the flat tensor through which all pieces travel.
+    NCCL: the flat tensor that all pieces use exists from the first piece's exchange on.
     """
     peaks = []
     flat_bytes = 0
@@ -113,9 +112,9 @@ def step_peak(sharding: Sharding) -> Items:
 
 
 def _pieces(sharding: Sharding) -> list[list[int]]:
-    """Tensors as they are updated, a part at a time.
+    """Return the tensors by update, a piece at a time.
 
-    NCCL: the largest part of any rank in each round, as what is measured is the rank that holds most.
+    NCCL: the largest piece of any rank in each round, because the rank measured is the one that holds most.
     """
     if sharding.exchange != "nccl":
         return [fullest_rank(sharding)]
@@ -124,21 +123,21 @@ def _pieces(sharding: Sharding) -> list[list[int]]:
 
 
 def _flat_bytes(sharding: Sharding) -> int:
-    """The flat tensor: for each rank as much as the largest part of any."""
+    """Return the bytes of the flat tensor: for each rank the size of the largest piece of any."""
     if sharding.exchange != "nccl" or sharding.world_size == 1:
         return 0
     return sharding.world_size * ELEMENT_BYTES * max(sum(part) for part in _pieces(sharding))
 
 
 def _parts(elements: Sequence[int]) -> list[list[int]]:
-    """A rank's tensors in parts that are updated and sent at once."""
+    """Return a rank's tensors in the pieces that it updates and sends at once."""
     return [
         [elements[i] for i in part] for part in fill_buckets([ELEMENT_BYTES * size for size in elements], PIECE_BYTES)
     ]
 
 
 def gloo_chunks_bytes(shape: Shape, world_size: int) -> int:
-    """The largest flat copies that are held at once: a chunk of each rank; one tensor alone needs no copy."""
+    """Return the most bytes of flat copies held at once: a chunk of each rank; a chunk of one tensor needs no copy."""
     by_rank = []
     for mine in owned(shape, world_size):
         sizes = [ELEMENT_BYTES * size for size in mine]
@@ -148,7 +147,7 @@ def gloo_chunks_bytes(shape: Shape, world_size: int) -> int:
 
 
 def _ledger(sharding: Sharding) -> Ledger:
-    """What lives before the optimizer step."""
+    """Return a ledger with everything alive before the optimizer step."""
     load = sharding.load
     ledger = before_pass(load)
     for size in transformer_tensors(load.shape):
@@ -160,11 +159,11 @@ def _ledger(sharding: Sharding) -> Ledger:
 
 @dataclass(frozen=True)
 class Scheme:
-    """What a way to divide the work costs each rank in a step.
+    """Cost per rank and step of a way to divide the work.
 
     state_bytes: AdamW's moments on the fullest rank.
-    gradient_bytes, parameter_bytes: what a rank sends (and receives) on average where collectives go round a ring.
-    messages: collectives, where each tensor has its own, or one each for gradients and parameters.
+    gradient_bytes, parameter_bytes: average bytes that a rank sends (and receives) in ring collectives.
+    gradient_messages, parameter_messages: number of collectives.
     """
 
     name: str
@@ -180,9 +179,9 @@ DATA_PARALLEL, OURS, ZERO_1 = "data parallel, nothing sharded", "ours: whole par
 
 
 def schemes(shape: Shape, world_size: int, flat: bool) -> list[Scheme]:
-    """Plain data parallelism, our sharding and ZeRO stage 1, in fp32; a tensor a message, pieces in one.
+    """Return the costs of plain data parallelism, our sharding and ZeRO stage 1, in fp32.
 
-    flat: gradients are averaged as one tensor; stage 1 scatters them either way.
+    flat: gradients are averaged as one tensor, else one message per tensor; stage 1 always scatters one flat tensor.
 
     A ring sends (n - 1)/n of the bytes from each rank for a reduce-scatter, an all-gather, or broadcasts whose sources
     hold equal shares, and twice that for an all-reduce.

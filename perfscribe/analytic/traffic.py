@@ -1,8 +1,8 @@
-"""Rates of collectives by the conventions of nccl-tests, and what they are derived from.
+"""Rates of collectives by the conventions of nccl-tests.
 
-algbw = bytes / time. busbw = algbw x factor: what each link has to carry whatever the number of ranks n, so that it
-compares with a link's rated bandwidth. bytes are those of the whole array: of the vector that is reduced or broadcast,
-of what all ranks together gather or scatter, of what one rank sends in an all-to-all. 1 GB = 10^9 bytes.
+algbw = bytes / time. busbw = algbw x factor: the load of each link, independent of the number of ranks n, so that it
+compares with a link's rated bandwidth. bytes count the whole array: the vector that is reduced or broadcast, what all
+ranks together gather or scatter, what one rank sends in an all-to-all. 1 GB = 10^9 bytes.
 Source: nccl-tests, doc/PERFORMANCE.md.
 """
 
@@ -13,7 +13,7 @@ from collections.abc import Callable
 GB = 10**9
 MB_MEANINGS = {"10^6": 10**6, "2^20": 2**20}
 
-# Formula in words and the factor for n ranks.
+# Formula as text, and the factor for n ranks.
 BUS_FACTORS: dict[str, tuple[str, Callable[[int], float]]] = {
     "all_reduce": ("2(n - 1)/n", lambda n: 2 * (n - 1) / n),
     "all_gather": ("(n - 1)/n", lambda n: (n - 1) / n),
@@ -24,20 +24,20 @@ BUS_FACTORS: dict[str, tuple[str, Callable[[int], float]]] = {
 
 
 def size_bytes(size_mb: float, megabyte: str) -> int:
-    """Bytes of a size in MB; megabyte: what that means, 10^6 or 2^20."""
+    """Return the bytes of a size in MB; megabyte: its definition, "10^6" or "2^20"."""
     return round(size_mb * MB_MEANINGS[megabyte])
 
 
 def bus_factor(operation: str, world_size: int) -> float:
-    """busbw / algbw of a collective among world_size ranks."""
+    """Return busbw / algbw of a collective among world_size ranks."""
     return BUS_FACTORS[operation][1](world_size)
 
 
 def algbw_gb_per_s(message_bytes: int, time_ms: float) -> float:
-    """Bytes over time, in GB/s."""
+    """Return bytes over time, in GB/s."""
     return message_bytes / (time_ms * 1e-3) / GB
 
 
 def busbw_gb_per_s(operation: str, world_size: int, message_bytes: int, time_ms: float) -> float:
-    """algbw times the factor, in GB/s; 0 for one rank, which sends nothing (but broadcast's factor is 1)."""
+    """Return algbw times the factor, in GB/s; 0 for one rank, which sends nothing (but broadcast's factor is 1)."""
     return algbw_gb_per_s(message_bytes, time_ms) * bus_factor(operation, world_size)

@@ -1,7 +1,7 @@
-"""What the FSDP workshop's trainings ask of each GPU, and the factors by which it judges them; no torch.
+"""Work per GPU of the FSDP workshop's trainings, and the workshop's scaling factors; no torch.
 
-FLOP are the exact matrix products of a training step (a multiply-add is two, backward twice the forward pass), the
-causal mask saving nothing, as in counters.flops.
+FLOP are the exact matrix products of a training step (a multiply-add is two, backward is twice forward); the causal
+mask saves nothing, as in analytic.flops.
 """
 
 from __future__ import annotations
@@ -17,31 +17,31 @@ VARIANTS = (SOURCE, SAME_MODEL, DEEPER)
 
 
 def layer_products(shape: SimpleGptShape | BloomShape, seq_len: int) -> int:
-    """Multiply-adds of one layer for each token: its matrices, and attention over seq_len positions."""
+    """Return multiply-adds per token of one layer: its matrices, and attention over seq_len positions."""
     width = shape.hidden_size
     inner = shape.ffn if isinstance(shape, SimpleGptShape) else 4 * width
     return 4 * width * width + 2 * width * inner + 2 * seq_len * width
 
 
 def head_products(shape: SimpleGptShape | BloomShape) -> int:
-    """Multiply-adds of the head for each token; the embedding is a look-up and has none."""
+    """Return multiply-adds per token of the head; the embedding is a look-up and has none."""
     return shape.vocab_size * shape.hidden_size
 
 
 def step_flop(shape: SimpleGptShape | BloomShape, tokens: int, seq_len: int) -> int:
-    """Forward and backward over `tokens` tokens in sequences of seq_len."""
+    """Return the FLOP of forward and backward over `tokens` tokens in sequences of seq_len."""
     products = shape.num_layers * layer_products(shape, seq_len) + head_products(shape)
     return PRODUCTS_PER_STEP * 2 * tokens * products
 
 
 def head_in_layers(shape: SimpleGptShape, seq_len: int) -> float:
-    """How many layers' work the head is."""
+    """Return the work of the head in units of one layer's."""
     return head_products(shape) / layer_products(shape, seq_len)
 
 
 @dataclass(frozen=True)
 class Setup:
-    """One row of a weak scaling. world_size: GPUs; batch: sequences of each at once."""
+    """One row of a weak-scaling table. world_size: GPUs; batch: sequences per GPU and step."""
 
     variant: str
     world_size: int
@@ -51,33 +51,33 @@ class Setup:
 
     @property
     def total_batch(self) -> int:
-        """Sequences of all GPUs at once."""
+        """Sequences of all GPUs per step."""
         return self.batch * self.world_size
 
     @property
     def tokens_per_gpu(self) -> int:
-        """Tokens of one GPU in a step."""
+        """Tokens per GPU and step."""
         return self.batch * self.seq_len
 
     @property
     def flop_per_gpu(self) -> int:
-        """FLOP of one GPU in a step."""
+        """FLOP per GPU and step."""
         return step_flop(self.shape, self.tokens_per_gpu, self.seq_len)
 
     @property
     def parameters_per_gpu(self) -> float:
-        """Parameters that a GPU keeps where all are divided."""
+        """Parameters per GPU if they are sharded."""
         return self.shape.parameters / self.world_size
 
 
 def setups(
     shape: SimpleGptShape, seq_len: int, worlds: Sequence[int], layers: Sequence[int], batches: Sequence[int]
 ) -> list[Setup]:
-    """The workshop's rows; the first model and batch at every size; and models that grow while the work does not.
+    """Return three variants: the workshop's rows; its first model and batch at every size; deeper models, equal work.
 
-    deeper, equal work: the workshop's batches, and for each the depth whose FLOP a GPU come nearest to the first row's:
-    twice the layers for half the batch are not enough, as the head does not double. ValueError: lists of different
-    lengths.
+    deeper, equal work: for each of the workshop's batches the depth whose FLOP per GPU are nearest to the first row's;
+    half the batch needs more than twice the layers, as the head does not double. Raises ValueError if the lists differ
+    in length.
     """
     if not len(worlds) == len(layers) == len(batches) > 0:
         counts = f"{len(worlds)} world sizes, {len(layers)} layers, {len(batches)} batches"
@@ -98,18 +98,18 @@ def _deeper(first: Setup, world_size: int, batch: int) -> Setup:
 
 
 def efficiency_percent(base_s: float, current_s: float) -> float:
-    """Weak-scaling efficiency: T_base / T_current, in percent; 100 where nothing is lost."""
+    """Return the weak-scaling efficiency T_base / T_current, in percent; 100 means no loss."""
     return 100 * base_s / current_s
 
 
 def inverted_percent(base_s: float, current_s: float) -> float:
-    """What the workshop prints as efficiency: T_current / T_base, in percent, which grows where time is lost."""
+    """Return what the workshop prints as efficiency: T_current / T_base, in percent, which grows with losses."""
     return efficiency_percent(current_s, base_s)
 
 
 def scale_factors(base_rate: float, rate: float, base_s: float, current_s: float) -> tuple[float, float]:
-    """The workshop's two scale factors, which it does not define: samples/s(N) / samples/s(1), runtime(1) / runtime(N).
+    """Return the workshop's scale factors (never defined there): samples/s(N) / samples/s(1), runtime(1) / runtime(N).
 
-    They differ where the runtime holds more than training steps, or rows do not divide evenly among ranks.
+    They differ if the runtime includes more than training steps, or rows do not divide evenly among ranks.
     """
     return rate / base_rate, base_s / current_s

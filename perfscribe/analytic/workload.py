@@ -1,4 +1,4 @@
-"""What a memory model is asked about."""
+"""Input of the transformer's memory models."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ CUDA_GRANULARITY_BYTES = 512
 class Workload:
     """A pass of models.transformer.Model over (batch, seq_len) tokens.
 
-    dtype: fp32 and tf32 are the same in memory; bf16 and fp16 mean autocast with fp32 parameters, entered around
+    dtype: fp32 and tf32 use the same memory; bf16 and fp16 mean autocast with fp32 parameters, entered around
         forward and loss and left before backward.
-    device: what the model runs on; autocast treats softmax differently on the two, and CUDA rounds every tensor up
+    device: device of the model; autocast treats softmax differently on CPU and CUDA, and CUDA rounds every tensor up
         to 512 bytes.
     cublas_handles: CUDA only, see memory.CUBLAS_WORKSPACE_BYTES; 2 once a backward pass has run in the process.
     """
@@ -29,22 +29,22 @@ class Workload:
 
     @property
     def low(self) -> bool:
-        """Whether autocast runs the matrix products in two bytes."""
+        """Whether autocast runs the matrix products in 16 bits."""
         return self.dtype in ("bf16", "fp16")
 
     @property
     def width_bytes(self) -> int:
-        """Bytes of an element of a matrix product's output."""
+        """Bytes per element of a matrix product's output."""
         return 2 if self.low else 4
 
     @property
     def softmax_in_fp32(self) -> bool:
-        """CUDA autocast runs softmax in fp32; CPU autocast leaves it in the dtype of its input."""
+        """Whether softmax runs in fp32: CUDA autocast does so; CPU autocast keeps the dtype of its input."""
         return self.low and self.device == "cuda"
 
     @property
     def half_to_float_kernel(self) -> bool:
-        """CUDA has a softmax that reads fp16 and writes fp32; for bf16 the input is copied to fp32 first."""
+        """Whether softmax reads fp16 and writes fp32 in one CUDA kernel; bf16 input is copied to fp32 first."""
         return self.dtype == "fp16" and self.device == "cuda"
 
     @property
@@ -54,22 +54,22 @@ class Workload:
 
     @property
     def stream_bytes(self) -> int:
-        """One tensor of the residual stream, (batch, seq_len, d_model) in fp32."""
+        """Bytes of one tensor of the residual stream, (batch, seq_len, d_model) in fp32."""
         return 4 * self.tokens * self.shape.d_model
 
     @property
     def row_bytes(self) -> int:
-        """One fp32 number a token."""
+        """Bytes of one fp32 number per token."""
         return 4 * self.tokens
 
     @property
     def projection_bytes(self) -> int:
-        """Output of q, k, v or o: (batch, seq_len, d_model) in the compute dtype."""
+        """Bytes of the output of q, k, v or o: (batch, seq_len, d_model) in the compute dtype."""
         return self.width_bytes * self.tokens * self.shape.d_model
 
     @property
     def inner_bytes(self) -> int:
-        """(batch, seq_len, d_ff) in the compute dtype."""
+        """Bytes of (batch, seq_len, d_ff) in the compute dtype."""
         return self.width_bytes * self.tokens * self.shape.d_ff
 
     @property
@@ -84,5 +84,5 @@ class Workload:
 
     @property
     def granularity_bytes(self) -> int:
-        """What the device's allocator rounds up to."""
+        """Allocation granularity of the device's allocator."""
         return CUDA_GRANULARITY_BYTES if self.device == "cuda" else 1

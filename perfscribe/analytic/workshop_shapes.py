@@ -1,4 +1,4 @@
-"""The shapes of the FSDP workshop's two models, and their parameters by formula. Imports nothing heavy.
+"""Shapes of the FSDP workshop's two models, and their parameter counts by formula. Imports nothing heavy.
 
 Source: KAUST's workshop on distributed training (kaust-rccl/Dist-DL-training, folder fsdp) and, for BLOOM, the config
 of bigscience/bloom-560m.
@@ -30,18 +30,18 @@ class BloomShape:
 
     @property
     def block_parameters(self) -> int:
-        """Of one block: 12 d² of matrices, 9 d of their biases and 4 d of two norms."""
+        """Parameters of one block: matrices 12 d², their biases 9 d, two norms 4 d."""
         return 12 * self.hidden_size**2 + 13 * self.hidden_size
 
     @property
     def parameters(self) -> int:
-        """Of the whole model, the tied matrix counted once; two norms stand outside the blocks."""
+        """Parameters of the model, the tied matrix counted once; two norms are outside the blocks."""
         return self.hidden_size * (self.vocab_size + 4) + self.num_layers * self.block_parameters
 
 
 @dataclass(frozen=True)
 class SimpleGptShape:
-    """The workshop's SimpleGPTModel; tied: the head's matrix is the embedding's, its bias is its own."""
+    """The workshop's SimpleGPTModel; tied: the head shares the embedding's matrix, but not its bias."""
 
     vocab_size: int = 50_000
     hidden_size: int = 2048
@@ -56,28 +56,28 @@ class SimpleGptShape:
 
     @property
     def block_parameters(self) -> int:
-        """Of one encoder layer: attention 4 d² + 4 d, feed-forward 2 d f + f + d, two norms 4 d."""
+        """Parameters of one encoder layer: attention 4 d² + 4 d, feed-forward 2 d f + f + d, two norms 4 d."""
         width, inner = self.hidden_size, self.ffn
         return 4 * width**2 + 9 * width + 2 * width * inner + inner
 
     @property
     def head_parameters(self) -> int:
-        """Of the head's matrix and bias, whether or not the matrix is also the embedding's."""
+        """Parameters of the head's matrix and bias, whether or not the matrix is tied."""
         return self.vocab_size * (self.hidden_size + 1)
 
     @property
     def parameters(self) -> int:
-        """Of the whole model, a tied matrix counted once."""
+        """Parameters of the model, a tied matrix counted once."""
         embedding = 0 if self.tied else self.vocab_size * self.hidden_size
         return embedding + self.head_parameters + self.num_layers * self.block_parameters
 
 
-# The names that `model_name` may have. bloom-tiny and bloom-micro are ours, for machines without a GPU.
+# Allowed values of `model_name`. bloom-tiny and bloom-micro are ours, for machines without a GPU.
 BLOOM: dict[str, BloomShape] = {
     "bigscience/bloom-560m": BloomShape(1024, 24, 16, 250_880),
     "bloom-micro": BloomShape(64, 2, 4, 2_000),
     "bloom-tiny": BloomShape(16, 1, 2, 512),
 }
-# What the workshop's scripts take for VOCAB_SIZE whatever is exported: the size of BLOOM's tokenizer, of which its
-# embedding is a padded form.
+# VOCAB_SIZE in the workshop's scripts, whatever is exported: the size of BLOOM's tokenizer. BLOOM's embedding is padded
+# beyond it.
 BLOOM_TOKENIZER_VOCABULARY = 250_680

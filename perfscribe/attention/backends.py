@@ -1,7 +1,7 @@
-"""The implementations of attention that are compared, by name, and what each of them needs.
+"""The implementations of attention that are compared, by name, and their requirements.
 
-Each is a call(q, k, v, is_causal) on tensors (batch, heads, n, d) that returns (batch, heads, n, d) and can be gone
-backward through. A causal query i sees keys j <= i, aligned top left. Importing this module imports no torch.
+Each is a differentiable call(q, k, v, is_causal) on tensors (batch, heads, n, d) that returns (batch, heads, n, d).
+A causal query i sees keys j <= i, aligned top left. Importing this module does not import torch.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 Call = Callable[["Tensor", "Tensor", "Tensor", bool], "Tensor"]
 
-# Sequence length at which a backend of scaled_dot_product_attention is asked whether it runs.
+# Sequence length used to test whether a backend of scaled_dot_product_attention runs.
 PROBED_LENGTH = 128
-# How torch begins the errors that say that a backend cannot run, rather than that it failed.
+# Prefixes of torch's errors for a backend that cannot run, as opposed to one that failed.
 REFUSALS = ("No available kernel", "No viable backend", "cuDNN Frontend error")
 _HEADER = re.compile(r"(.*?) (?:attention )?kernel not used because:?\s*$", re.IGNORECASE)
 
@@ -31,11 +31,10 @@ _HEADER = re.compile(r"(.*?) (?:attention )?kernel not used because:?\s*$", re.I
 class Implementation:
     """One implementation of attention.
 
-    name, title: in records and in tables. make: gives a fresh call, with whatever it needs imported and compiled at
-    its first use; the call keeps the mask of the last shape, which is made outside of what is timed from then on.
-    devices: where it runs. capabilities: names from environment.CAPABILITIES that it needs, the device's own not among
-    them. head_dims: the values of d that it takes; None: any. sdpa: the member of torch.nn.attention.SDPBackend that
-    it forces, and no other.
+    name, title: in records and in tables. make: returns a fresh call, which imports and compiles at its first use and
+    caches the mask of the last shape, so that later calls are timed without creating it. devices: supported devices.
+    capabilities: required names from environment.CAPABILITIES, without the device's. head_dims: supported values of
+    d; None: any. sdpa: the only member of torch.nn.attention.SDPBackend that it allows.
     """
 
     name: str
@@ -47,7 +46,7 @@ class Implementation:
     sdpa: str = ""
 
     def lack(self, device: str, head_dim: int) -> str:
-        """Why it cannot run there, as far as that is known without asking torch; else empty."""
+        """Return why it cannot run there, as far as is known without asking torch; else empty."""
         if device not in self.devices:
             return f"{self.title} runs on {' and '.join(self.devices)}, not on {device}"
         if self.head_dims is not None and head_dim not in self.head_dims:
@@ -56,13 +55,13 @@ class Implementation:
         return ""
 
     def requires(self, device: str) -> tuple[str, ...]:
-        """The capabilities that a cell on this device needs beside the device's and the dtype's own."""
+        """Return the capabilities that a cell on this device needs in addition to those of device and dtype."""
         needs_gpu = ("cuda",) if device not in self.devices else ()
         return (*needs_gpu, *self.capabilities)
 
 
 def _last_mask(make: Callable[[int, int, torch.device], Any]) -> Callable[[Tensor, Tensor], Any]:
-    """The causal mask (n, m) of q and k, made once a shape and kept for the last one."""
+    """Return a function that gives the causal mask (n, m) of q and k and caches it for the last shape."""
     kept: dict[tuple[Any, ...], Any] = {}
 
     def mask(q: Tensor, k: Tensor) -> Any:
@@ -76,7 +75,7 @@ def _last_mask(make: Callable[[int, int, torch.device], Any]) -> Callable[[Tenso
 
 
 def _with_mask(attention: Callable[..., Tensor]) -> Call:
-    """A call that hands `attention` a boolean mask (n, m)."""
+    """Return a call that passes `attention` a boolean mask (n, m)."""
     import torch
 
     mask = _last_mask(lambda n, m, device: torch.ones((n, m), dtype=torch.bool, device=device).tril_())
@@ -99,9 +98,9 @@ def _compiled() -> Call:
 
 
 def _keep_buffers() -> None:
-    """Let compiled backward passes run several times over one forward pass, as timing them alone needs.
+    """Allow several compiled backward passes over one forward pass, which timing backward separately needs.
 
-    By default AOTAutograd lets backward overwrite what forward saved, and refuses retain_graph.
+    By default AOTAutograd lets backward overwrite what forward saved, and rejects retain_graph.
     """
     import torch._functorch.config
 
@@ -133,7 +132,7 @@ def _triton_ieee() -> Call:
 
 
 def _sdpa(backend: str) -> Callable[[], Call]:
-    """Of torch.nn.functional.scaled_dot_product_attention, this one backend and no other."""
+    """Return a make function for scaled_dot_product_attention restricted to this backend."""
 
     def make() -> Call:
         from torch.nn import functional
@@ -160,7 +159,7 @@ def _flex() -> Call:
     def sees(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
         return query >= key
 
-    # B and H are names of create_block_mask's own: none, one mask for all of them
+    # None for B and H of create_block_mask: one mask for all batches and heads
     mask = _last_mask(lambda n, m, device: create_block_mask(sees, None, None, n, m, device=str(device)))
     return lambda q, k, v, is_causal: compiled(q, k, v, block_mask=mask(q, k) if is_causal else None)
 
@@ -186,19 +185,19 @@ IMPLEMENTATIONS = {one.name: one for one in _ALL}
 
 
 def named(name: str) -> Implementation:
-    """The implementation of this name; ValueError where there is none."""
+    """Return the implementation with this name; raises ValueError if there is none."""
     if name not in IMPLEMENTATIONS:
         raise ValueError(f"implementation {name!r}: expected one of {', '.join(IMPLEMENTATIONS)}")
     return IMPLEMENTATIONS[name]
 
 
 def ours(device: str) -> str:
-    """Name of this project's own implementation for a device."""
+    """Return the name of this project's implementation for a device."""
     return "triton" if device == "cuda" else "tiled"
 
 
 def make_call(name: str, device: str, dtype: torch.dtype, head_dim: int, is_causal: bool) -> Call:
-    """A fresh call of the implementation; Unsupported, with torch's own reason, where it cannot run so."""
+    """Return a fresh call of the implementation; raises Unsupported, with torch's reason, if it cannot run."""
     chosen = named(name)
     lacking = chosen.lack(device, head_dim)
     if lacking:
@@ -210,9 +209,9 @@ def make_call(name: str, device: str, dtype: torch.dtype, head_dim: int, is_caus
 
 
 def _ask(call: Call, device: str, dtype: torch.dtype, head_dim: int, is_causal: bool, backend: str) -> None:
-    """Unsupported, in torch's words, where a forced backend of scaled_dot_product_attention refuses such tensors.
+    """Raise Unsupported, with torch's reason, if a forced backend rejects such tensors.
 
-    Asked by a small forward and backward pass. Errors of any other kind are raised.
+    Tested by a small forward and backward pass; other errors are raised unchanged.
     """
     import torch
 
@@ -231,10 +230,10 @@ def _ask(call: Call, device: str, dtype: torch.dtype, head_dim: int, is_causal: 
 
 
 def reason_from(error: str, warned: Iterable[str], backend: str) -> str:
-    """What torch warned of for this backend, in one line, or else the first line of its error.
+    """Return torch's warnings about this backend in one line, or else the first line of its error.
 
-    torch warns `<Backend> kernel not used because:` for each backend in turn and, after that, of each reason; of the
-    backends that were not asked for it says that they are disabled.
+    For each backend in turn, torch warns `<Backend> kernel not used because:` and then of each reason; backends that
+    were not requested are reported as disabled.
     """
     spoken = {"flash": "FLASH_ATTENTION", "memory efficient": "EFFICIENT_ATTENTION", "cudnn": "CUDNN_ATTENTION"}
     reasons: dict[str, None] = {}

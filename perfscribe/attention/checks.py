@@ -1,4 +1,4 @@
-"""What the arguments of the flash-attention functions must be, and how they are told off."""
+"""Checks of the arguments of the flash-attention functions."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ HALF_AND_SINGLE = (torch.float32, torch.bfloat16, torch.float16)
 def check_arguments(
     q: Tensor, k: Tensor, v: Tensor, is_causal: bool, dtypes: Collection[torch.dtype], devices: Collection[str]
 ) -> None:
-    """Refuse what attention over (batch, n, d) or (batch, heads, n, d) cannot take.
+    """Reject arguments that attention over (batch, n, d) or (batch, heads, n, d) cannot take.
 
-    ValueError, which names what was given: not tensors; ranks, batch, heads or head dimensions that differ; an empty
-    dimension; a head dimension outside 16, 24, ... 128; a dtype or device not among those named, or differing ones;
-    is_causal that is no bool.
+    Raises ValueError, showing the arguments: not tensors; ranks, batch, heads or head dimensions that differ; an empty
+    dimension; a head dimension outside 16, 24, ... 128; differing or unsupported dtypes or devices; is_causal not a
+    bool.
     """
     named = {"Q": q, "K": k, "V": v}
     for name, tensor in named.items():

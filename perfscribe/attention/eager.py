@@ -10,7 +10,7 @@ def scaled_dot_product_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor |
     """softmax(q kᵀ / √d) v over the last two dimensions.
 
     q (..., n, d), k (..., m, d), v (..., m, e); mask (n, m) or broadcastable to (..., n, m), boolean, True where
-    a query may look at a key (the convention of torch.nn.functional.scaled_dot_product_attention).
+    a query may see a key (the convention of torch.nn.functional.scaled_dot_product_attention).
     Returns (..., n, e). A row of the mask that is all False gives NaN.
 
     N×N matrices, that is tensors of shape (..., n, m), in a call with gradients enabled:
@@ -23,13 +23,13 @@ def scaled_dot_product_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor |
     |                                     | softmax in low precision  |               | in low precision)         |
     | fp16 autocast, CUDA                 | and 1: softmax in fp16    | 2             | 2, as for bf16            |
 
-    The scale is applied to q (n·d numbers, not n·m), and the mask keeps no matrix of its own for backward: only the
-    boolean mask itself is kept, which all calls can share.
+    The scale is applied to q (n·d numbers, not n·m). Masking saves no float matrix for backward: only the boolean
+    mask, which all calls can share.
     """
     scale = q.shape[-1] ** -0.5
     scores = (q * scale) @ k.transpose(-2, -1)  # (..., n, m)
     if mask is not None:
         scores = torch.where(mask, scores, float("-inf"))
     weights = torch.softmax(scores, dim=-1)
-    del scores  # else it would live on, beside the weights, through the last product
+    del scores  # otherwise it would stay alive, next to the weights, through the last product
     return weights @ v

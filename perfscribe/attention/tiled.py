@@ -1,7 +1,7 @@
-"""FlashAttention-2 in plain PyTorch: tiles, online softmax, and a backward pass that computes the tiles again.
+"""FlashAttention-2 in plain PyTorch: tiles, online softmax, and a backward pass that recomputes the tiles.
 
-The algorithm is that of Dao, FlashAttention-2 (arXiv 2307.08691), algorithms 1 and 2, as Stanford's CS336 assignment 2
-(handout 1.0.4, section 1.3) asks for it. No tensor is larger than the inputs, but for one tile: memory beyond inputs
+The algorithm is that of Dao, FlashAttention-2 (arXiv 2307.08691), algorithms 1 and 2, as required by Stanford's CS336
+assignment 2 (handout 1.0.4, section 1.3). Except for one tile no tensor exceeds the inputs: memory beyond inputs
 and outputs is O(n·d).
 """
 
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from perfscribe.attention.checks import HALF_AND_SINGLE, check_arguments
 
-TILE = 256  # queries and keys of a tile: large enough that the Python loop is no burden, small beside any long sequence
+TILE = 256  # queries and keys per tile: makes the Python loop cheap, and is small compared with a long sequence
 DTYPES = (*HALF_AND_SINGLE, torch.float64)
 DEVICES = ("cpu", "cuda")
 
@@ -28,8 +28,8 @@ class FlashAttentionTorch(torch.autograd.Function):
         """Q (batch, n, d) or (batch, heads, n, d); K and V the same with m keys; returns the shape of Q.
 
         is_causal: query i sees keys j ≤ i, aligned top left. fp32, bf16, fp16 or fp64, d a multiple of 8 from 16 to
-        128. Products and sums are made in fp32 (fp64 for fp64). Kept for backward: Q, K, V, the output, and the
-        log-sum-exp of each row of scores, (batch, n) or (batch, heads, n). ValueError: see checks.check_arguments.
+        128. Products and sums are in fp32 (fp64 for fp64). Saved for backward: Q, K, V, the output, and the log-sum-exp
+        of each row of scores, (batch, n) or (batch, heads, n). Raises ValueError: see checks.check_arguments.
         """
         check_arguments(q, k, v, is_causal, DTYPES, DEVICES)
         out = torch.empty_like(q, memory_format=torch.contiguous_format)
@@ -42,7 +42,7 @@ class FlashAttentionTorch(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
-        """Gradients of Q, K, V, in their shapes and dtypes, and None for is_causal."""
+        """Return the gradients of Q, K, V, in their shapes and dtypes, and None for is_causal."""
         q, k, v, out, logsumexp = ctx.saved_tensors
         d_out = gradients[0]
         accumulator = _accumulator(q.dtype)
@@ -61,7 +61,7 @@ class FlashAttentionTorch(torch.autograd.Function):
 
 
 def _attend(q: Tensor, k: Tensor, v: Tensor, rows: slice, is_causal: bool) -> tuple[Tensor, Tensor]:
-    """Output and log-sum-exp of one tile of queries, by online softmax over the tiles of keys."""
+    """Return output and log-sum-exp of one tile of queries, by online softmax over the tiles of keys."""
     accumulator = _accumulator(q.dtype)
     shape = q[..., rows, :].shape
     peak = torch.full((*shape[:-1], 1), float("-inf"), dtype=accumulator, device=q.device)
@@ -79,7 +79,7 @@ def _attend(q: Tensor, k: Tensor, v: Tensor, rows: slice, is_causal: bool) -> tu
 
 
 def _scores(q: Tensor, k: Tensor, rows: slice, keys: slice, is_causal: bool) -> Tensor:
-    """Scaled scores of one tile, -inf where a query may not look at a key."""
+    """Return the scaled scores of one tile, -inf where a query may not see a key."""
     accumulator = _accumulator(q.dtype)
     scores = q[..., rows, :].to(accumulator) @ k[..., keys, :].to(accumulator).transpose(-2, -1)
     scores *= q.shape[-1] ** -0.5
@@ -95,7 +95,7 @@ def _tiles(length: int) -> Iterator[slice]:
 
 
 def _visible_tiles(rows: slice, n_keys: int, is_causal: bool) -> Iterator[slice]:
-    """Tiles of keys that some query of the rows sees; the first holds key 0, which every query sees."""
+    """Return the tiles of keys that some query of `rows` sees; the first contains key 0, which every query sees."""
     return _tiles(min(rows.stop, n_keys) if is_causal else n_keys)
 
 

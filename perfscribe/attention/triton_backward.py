@@ -13,8 +13,8 @@ from perfscribe.attention.triton_backward_kernels import dkdv_kernel, dq_kernel,
 from perfscribe.attention.triton_forward import Problem
 from perfscribe.attention.triton_launches import Box, Launch, Layout
 
-Seen: TypeAlias = Literal["all", "up_to", "from"]  # splits in which a row has a part: see sum_kernel
-Layouts: TypeAlias = tuple[Layout, Layout, Layout, Layout]  # of Q, K, V and dO
+Seen: TypeAlias = Literal["all", "up_to", "from"]  # splits that contribute to a row: see sum_kernel
+Layouts: TypeAlias = tuple[Layout, Layout, Layout, Layout]  # layouts of Q, K, V and dO
 Gradients: TypeAlias = tuple[Tensor, Tensor, Tensor]
 
 PREPARED_ROWS = 16
@@ -24,9 +24,10 @@ SUMMED_ROWS = 16
 def backward(
     problem: Problem, layouts: Layouts, d_out_strides: tuple[int, int, int, int]
 ) -> Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor], Gradients]:
-    """A call (Q, K, V, output, log-sum-exp, dO) that returns dQ, dK and dV in the inputs' shapes and dtype, contiguous.
+    """Return a call (Q, K, V, output, log-sum-exp, dO) that returns dQ, dK and dV, contiguous.
 
-    Output and log-sum-exp are the forward pass's. dO is read through d_out_strides, and copied if its layout says so.
+    Gradients have the inputs' shapes and dtype. Output and log-sum-exp are the forward pass's. dO is read through
+    d_out_strides, and copied if its layout requires it.
     """
     length = max(problem.n_queries, problem.n_keys)
     variant = triton_configs.backward_for(problem.head_dim, length, problem.dtype, problem.settings.backward)
@@ -50,7 +51,7 @@ def backward(
 
 
 def padded(problem: Problem, unit: int) -> int:
-    """The queries in whole tiles of `unit` rows."""
+    """Return the number of queries, rounded up to whole tiles of `unit` rows."""
     unit = max(unit, PREPARED_ROWS)
     return int(triton.cdiv(problem.n_queries, unit)) * unit
 
@@ -58,10 +59,10 @@ def padded(problem: Problem, unit: int) -> int:
 def row_terms(
     problem: Problem, n_padded: int, d_out_strides: tuple[int, int, int, int], copied: bool, one_pass: bool
 ) -> Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor, Tensor]]:
-    """A call (output, log-sum-exp, dO) that returns what the gradient kernels need beside Q, K and V.
+    """Return a call (output, log-sum-exp, dO) that returns the gradient kernels' further inputs, next to Q, K, V.
 
-    The terms: log-sum-exp in base 2 and rowsum(dO ∘ O), (2, sequences, n_padded). dO, or its contiguous copy. The zeros
-    (sequences, n_padded, d) to which one pass adds dQ, or nothing of use.
+    terms: log-sum-exp in base 2 and rowsum(dO ∘ O), (2, sequences, n_padded). dO, or its contiguous copy. Zeros
+    (sequences, n_padded, d) to which one pass adds dQ; a placeholder for two passes.
     """
     shape = (problem.sequences, n_padded)
     launch = Launch(
@@ -85,9 +86,9 @@ def row_terms(
 def gradients(
     problem: Problem, kernel: Literal["one_pass", "dkdv", "dq"], layouts: Layouts, n_padded: int
 ) -> Callable[..., tuple[Tensor, ...]]:
-    """A call on Q, K, V, dO and what row_terms gives: "dkdv" returns dK and dV, "dq", without the zeros, dQ.
+    """Return a call on Q, K, V, dO and row_terms' results: "dkdv" returns dK and dV; "dq", without the zeros, dQ.
 
-    "one_pass": dK and dV as well, and it adds dQ / scale to the zeros.
+    "one_pass" returns dK and dV, and adds dQ / scale to the zeros.
     """
     of_keys = kernel != "dq"
     tile, cols = problem.tile(kernel), problem.cols
@@ -142,7 +143,7 @@ def gradients(
 
 
 def _dq_target(problem: Problem, kernel: str, tile: triton_configs.Tile, n_padded: int) -> tuple[str, Box | None]:
-    """How dQ is added up, and the box of its descriptor; the interpreter has no TMA reduction."""
+    """Return how dQ is accumulated, and the box of its descriptor; the interpreter has no TMA reduction."""
     if kernel == "dkdv":
         return "none", None
     if problem.settings.dq_sum == "tma" and tile.tma and not problem.interpreted:
@@ -161,9 +162,9 @@ def _summed(
     n_splits: int,
     scale: float = 1.0,
 ) -> Callable[..., tuple[Tensor, ...]]:
-    """A call on one or two tensors of parts (splits, …, n_part_rows, d) that returns scale · their sums over splits.
+    """Return a call on one or two tensors of parts (splits, …, n_part_rows, d) that returns scale · their sums.
 
-    Sums are in the inputs' dtype, (…, n_rows, d).
+    Sums are over splits, in the inputs' dtype, (…, n_rows, d).
     """
     shape = (*problem.leading, n_rows, problem.head_dim)
     programs = triton.cdiv(n_rows, SUMMED_ROWS) * problem.sequences

@@ -1,15 +1,15 @@
 # mypy: disallow-untyped-defs=False, disallow-incomplete-defs=False, disallow-untyped-decorators=False
 """Triton kernels of the backward pass: FlashAttention-2, algorithm 2 (arXiv 2307.08691), in one pass or in two.
 
-With P = exp(S - L) the tile of weights, computed again from scores S and log-sum-exp L, and D = rowsum(dO ∘ O):
+With P = exp(S - L) the tile of weights, recomputed from scores S and log-sum-exp L, and D = rowsum(dO ∘ O):
 dV = Pᵀ dO, dS = P ∘ (dO Vᵀ - D), dK = dSᵀ Q, dQ = dS K, each times the scale of the scores where S carries it.
 
-dkdv_kernel holds a tile of keys, and works on transposed tiles (keys × queries), so that Pᵀ and dSᵀ are left factors of
-their products as they come from the registers. It gives dK and dV, and on request adds up dQ as well (one pass, five
-products). dq_kernel holds a tile of queries and gives dQ (second of two passes, seven products in both).
+dkdv_kernel holds a tile of keys and works on transposed tiles (keys × queries), so that Pᵀ and dSᵀ are left factors
+already in registers. It computes dK and dV, and optionally accumulates dQ too (one pass, five products). dq_kernel
+holds a tile of queries and computes dQ (second of two passes, seven products in total).
 
-L (in base 2) and D come from prepare_kernel, padded to whole tiles with L = ∞, D = 0: rows beyond the queries then
-weigh nothing without a mask.
+L (in base 2) and D come from prepare_kernel, padded to whole tiles with L = ∞, D = 0: rows beyond the queries then have
+weight 0 without a mask.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ def prepare_kernel(
     n_heads, n_sequences, n_queries, n_padded, width,
     ROWS: tl.constexpr, COLS: tl.constexpr, CLEAR_DQ: tl.constexpr, COPY: tl.constexpr,
 ):  # fmt: skip
-    """To terms (2, sequences, n_padded): the log-sum-exp in base 2, and D = rowsum(dO ∘ O).
+    """Write to terms (2, sequences, n_padded): the log-sum-exp in base 2, and D = rowsum(dO ∘ O).
 
-    Grid: (n_padded / ROWS × sequences,). out is contiguous, d_out has any strides, also 0. CLEAR_DQ: also set the rows
-    of dq_sum (sequences, n_padded, width) to zero, for a kernel that adds to them. COPY: also copy d_out, as out is.
+    Grid: (n_padded / ROWS × sequences,). out is contiguous; d_out has any strides, including 0. CLEAR_DQ: also zero the
+    rows of dq_sum (sequences, n_padded, width), for a kernel that adds to them. COPY: also copy d_out in out's layout.
     """
     tiles = n_padded // ROWS
     sequence = tl.program_id(0) // tiles
@@ -77,7 +77,7 @@ def _walk_queries(
     TAIL_MASK: tl.constexpr, WHOLE_ROWS: tl.constexpr, WHOLE_COLS: tl.constexpr, DQ: tl.constexpr,
     PRECISION: tl.constexpr, WIDEN: tl.constexpr,
 ):  # fmt: skip
-    """Add what the queries low … high contribute to dk and dv of one tile of keys, and to dQ if asked for."""
+    """Add the contribution of queries low … high to dk and dv of one tile of keys, and to dQ if requested."""
     row = tl.arange(0, BLOCK_M)
     for start in tl.range(low, high, BLOCK_M):
         start = tl.multiple_of(start, BLOCK_M)
@@ -94,15 +94,15 @@ def _walk_queries(
             weights = tl.where((key - start)[:, None] <= row[None, :], weights, 0.0)
         if TAIL_MASK:
             weights = tl.where((key < n_keys)[:, None], weights, 0.0)
-        # The compiler waits right after a product that the loop reads, and lets a sum that only grows run on. So dV
-        # comes after what dS needs, and dK after dQ: they multiply while dS is made and while dQ is written.
+        # The compiler waits right after a product that the loop reads, but lets an accumulation run on. So dV comes
+        # after the inputs of dS, and dK after dQ: they overlap with computing dS and with writing dQ.
         d_weights = product(v_left, tl.trans(do), PRECISION, WIDEN)
         if DQ != "none":
             dv = add_product(dv, weights.to(do.dtype), do, PRECISION, WIDEN)
         delta = read_row_terms(terms, n_sequences + sequence, n_padded, start, BLOCK_M, TMA)
         d_scores = (weights * (d_weights - delta[None, :])).to(q.dtype)
         if DQ == "none":
-            # no wait in between here, so dV must not be under way while dS, the factor of dK, is made
+            # there is no wait in between here, so dV must not be in flight while dS, the factor of dK, is computed
             dv = add_product(dv, weights.to(do.dtype), do, PRECISION, WIDEN)
             dk = add_product(dk, d_scores, q, PRECISION, WIDEN)
         else:
@@ -133,8 +133,8 @@ def dkdv_kernel(
     """One tile of keys of one sequence against the queries of one split.
 
     Grid: (tiles of keys × sequences, splits); the first keys, which most queries see when causal, come first, of
-    `together` sequences at a time. dk and dv are (splits, sequences, n_keys, width); splits that a tile has no part in
-    are left unwritten. terms is as prepare_kernel leaves it, or, for TMA, a descriptor of (2 × sequences, n_padded)
+    `together` sequences at a time. dk and dv are (splits, sequences, n_keys, width); splits that do not contribute to a
+    tile are left unwritten. terms is prepare_kernel's output or, for TMA, a descriptor of (2 × sequences, n_padded)
     with a box of 1 × BLOCK_M. DQ: "none", or how dQ / scale is added to dq_sum, fp32: "tma" (dq_sum is a descriptor of
     (sequences × n_padded, width), its box BLOCK_M × BLOCK_D) or "atomics" (a pointer). n_padded is a multiple of
     BLOCK_M.
@@ -166,7 +166,7 @@ def dkdv_kernel(
         dq_rows = dq_sum + sequence.to(tl.int64) * n_padded * width
     dk_tile = tl.zeros([BLOCK_N, BLOCK_D], dtype=tl.float32)
     dv_tile = tl.zeros([BLOCK_N, BLOCK_D], dtype=tl.float32)
-    # below the diagonal every query of a tile sees all the keys of this one
+    # below the diagonal every query of a tile sees all keys of this tile
     edge = low
     if CAUSAL:
         edge = tl.minimum(tl.maximum(low, tl.cdiv(first + BLOCK_N - 1, BLOCK_M) * BLOCK_M), high)
@@ -199,7 +199,7 @@ def _walk_keys(
     BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, TMA: tl.constexpr, CAUSAL_MASK: tl.constexpr,
     TAIL_MASK: tl.constexpr, WHOLE_COLS: tl.constexpr, PRECISION: tl.constexpr, WIDEN: tl.constexpr,
 ):  # fmt: skip
-    """Add what the keys low … high contribute to dq of one tile of queries."""
+    """Add the contribution of keys low … high to dq of one tile of queries."""
     key = tl.arange(0, BLOCK_N)
     for start in tl.range(low, high, BLOCK_N):
         start = tl.multiple_of(start, BLOCK_N)
@@ -233,7 +233,7 @@ def dq_kernel(
 ):  # fmt: skip
     """One tile of queries of one sequence against the keys of one split: dq (splits, sequences, n_queries, width).
 
-    Grid and order as forward_kernel. n_padded is a multiple of BLOCK_M.
+    Grid and order as in forward_kernel. n_padded is a multiple of BLOCK_M.
     """
     tiles = tl.cdiv(n_queries, BLOCK_M)
     place, sequence = tile_and_sequence(tl.program_id(0), tiles, n_sequences, together)
@@ -290,12 +290,12 @@ def sum_kernel(
     n_splits, scale,
     ROWS: tl.constexpr, COLS: tl.constexpr, SEEN: tl.constexpr,
 ):  # fmt: skip
-    """out = scale · the sum of the splits in which a tile of rows has a part, in their order, cast to out's dtype.
+    """out = scale · the sum, in order, of the splits that contribute to a tile of rows, cast to out's dtype.
 
-    Grid: (tiles of rows × sequences, 1), or 2 for the other tensors too, which are like the first. parts (splits,
-    sequences, n_part_rows, width) fp32, out (sequences, n_rows, width). SEEN: "all" splits; "up_to" the row's own, as
-    queries see keys; or "from" the row's own, as keys are seen. rows_per_split is a multiple of ROWS; n_streamed is
-    the length that was split.
+    Grid: (tiles of rows × sequences, 1), or 2 to sum the other tensors too, which have the same shapes. parts (splits,
+    sequences, n_part_rows, width) fp32, out (sequences, n_rows, width). SEEN: "all" splits; "up_to" the row's own
+    split, as queries see keys; "from" the row's own, as keys are seen. rows_per_split is a multiple of ROWS; n_streamed
+    is the length that was split.
     """
     if tl.program_id(1) == 1:
         parts, out = other_parts, other_out

@@ -1,18 +1,18 @@
-"""Which tiles, variants and splits the Triton kernels use, and how to choose others.
+"""Tiles, variants and splits of the Triton kernels, and how to choose others.
 
-`settings()` are those in force; `using(...)` changes them for a while. A forward pass remembers its settings, so that
-its backward pass, whichever thread it runs in and whenever, uses the same.
+`settings()` returns the current settings; `using(...)` changes them temporarily. A forward pass stores its settings, so
+that its backward pass uses the same, whenever and in whichever thread it runs.
 
 | setting          | values                          | meaning                                                |
-| float32_products | None, "ieee", "tf32x3", "tf32"  | how fp32 products are made: see float32_precision()    |
+| float32_products | None, "ieee", "tf32x3", "tf32"  | how fp32 products are computed: float32_precision()    |
 | backward         | None, "one_pass", "two_pass"    | None: the default, see backward_for()                  |
 | dq_sum           | "tma", "atomics"                | how one_pass adds to dQ: TMA reduction, or atomic adds |
 | splits           | None or {kernel: number}        | None: the rule of triton_splits                        |
-| tiles            | {kernel: Tile}                  | in place of the defaults; kernels are named in KERNELS |
+| tiles            | {kernel: Tile}                  | overrides of the defaults; names are in KERNELS        |
 
-Backward variants: "one_pass" makes five products a tile and adds dQ up in fp32 in the order in which programs come, so
-dQ may differ in the last bits from run to run; "two_pass" makes seven, in a fixed order: it is deterministic, and taken
-when torch.use_deterministic_algorithms is on.
+Backward variants: "one_pass" computes five products per tile and accumulates dQ in fp32 in the order in which programs
+run, so dQ may differ in the last bits from run to run; "two_pass" computes seven, in a fixed order: it is
+deterministic, and used when torch.use_deterministic_algorithms is on.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ KERNELS: tuple[Kernel, ...] = ("forward", "one_pass", "dkdv", "dq")
 
 @dataclass(frozen=True)
 class Tile:
-    """How one kernel is compiled: a program holds `own` rows and takes `streamed` rows a step.
+    """How one kernel is compiled: a program holds `own` rows and processes `streamed` rows per iteration.
 
     own, streamed: powers of two from 16. Own rows are queries in "forward" and "dq", keys in "dkdv" and "one_pass".
     warps, stages: Triton's num_warps and num_stages. tma: read tiles through TMA descriptors (Hopper and later, or the
-    interpreter), else through pointers. registers: Triton's maxnreg. ahead: "forward" makes
-    the scores of a tile while it weighs those of the tile before. held: of the own tiles that are
-    left factors (Q; K and V; or Q and dO) so many stay in registers, see triton_tiles.left_factor.
+    interpreter), else through pointers. registers: Triton's maxnreg. ahead: "forward" computes the scores of a tile
+    while it computes the weights of the previous one. held: number of own tiles that stay in registers, of those that
+    are left factors (Q; K and V; or Q and dO), see triton_tiles.left_factor.
     """
 
     own: int
@@ -55,7 +55,7 @@ class Tile:
 
 @dataclass(frozen=True)
 class Settings:
-    """See the table at the top of this module."""
+    """Settings, described in the table at the top of this module."""
 
     float32_products: Float32Products | None = None
     backward: Backward | None = None
@@ -71,13 +71,13 @@ _current = Settings()
 
 
 def settings() -> Settings:
-    """The settings in force."""
+    """Return the current settings."""
     return _current
 
 
 @contextmanager
 def using(**changes: object) -> Iterator[Settings]:
-    """Settings with some changed, within a with statement; not safe against other threads that do so too."""
+    """Change some settings within a with statement; not safe if other threads do so too."""
     global _current
     before = _current
     _current = replace(before, **changes)  # type: ignore[arg-type]
@@ -88,11 +88,11 @@ def using(**changes: object) -> Iterator[Settings]:
 
 
 def float32_precision(chosen: Float32Products | None) -> Float32Products:
-    """How products of fp32 tiles are made: as chosen, else as torch.get_float32_matmul_precision() says.
+    """Return how products of fp32 tiles are computed: as chosen, else by torch.get_float32_matmul_precision().
 
-    "tf32x3" (torch's "highest", its default): three TF32 products on tensor cores, to about the error of fp32, as in
-    the memory-efficient backend of scaled_dot_product_attention. "ieee": fp32 multiply-adds, several times slower, and
-    the choice for GPUs without TF32. "tf32" (torch's "high" and "medium"): factors cut to 10 bits of mantissa.
+    "tf32x3" (torch's "highest", its default): three TF32 products on tensor cores, with about the error of fp32, as in
+    the memory-efficient backend of scaled_dot_product_attention. "ieee": fp32 multiply-adds, several times slower, for
+    GPUs without TF32. "tf32" (torch's "high" and "medium"): factors truncated to 10 bits of mantissa.
     """
     if chosen is not None:
         return chosen
@@ -110,7 +110,7 @@ def tile_for(
     precision: str,
     chosen: Mapping[str, Tile],
 ) -> Tile:
-    """The tile chosen for a kernel, else the default for the present GPU; length is that of queries or keys."""
+    """Return the tile chosen for a kernel, else the default for this GPU; length: of queries or keys."""
     if kernel in chosen:
         return chosen[kernel]
     tile = _default_tile(kernel, head_dim, length, length * sequences, dtype, precision)
@@ -131,7 +131,7 @@ def _default_tile(kernel: Kernel, head_dim: int, length: int, rows: int, dtype: 
 def _float32_tile(kernel: Kernel, head_dim: int, length: int, precision: str) -> Tile:
     width = _width(head_dim)
     if precision == "tf32" and not has_tma():
-        precision = "tf32x3"  # whose tiles need no TMA
+        precision = "tf32x3"  # its tiles need no TMA
     if precision == "tf32x3" and head_dim <= 32:
         return FLOAT32_SLIM
     longer = FLOAT32_LONG.get((precision, width), {}) if length >= FLOAT32_LONG_FROM else {}
@@ -139,7 +139,7 @@ def _float32_tile(kernel: Kernel, head_dim: int, length: int, precision: str) ->
 
 
 def backward_for(head_dim: int, length: int, dtype: torch.dtype, chosen: Backward | None) -> Backward:
-    """The backward variant chosen, else the default; two passes where torch is told to be deterministic."""
+    """Return the backward variant chosen, else the default; two passes if torch is set to be deterministic."""
     if torch.are_deterministic_algorithms_enabled():
         return "two_pass"
     few = length < LONG and _width(head_dim) == "narrow"
@@ -151,25 +151,25 @@ def _width(head_dim: int) -> str:
 
 
 def has_tf32() -> bool:
-    """Whether tensor cores make TF32 products here: on Ampere and later; the interpreter makes all products alike."""
+    """Return whether tensor cores compute TF32 products: Ampere and later, and the interpreter (no effect there)."""
     return not torch.cuda.is_available() or torch.cuda.get_device_capability()[0] >= 8
 
 
 def has_tma() -> bool:
-    """Whether TMA descriptors work here: on Hopper and later, and in Triton's interpreter."""
+    """Return whether TMA descriptors work: on Hopper and later, and in Triton's interpreter."""
     return not torch.cuda.is_available() or torch.cuda.get_device_capability()[0] >= 9
 
 
 def multiprocessors(device: torch.device) -> int:
-    """Streaming multiprocessors of the device; 1 for the interpreter on a CPU."""
+    """Return the streaming multiprocessors of the device; 1 for the interpreter on a CPU."""
     return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 1
 
 
-# The tiles below for Hopper, and the choice between one pass and two, are the fastest, or within a few per cent of it,
-# of those that a search tried on one H200 with Triton 3.6, lengths 1024 to 65536 (bench/flash_tune.py of b5a959f7).
-TMA_FROM = 4096  # queries or keys; below, pointers are as fast on the device, and descriptors cost the host time
-LONG = 8192  # queries or keys from which "long" tiles are taken
-FLOAT32_LONG_FROM = 4096  # the same for those of FLOAT32_LONG
+# The Hopper tiles below and the choice between one pass and two are the fastest, or within a few per cent of it, in a
+# search on one H200 with Triton 3.6, lengths 1024 to 65536 (bench/flash_tune.py of b5a959f7).
+TMA_FROM = 4096  # queries or keys; below, pointers are as fast on the device, and descriptors cost host time
+LONG = 8192  # queries or keys from which "long" tiles are used
+FLOAT32_LONG_FROM = 4096  # the same for FLOAT32_LONG
 
 # bf16 and fp16 on Hopper and later: (head dimension to 64 or to 128, length) → kernel → tile
 HALF: Mapping[tuple[str, str], Mapping[str, Tile]] = {
@@ -198,8 +198,8 @@ HALF: Mapping[tuple[str, str], Mapping[str, Tile]] = {
         "dq": Tile(64, 64, warps=4, stages=3, held=1),
     },
 }
-# forward's in their place where no multiprocessor is idle: an H100 then runs at its power limit, and larger tiles win,
-# which move less data. Chosen on one H100, each tile timed for seconds.
+# Forward tiles used instead where no multiprocessor is idle: an H100 is then at its power limit, and larger tiles win
+# because they move less data. Chosen on one H100, each tile timed for seconds.
 MANY_ROWS = 131072  # rows of all sequences
 HALF_MANY: Mapping[str, Tile] = {
     "narrow": Tile(128, 64, warps=4, stages=3, held=1),
@@ -259,9 +259,9 @@ FLOAT32: Mapping[tuple[str, str], Mapping[str, Tile]] = {
         "dq": Tile(32, 32, warps=4, stages=2, tma=False),
     },
 }
-# in place of those of "tf32x3" for head dimensions to 32
+# Instead of the "tf32x3" tiles for head dimensions up to 32.
 FLOAT32_SLIM = Tile(64, 64, warps=4, stages=1, tma=False)
-# in their place for long sequences
+# Instead of the FLOAT32 tiles for long sequences.
 FLOAT32_LONG: Mapping[tuple[str, str], Mapping[str, Tile]] = {
     ("tf32", "wide"): {
         "forward": Tile(128, 64, warps=8, stages=2),

@@ -22,10 +22,10 @@ GROUP_BYTES = 32 * 2**20  # well within the L2 of a data-centre GPU
 
 @dataclass(frozen=True)
 class Problem:
-    """The sizes and choices that all kernels of one call share.
+    """Sizes and choices shared by all kernels of one call.
 
-    leading: (batch,) or (batch, heads). precision: Triton's input_precision of the products. interpreted: by Triton's
-    interpreter, which knows no bf16, so that products are made of fp32 copies.
+    leading: (batch,) or (batch, heads). precision: Triton's input_precision of the products. interpreted: run by
+    Triton's interpreter, which does not support bf16, so that products use fp32 copies.
     """
 
     leading: tuple[int, ...]
@@ -46,12 +46,12 @@ class Problem:
 
     @property
     def heads(self) -> int:
-        """Heads of a batch; 1 without a dimension for them."""
+        """Heads per batch element; 1 without a heads dimension."""
         return self.leading[1] if len(self.leading) == 2 else 1
 
     @property
     def together(self) -> int:
-        """Sequences whose programs mix, see tile_and_sequence: as many as GROUP_BYTES hold the streamed rows of."""
+        """Sequences whose programs are interleaved (tile_and_sequence): as many as fit GROUP_BYTES of streamed rows."""
         row_bytes = 2 * self.head_dim * self.dtype.itemsize
         fit = GROUP_BYTES // (max(self.n_queries, self.n_keys) * row_bytes)
         return min(self.sequences, max(1, fit))
@@ -63,26 +63,26 @@ class Problem:
 
     @property
     def scale(self) -> float:
-        """What scores are multiplied with before softmax."""
+        """Factor of the scores before softmax."""
         return float(self.head_dim**-0.5)
 
     @property
     def factor(self) -> float:
-        """The scale for softmax in base 2."""
+        """Factor of the scores for softmax in base 2."""
         return self.scale * math.log2(math.e)
 
     def empty(self, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
-        """Memory for a result."""
+        """Allocate memory for a result."""
         return torch.empty(shape, dtype=dtype, device=self.device)
 
     def tile(self, kernel: triton_configs.Kernel) -> triton_configs.Tile:
-        """The tile of a kernel."""
+        """Return the tile of a kernel."""
         length = max(self.n_queries, self.n_keys)
         kind = (self.dtype, self.precision)
         return triton_configs.tile_for(kernel, self.head_dim, length, self.sequences, *kind, self.settings.tiles)
 
     def split(self, kernel: triton_configs.Kernel, whole: int) -> int:
-        """Rows of one split of the dimension that a kernel streams; a multiple of `whole`."""
+        """Return the rows per split of the dimension that a kernel streams; a multiple of `whole`."""
         tile = self.tile(kernel)
         upwards = kernel in ("forward", "dq")
         owned, streamed = (self.n_queries, self.n_keys) if upwards else (self.n_keys, self.n_queries)
@@ -96,7 +96,7 @@ Forward: TypeAlias = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
 def forward(problem: Problem, q: Layout, k: Layout, v: Layout) -> Forward:
-    """A call (Q, K, V) that returns the output, in the shape and dtype of Q, and log-sum-exp (…, n_queries), fp32."""
+    """Return a call (Q, K, V) that returns the output (shape, dtype of Q) and log-sum-exp (…, n_queries), fp32."""
     rows = (*problem.leading, problem.n_queries)
     keys_per_split = problem.split("forward", COMBINED_ROWS)
     n_splits = triton.cdiv(problem.n_keys, keys_per_split)

@@ -1,8 +1,8 @@
 # mypy: disallow-untyped-defs=False, disallow-incomplete-defs=False, disallow-untyped-decorators=False
 """Triton kernels of the forward pass: FlashAttention-2, algorithm 1 (arXiv 2307.08691).
 
-Scores live in base 2: with scale·log₂e folded into one factor, exp(s·scale) is exp2(s·factor). Each program holds one
-tile of queries and walks over the tiles of keys that it sees.
+Scores are in base 2: with scale·log₂e folded into one factor, exp(s·scale) is exp2(s·factor). Each program holds one
+tile of queries and iterates over the tiles of keys that it sees.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ def _attend(
 ):  # fmt: skip
     """Online softmax over the keys low … high; peak is the row's greatest score so far, times factor.
 
-    AHEAD: ready holds the scores of the tile at low, and returns with those of the tile after the last. The product of
-    one tile then runs while the weights of the tile before are made, for the price of one tile too many.
+    AHEAD: ready contains the scores of the tile at low, and returns those of the tile after the last. One tile's
+    product then runs while the previous tile's weights are computed, at the cost of one extra tile.
     """
     key = tl.arange(0, BLOCK_N)
     for start in tl.range(low, high, BLOCK_N):
@@ -55,7 +55,7 @@ def _attend(
         weights = tl.exp2(scores * factor - higher[:, None])
         rescale = tl.exp2(peak - higher)
         if AHEAD:
-            # in flight while the weights are made, for the assembler moves that work behind the product's start
+            # in flight while the weights are computed: the assembler moves that work after the product's start
             k = read_tile(
                 k_rows, batch, head, start + BLOCK_N, n_keys, width, stride_k, BLOCK_N, BLOCK_D, TMA, False, WHOLE_COLS
             )
@@ -83,8 +83,8 @@ def forward_kernel(
 
     Grid: (tiles of queries × sequences, splits). The last rows, which see most keys when causal, come first, of
     `together` sequences at a time. out and logsumexp are (splits, sequences, n_queries, width) and (splits, sequences,
-    n_queries): the result itself for one split, else each split's own softmax for combine_kernel. Splits that a tile
-    does not see are left unwritten.
+    n_queries): the result itself for one split, else each split's softmax for combine_kernel. Splits that a tile does
+    not see are left unwritten.
     """
     tiles = tl.cdiv(n_queries, BLOCK_M)
     place, sequence = tile_and_sequence(tl.program_id(0), tiles, n_sequences, together)
@@ -108,7 +108,7 @@ def forward_kernel(
     total = tl.zeros([BLOCK_M], dtype=tl.float32)
     peak = tl.full([BLOCK_M], float("-inf"), dtype=tl.float32)
     result = tl.zeros([BLOCK_M, BLOCK_D], dtype=tl.float32)
-    ready = peak  # of no use but where scores are made ahead
+    ready = peak  # used only with AHEAD
     if AHEAD:
         k_tile = read_tile(k_rows, batch, head, low, n_keys, width, stride_kn, BLOCK_N, BLOCK_D, TMA, False, WHOLE_D)
         ready = product(q_tile, tl.trans(k_tile), PRECISION, WIDEN)
@@ -142,9 +142,9 @@ def combine_kernel(
     parts, logsumexps, out, logsumexp, n_sequences, n_queries, n_keys, width, keys_per_split, n_splits,
     ROWS: tl.constexpr, COLS: tl.constexpr, CAUSAL: tl.constexpr,
 ):  # fmt: skip
-    """Put the splits of one tile of rows together: softmaxes over disjoint keys, weighted by exp(their log-sum-exp).
+    """Combine the splits of one tile of rows: softmaxes over disjoint keys, weighted by exp(their log-sum-exp).
 
-    Grid: (tiles of rows × sequences,). keys_per_split is a multiple of ROWS, so all rows of a tile see as many splits.
+    Grid: (tiles of rows × sequences,). keys_per_split is a multiple of ROWS, so all rows of a tile see the same splits.
     """
     tiles = tl.cdiv(n_queries, ROWS)
     sequence = tl.program_id(0) // tiles

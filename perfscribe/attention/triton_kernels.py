@@ -1,8 +1,8 @@
 """FlashAttention-2 in Triton, forward and backward.
 
 The algorithm is that of Dao, FlashAttention-2 (arXiv 2307.08691), algorithms 1 and 2. The kernels are in
-triton_forward_kernels and triton_backward_kernels; tiles, variants, splits and the precision of fp32 products are
-chosen in triton_configs. With TRITON_INTERPRET=1 in the environment before triton is first imported, all runs on CPU.
+triton_forward_kernels and triton_backward_kernels; triton_configs chooses tiles, variants, splits and the precision of
+fp32 products. With TRITON_INTERPRET=1 in the environment before triton is first imported, everything runs on the CPU.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ class FlashAttentionTriton(torch.autograd.Function):
         """Q (batch, n, d) or (batch, heads, n, d); K and V the same with m keys; returns the shape of Q, contiguous.
 
         is_causal: query i sees keys j ≤ i, aligned top left. fp32, bf16 or fp16, d a multiple of 8 from 16 to 128.
-        Sums are in fp32; products of 16-bit tiles are exact in fp32, weights being rounded to 16 bits before they meet
-        V; products of fp32 tiles are as triton_configs.float32_precision says. Kept for backward: Q, K, V, the output,
-        and the log-sum-exp of each row of scores, fp32, (batch, n) or (batch, heads, n). ValueError: see
+        Sums are in fp32; products of 16-bit tiles are exact in fp32, but weights are rounded to 16 bits before they
+        multiply V; for products of fp32 tiles see triton_configs.float32_precision. Saved for backward: Q, K, V, the
+        output, and the log-sum-exp of each row of scores, fp32, (batch, n) or (batch, heads, n). Raises ValueError: see
         checks.check_arguments.
         """
         if torch.compiler.is_compiling():
@@ -50,14 +50,14 @@ class FlashAttentionTriton(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
-        """Gradients of Q, K, V, in their shapes and dtypes, contiguous, and None for is_causal."""
+        """Return the gradients of Q, K, V, in their shapes and dtypes, contiguous, and None for is_causal."""
         if torch.compiler.is_compiling():
             return (*_compiled_backward(*ctx.saved_tensors, *gradients, ctx.is_causal), None)
         return (*ctx.plan.backward(*ctx.saved_tensors, *gradients), None)
 
 
 class Plan:
-    """What all calls on tensors of one kind share: choices, and launches that are compiled at their first use."""
+    """Choices and prepared launches shared by all calls on tensors of one kind; compiled at first use."""
 
     def __init__(self, problem: Problem, q: Tensor, k: Tensor, v: Tensor) -> None:
         layouts = [layout_of(tensor) for tensor in (q, k, v)]
@@ -66,11 +66,11 @@ class Plan:
         self._backwards: dict[Any, Callable[..., Gradients]] = {}
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """Output and log-sum-exp."""
+        """Return output and log-sum-exp."""
         return self._forward(q, k, v)  # type: ignore[no-any-return]
 
     def backward(self, q: Tensor, k: Tensor, v: Tensor, out: Tensor, logsumexp: Tensor, d_out: Tensor) -> Gradients:
-        """Gradients of Q, K and V; hooks of saved tensors may have changed the strides that forward saw."""
+        """Return the gradients of Q, K and V; hooks of saved tensors may have changed the strides since forward."""
         if d_out.dtype != out.dtype:
             d_out = d_out.to(out.dtype)
         kind = place(q), place(k), place(v), place(d_out), torch.are_deterministic_algorithms_enabled()
@@ -83,7 +83,7 @@ class Plan:
 
 
 def _on_readable(copied: list[bool], call: Callable[..., Any]) -> Callable[..., Any]:
-    """The call on copies of those of its first tensors that must be copied."""
+    """Return a call that first copies those of its leading tensors that `copied` marks."""
     if not any(copied):
         return call
 
@@ -98,7 +98,7 @@ _plans: dict[Any, Plan] = {}
 
 
 def _plan(q: Tensor, k: Tensor, v: Tensor, is_causal: bool) -> Plan:
-    """The plan for such tensors under the settings in force; ValueError: see checks.check_arguments."""
+    """Return the plan for such tensors under the current settings; raises ValueError: see checks.check_arguments."""
     precision, settings = torch.get_float32_matmul_precision(), triton_configs.settings()
     try:
         kind = _kind(q), _kind(k), _kind(v), is_causal, type(is_causal), precision, settings
@@ -112,7 +112,7 @@ def _plan(q: Tensor, k: Tensor, v: Tensor, is_causal: bool) -> Plan:
         head_dim=q.shape[-1],
         causal=is_causal,
         dtype=q.dtype,
-        # "tf32" is Triton's default, without meaning for 16-bit factors
+        # "tf32" is Triton's default and has no effect on 16-bit factors
         precision=triton_configs.float32_precision(settings.float32_products) if q.dtype == torch.float32 else "tf32",
         device=q.device,
         interpreted=INTERPRETED,
@@ -128,7 +128,7 @@ def _kind(tensor: Tensor) -> tuple[Any, ...]:
     return tensor.shape, tensor.dtype, tensor.device, place(tensor)
 
 
-# As operators, which torch.compile takes into its graph as they are; settings are those in force when they run.
+# Custom operators, which torch.compile keeps opaque in its graph; they use the settings at run time.
 
 
 @torch.library.custom_op(

@@ -1,6 +1,6 @@
-"""Launches of Triton kernels that are prepared once, and the layouts of the tensors that they take.
+"""Prepared launches of Triton kernels, and the layouts of their tensors.
 
-Triton's own launch looks at each of up to forty arguments again, which takes longer than a short kernel runs.
+Triton's own launch inspects up to forty arguments each time, which takes longer than a short kernel runs.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Box: TypeAlias = tuple[Sequence[int], Sequence[int], list[int]]  # shape, stride
 
 
 def place(tensor: Tensor) -> Place:
-    """Strides in elements, and whether the first element is aligned for TMA."""
+    """Return the strides in elements, and whether the first element is aligned for TMA."""
     return tensor.stride(), tensor.data_ptr() % TMA_ALIGNMENT_BYTES == 0
 
 
@@ -32,8 +32,8 @@ def place(tensor: Tensor) -> Place:
 class Layout:
     """A tensor as the kernels read it: (batch, heads, n, d), rows contiguous, strides of batch, heads and rows.
 
-    copied: the tensor itself is not so, and the kernels get a contiguous copy. That holds for rows with gaps or of
-    stride 0; starts and strides off the 16 bytes that TMA asks for; and heads too spread out for 32-bit offsets.
+    copied: the tensor has no such layout, and the kernels get a contiguous copy. That is so for rows with gaps or of
+    stride 0, starts and strides not aligned to TMA's 16 bytes, and heads too spread out for 32-bit offsets.
     """
 
     shape: tuple[int, int, int, int]
@@ -41,16 +41,16 @@ class Layout:
     copied: bool
 
     def box(self, rows: int, cols: int, tma: bool) -> Box | None:
-        """What Launch takes for the tensor: a descriptor's shape, strides and box of rows × cols, or a pointer."""
+        """Return Launch's entry for the tensor: shape, strides and box of a descriptor, or None for a pointer."""
         return (self.shape, [*self.strides, 1], [1, 1, rows, cols]) if tma else None
 
 
 def layout_of(tensor: Tensor) -> Layout:
-    """The layout of a tensor (batch, n, d) or (batch, heads, n, d)."""
+    """Return the layout of a tensor (batch, n, d) or (batch, heads, n, d)."""
     _, heads, n, d = shape = _four(tensor.shape, 1)
     whole = (heads * n * d, n * d, d)
     given = _four(tensor.stride(), 0)
-    # strides of single rows, heads and batches mean nothing: aligned ones in their place
+    # Strides of dimensions of size 1 have no effect and may be unaligned: replaced by aligned ones.
     strides = tuple(s if size > 1 else w for s, size, w in zip(given, shape, whole, strict=False))
     readable = (
         given[-1] == 1
@@ -66,21 +66,21 @@ def _four(sizes: Sequence[int], for_heads: int) -> tuple[int, int, int, int]:
 
 
 def raw_strides(tensor: Tensor) -> tuple[int, int, int, int]:
-    """Strides of batch, heads, rows and columns as they are, in elements."""
+    """Return the strides of batch, heads, rows and columns, unchanged, in elements."""
     return _four(tensor.stride(), 0)
 
 
 def readable(tensor: Tensor) -> Tensor:
-    """A contiguous tensor of the same content, aligned for TMA."""
+    """Return a contiguous tensor with the same content, aligned for TMA."""
     whole = tensor.contiguous()
     return whole if place(whole)[1] else whole.clone()
 
 
 class Launch:
-    """A kernel with its grid and all its arguments but the tensors, which a call passes in the kernel's order.
+    """A kernel with its grid and all arguments except the tensors, which a call passes in the kernel's order.
 
-    boxes: for each tensor its descriptor's, or None for a pointer. The first call compiles; later ones go straight to
-    the compiled kernel's launcher, so all tensors must be as aligned as those of the first.
+    boxes: each tensor's descriptor, or None for a pointer. The first call compiles; later calls use the compiled
+    kernel's launcher directly, so all tensors must be aligned like those of the first call.
     """
 
     def __init__(
@@ -127,17 +127,17 @@ class Launch:
         ]
         self._stream_of = triton.runtime.driver.active.get_current_stream
         self._device = tensors[0].device.index
-        self._compiled = compiled  # last, for other threads may launch meanwhile
+        self._compiled = compiled  # last, because other threads may launch meanwhile
 
 
 def _descriptor(template: dict[str, Any], tensor: Tensor) -> TensorDescriptor:
-    """A descriptor without the checks of its making, which the first call's has passed."""
+    """Return a descriptor without its constructor's checks, which the first call's descriptor has passed."""
     descriptor = object.__new__(TensorDescriptor)
     descriptor.__dict__ = {**template, "base": tensor}
     return descriptor
 
 
 def launch_options(tile: Tile) -> dict[str, Any]:
-    """Triton's own arguments of a launch."""
+    """Return Triton's launch options for a tile."""
     options: dict[str, Any] = {"num_warps": tile.warps, "num_stages": tile.stages}
     return options if tile.registers is None else options | {"maxnreg": tile.registers}

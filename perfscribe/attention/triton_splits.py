@@ -1,9 +1,9 @@
-"""How much of the streamed dimension one program of a Triton kernel takes, where there are few programs for the GPU.
+"""Splits the streamed dimension among several programs of a Triton kernel if there are few programs for the GPU.
 
-A kernel has a program for each tile of the rows that it owns, which walks over the streamed rows that its tile meets.
-For few tiles that leaves multiprocessors idle, and under a causal mask the longest walks end last; so a walk may be
-split among several programs whose results are then put together. The number of splits is that for which the programs,
-handed out in the order in which a GPU takes them, end first.
+A kernel has one program per tile of the rows that it owns, which iterates over the streamed rows that its tile sees.
+Few tiles leave multiprocessors idle, and under a causal mask the longest walks end last. So a walk may be split among
+several programs whose results are then combined. The number of splits is the one for which the programs, scheduled in
+the GPU's order, end first.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from itertools import accumulate, repeat
 
 SHORTEST_SPLIT = 64  # streamed rows
 MOST_SPLITS = 16
-ENOUGH = 4  # programs a slot from which on the last ones matter little
-# Fitted to timings of all kernels of this package on one H200, of the search for tiles (triton_configs.py): what a
-# program's start, and what putting one more split together, cost in rows of a walk.
+ENOUGH = 4  # programs per slot from which on the last ones matter little
+# Fitted to timings of all kernels of this package on one H200 (the tile search in triton_configs.py): the costs of a
+# program's start, and of combining one more split, in rows of a walk.
 START_ROWS = 48.0
 MERGE_ROWS = 8.0
-START_OF_MERGE_ROWS = 128.0  # of one more kernel; from one H100
-WARPS_AT_ONCE = 8  # of these kernels on a multiprocessor, by the registers that they take
+START_OF_MERGE_ROWS = 128.0  # start of one more kernel; from one H100
+WARPS_AT_ONCE = 8  # warps of these kernels on a multiprocessor, limited by registers
 
 
 @dataclass(frozen=True)
 class Walks:
     """The programs of a kernel before splitting.
 
-    owned, streamed: lengths in rows. own: rows of a tile. unit: a split is a multiple of it. sequences: batch × heads.
-    upwards: the tiles own queries, which see the keys before them; otherwise keys, which the queries after them see.
+    owned, streamed: lengths in rows. own: rows of a tile. unit: divides the length of a split. sequences: batch ×
+    heads. upwards: tiles own queries, which see the keys before them; else keys, which the queries after them see.
     """
 
     owned: int
@@ -46,7 +46,7 @@ class Walks:
         return -(-self.owned // self.own) * self.sequences
 
     def spans(self) -> list[tuple[int, int]]:
-        """First row and end of the walk of each tile of one sequence, the longest first, as the kernels order them."""
+        """Return first row and end of each tile's walk in one sequence, longest first, as the kernels order them."""
         starts = range(0, self.owned, self.own)
         if not self.causal:
             return [(0, self.streamed) for _ in starts]
@@ -56,14 +56,14 @@ class Walks:
 
 
 def split_length(walks: Walks, multiprocessors: int, warps: int, chosen: int | None = None) -> int:
-    """Rows of a split, a multiple of the unit; chosen: a number of splits in place of the rule's."""
+    """Return the rows of a split, a multiple of the unit; chosen: a number of splits that overrides the rule."""
     splits = best_splits(walks, multiprocessors * max(1, WARPS_AT_ONCE // warps)) if chosen is None else chosen
     return _rows(walks, splits)
 
 
 @lru_cache(maxsize=1024)
 def best_splits(walks: Walks, slots: int) -> int:
-    """The number of splits that ends first on so many slots, the fewest of equals."""
+    """Return the number of splits that ends first on this many slots, the fewest of equals."""
     if walks.programs >= ENOUGH * slots:
         return 1
     most = max(1, min(MOST_SPLITS, walks.streamed // SHORTEST_SPLIT))
@@ -71,7 +71,7 @@ def best_splits(walks: Walks, slots: int) -> int:
 
 
 def end_of(walks: Walks, splits: int, slots: int) -> float:
-    """When the last program ends, in rows: each slot takes the next program as soon as it is free."""
+    """Return when the last program ends, in rows: each slot takes the next program as soon as it is free."""
     rows = _rows(walks, splits)
     n_splits = -(-walks.streamed // rows)
     free = [0.0] * slots

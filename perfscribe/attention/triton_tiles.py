@@ -1,7 +1,7 @@
 # mypy: disallow-untyped-defs=False, disallow-incomplete-defs=False, disallow-untyped-decorators=False
-"""Pieces that the Triton kernels share: tiles read from memory, and products of tiles.
+"""Functions that the Triton kernels share: reading and writing tiles, and products of tiles.
 
-A tile is ROWS × COLS, COLS being the head dimension rounded up to a power of two. What lies beyond the tensor reads as
+A tile is ROWS × COLS; COLS is the head dimension rounded up to a power of two. Elements outside the tensor read as
 zero. A source is either a host-side TMA descriptor of the whole (batch, heads, n, d) tensor, whose bounds the hardware
 checks, or a pointer to row 0 of one head.
 """
@@ -14,10 +14,10 @@ import triton.language as tl
 
 @triton.jit
 def tile_and_sequence(program, tiles, n_sequences, together):
-    """Which tile of which sequence a program works on.
+    """Return the tile and the sequence that a program works on.
 
-    Tile by tile rather than sequence by sequence: where the first tiles have the most work, as under a causal mask,
-    the programs that end last are then short ones. Sequences come in groups of `together`, few enough for L2.
+    Tile by tile rather than sequence by sequence: if the first tiles have the most work, as under a causal mask, the
+    programs that end last are short. Sequences come in groups of `together`, few enough for L2.
     """
     first = program // (tiles * together) * together
     rest = program % (tiles * together)
@@ -27,7 +27,7 @@ def tile_and_sequence(program, tiles, n_sequences, together):
 
 @triton.jit
 def row_of_head(source, batch, head, stride_batch, stride_head, TMA: tl.constexpr):
-    """The source that read_tile takes: a descriptor as it is, a pointer moved to its head (64-bit arithmetic)."""
+    """Return read_tile's source: a descriptor unchanged, a pointer moved to its head (64-bit arithmetic)."""
     if TMA:
         return source
     else:
@@ -39,7 +39,7 @@ def read_tile(
     source, batch, head, start, length, width, stride,
     ROWS: tl.constexpr, COLS: tl.constexpr, TMA: tl.constexpr, WHOLE_ROWS: tl.constexpr, WHOLE_COLS: tl.constexpr,
 ):  # fmt: skip
-    """Rows start … start + ROWS of one head; WHOLE_*: nothing of the tile lies outside, so that no mask is needed."""
+    """Return rows start … start + ROWS of one head; WHOLE_*: the tile is within bounds, so that no mask is needed."""
     if TMA:
         return tl.reshape(source.load([batch, head, start, 0]), [ROWS, COLS])
     else:
@@ -58,7 +58,7 @@ def read_tile(
 
 @triton.jit
 def read_row_terms(source, line, length, start, ROWS: tl.constexpr, TMA: tl.constexpr):
-    """Numbers start … start + ROWS of one line, fp32: (ROWS,). No bounds: lines are padded to whole tiles.
+    """Return numbers start … start + ROWS of one line, fp32: (ROWS,). No bounds: lines are padded to whole tiles.
 
     source: a descriptor of (lines, length) with a box of 1 × ROWS, or a pointer.
     """
@@ -73,7 +73,7 @@ def write_tile(
     target, tile, start, length, width,
     ROWS: tl.constexpr, COLS: tl.constexpr, WHOLE_ROWS: tl.constexpr, WHOLE_COLS: tl.constexpr,
 ):  # fmt: skip
-    """Write what of a tile lies inside (length, width), row-major from target, in the target's dtype."""
+    """Write the part of a tile within (length, width), row-major from target, in the target's dtype."""
     rows = start + tl.arange(0, ROWS)
     cols = tl.arange(0, COLS)
     pointers = target + rows[:, None] * width + cols[None, :]
@@ -86,7 +86,7 @@ def write_tile(
 
 @triton.jit
 def left_factor(tile, one, HELD: tl.constexpr):
-    """A tile that a loop multiplies from the left; HELD: times one, which is 1, so that it stays in registers.
+    """Return a tile for use as left factor in a loop; HELD: multiplied by `one` (= 1), so that it stays in registers.
 
     Triton reads left factors that were loaded from shared memory, whose bandwidth the right factors need.
     """
@@ -98,7 +98,7 @@ def left_factor(tile, one, HELD: tl.constexpr):
 
 @triton.jit
 def product(a, b, PRECISION: tl.constexpr, WIDEN: tl.constexpr):
-    """a b in fp32. WIDEN: the interpreter multiplies the bit patterns of bf16, so there the factors are made fp32."""
+    """a b in fp32. WIDEN: the interpreter multiplies the bit patterns of bf16, so factors are converted to fp32."""
     if WIDEN:
         return tl.dot(a.to(tl.float32), b.to(tl.float32), input_precision="ieee")
     else:
@@ -107,7 +107,7 @@ def product(a, b, PRECISION: tl.constexpr, WIDEN: tl.constexpr):
 
 @triton.jit
 def add_product(total, a, b, PRECISION: tl.constexpr, WIDEN: tl.constexpr):
-    """total + a b in fp32, as product."""
+    """total + a b in fp32, like product."""
     if WIDEN:
         return tl.dot(a.to(tl.float32), b.to(tl.float32), total, input_precision="ieee")
     else:

@@ -1,1 +1,1 @@
-"""What everything else uses: cells and measurements, atomic files, one-line errors, the registry of experiments."""
+"""Foundations that all other packages use: cells and measurements, atomic files, one-line errors, the registry."""

@@ -1,4 +1,4 @@
-"""Large files and folders that are either whole or not there."""
+"""Atomic replacement of large files and folders: whole or absent, never partial."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ def _sync(path: Path) -> None:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A temporary path beside `path`, where the body writes a file or a folder; synced and renamed when it ends well.
+    """Yield a temporary path next to `path` for the body to write a file or folder; sync it, then rename it to `path`.
 
-    Where the body raises, `path` stays as it was and nothing else is left behind. A folder that is there already is
-    moved aside first, so that between two renames there may be none, but never a mixed one.
+    If the body raises, `path` is unchanged and the temporary files are removed. An existing folder is moved aside
+    first: between the two renames `path` is missing, but never mixed.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     scratch = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}."))

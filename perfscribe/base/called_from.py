@@ -1,23 +1,23 @@
-"""Files that a user names: they lie where `./run` was called, which goes on in the checkout."""
+"""Paths from the command line, relative to the folder where the user called `./run` (it changes to the checkout)."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
 
-VARIABLE = "PERFSCRIBE_CALLED_FROM"  # set by the script run
-# Taken out: a process that is started from here, as by a test, is called from a folder of its own.
+VARIABLE = "PERFSCRIBE_CALLED_FROM"  # set by the script `run`
+# Removed from the environment: a child process, such as one started by a test, has its own working directory.
 _FOLDER = os.environ.pop(VARIABLE, "")
 
 
 def text(path: Path, root: Path | None = None) -> str:
-    """The UTF-8 text of a user's file, line ends as they are, without a byte order mark.
+    """Return the UTF-8 text of a user's file, line ends unchanged, without a byte order mark.
 
-    ValueError with one line, which names the file relative to root.
+    Raises ValueError (one line); with `root`, the message names the file relative to it.
     """
     shown = path.relative_to(root) if root else path
     try:
-        if path.is_fifo():  # it would keep us waiting
+        if path.is_fifo():  # reading a pipe would block
             raise OSError(None, "a pipe")
         return path.read_bytes().decode("utf-8-sig")
     except OSError as error:
@@ -27,6 +27,6 @@ def text(path: Path, root: Path | None = None) -> str:
 
 
 def file(name: str) -> Path:
-    """The file of this name, relative to the folder that `./run` was called in."""
-    # As the user wrote it where that is this folder, for messages.
+    """Return the path of a file that the user named relative to the folder where `./run` was called."""
+    # Unchanged where that is the current folder, so that messages show what the user typed.
     return Path(name) if not _FOLDER or Path(_FOLDER) == Path.cwd() else Path(_FOLDER) / name

@@ -1,7 +1,7 @@
-"""The line of an error's text, or of what a failed program printed, that says what was wrong.
+"""Finds the line that states the cause in an error's text or a failed program's output.
 
-Wrappers put it anywhere: loaders' workers behind their traceback, compilers into their output, launchers of ranks above
-a summary, programs above their usage. Measuring code imports this: it must stay small.
+Wrappers put it anywhere: data loader workers after their traceback, compilers inside their output, launchers of ranks
+above a summary, programs above their usage. Measuring code imports this module, so it must stay small.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ _WRAPPER = re.compile(
     r"Caught \w+ in .* process|:$|\bcompile error$|^\S+ (left with exit code \d+|died by \w+): |^\S*[cg]\+\+\S* -"
 )
 _TRACEBACK = re.compile(r"(Original )?Traceback \(most recent call last\):")
-_GOES_ON = ("During handling of the above", "The above exception was")  # the error that counts is the next one
-_OF_RANK = re.compile(r"^(\[(rank ?)?\d+\]: ?|\d+: )")  # what launchers put before a rank's line
+_GOES_ON = ("During handling of the above", "The above exception was")  # the next error is the one that counts
+_OF_RANK = re.compile(r"^(\[(rank ?)?\d+\]: ?|\d+: )")  # prefix that launchers put before a rank's line
 _NOISE = re.compile(r"[=*~-]+$|usage:|try '|for (more|usage)|see ", re.IGNORECASE)
 _RULE = re.compile(r"[=-]{20,}$")
 _COMPLAINT = re.compile(
@@ -27,7 +27,7 @@ _COMPLAINT = re.compile(
 
 
 def of_exception(error: BaseException) -> str:
-    """The first line of an exception's text or, where that speaks of another error, of the other one's."""
+    """Return the first line of an exception's text or, if that only wraps another error, the line of that error."""
     text = str(error).strip()
     if isinstance(error, subprocess.CalledProcessError):
         words = error.cmd if isinstance(error.cmd, str) else str((error.cmd or ["a program"])[0])
@@ -45,10 +45,10 @@ def of_exception(error: BaseException) -> str:
 
 
 def of_output(lines: Iterable[str], otherwise: int = -1) -> str:
-    """The line of a program's output that says what was wrong; empty where there is none.
+    """Return the line of a program's output that states the error; empty if there is no text.
 
-    That which ends a Python traceback (of several processes' the first), else the first complaint, else the first line
-    below a rule, as launchers frame theirs, else that of this place.
+    In order of preference: the last line of a Python traceback (of several processes, the first one's), the first
+    complaint, the first line below a rule (as launchers print), else the line at index `otherwise`.
     """
     bare = [_OF_RANK.sub("", line.rstrip()) for line in lines]
     raised = next((line for line in _raised(bare) if line and not _WRAPPER.search(line)), "")
@@ -60,7 +60,7 @@ def of_output(lines: Iterable[str], otherwise: int = -1) -> str:
 
 
 def _raised(lines: list[str]) -> Iterator[str]:
-    """The line with type and text that ends each traceback; of a chain of them that of the last."""
+    """Yield the final line (type and text) of each traceback; of chained exceptions only the last."""
     within, ending = False, ""
     for line in lines:
         if _TRACEBACK.match(line.strip()) or (ending and line and not line.startswith(_GOES_ON)):

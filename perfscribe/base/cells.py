@@ -1,7 +1,7 @@
-"""The words that an experiment's measure.py speaks: Cell, Measurement, Unsupported.
+"""Cell, Measurement and Unsupported: the interface between an experiment's measure.py and the engine.
 
-Kept small on purpose: every experiment's fingerprint covers this file, so that an edit of its code
-measures everything again.
+Kept small on purpose: every experiment's fingerprint covers this file, so editing its code remeasures
+everything.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ Level = str | int | float | bool | None
 
 
 class Unsupported(Exception):
-    """Raised by run(cell) where the machine lacks what the cell needs; the text is the reason printed."""
+    """Raised by run(cell) if the machine lacks what the cell needs; the text is the reason printed."""
 
 
 @dataclass(frozen=True)
@@ -25,10 +25,10 @@ class Cell:
     factors: level by factor name, in the order in which tables show them.
     requires: names of capabilities (environment.CAPABILITIES) that the machine must have, e.g. "cuda".
     cost: expected work in arbitrary units that are the same within an experiment (FLOP, bytes);
-        cells run in ascending order of it.
+        cells run in ascending order of cost.
     data: names of the data sets that run(cell) reads.
-    data_folder: where they lie; filled in by the worker.
-    skip: why this cell is not measured; such a cell is printed as skipped.
+    data_folder: folder that contains them; filled in by the worker.
+    skip: reason why this cell is not measured; such a cell is printed as skipped.
     """
 
     factors: Mapping[str, Level]
@@ -44,12 +44,12 @@ class Cell:
 
 @dataclass
 class Measurement:
-    """What run(cell) gives back.
+    """Result of run(cell).
 
     samples: timed raw samples by name; the name ends in the unit (forward_ms, read_s).
-    warmup: the samples before them, under the same names.
-    values: single figures, counts and texts by name (peak_allocated_bytes, logits_dtype).
-    series: longer lists of raw figures that belong to the cell but are no samples of one quantity.
+    warmup: warm-up samples, under the same names.
+    values: single numbers, counts and texts by name (peak_allocated_bytes, logits_dtype).
+    series: longer lists of raw numbers that belong to the cell but are not samples of one quantity.
     timers: for each sample name the timer that read it ("CUDA events", "host clock + synchronise").
     warmup_s, timed_s, compile_s: wall seconds spent on each.
     """
@@ -65,6 +65,6 @@ class Measurement:
 
 
 def grid(levels: Mapping[str, Sequence[Level]]) -> Iterable[dict[str, Level]]:
-    """Every combination of the levels, the last factor varying fastest."""
+    """Yield every combination of the levels, the last factor varying fastest."""
     for combination in itertools.product(*levels.values()):
         yield dict(zip(levels, combination, strict=True))

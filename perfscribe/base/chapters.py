@@ -1,6 +1,6 @@
-"""Chapters as files: an index for each course and edition, a Markdown file for each problem. Nothing is rendered here.
+"""Reads chapter files: an index for each course and edition, a Markdown file for each problem. Renders nothing.
 
-The planner reads them to know which tables a report needs, so that this module imports neither torch nor Jinja.
+The planner uses it to find out which tables a report needs, so it imports neither torch nor Jinja.
 Format: docs/write-a-chapter.md.
 """
 
@@ -19,10 +19,10 @@ import yaml
 from perfscribe.base import registry
 
 ROOT = registry.ROOT / "chapters"
-# Pages that belong to no course, and names that every page knows.
+# Pages that belong to no course, and definitions that every page can use.
 FIRST_PAGE, APPENDIX, COMMON = "first_page.md", "appendix.md", "common.yaml"
 OWN_INDEX = "index.yaml"  # of a chapter outside chapters/
-# Of libyaml where PyYAML has it: ten times as fast.
+# libyaml's loaders if PyYAML was built with them: ten times as fast.
 SAFE = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 TEXTS = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
 FRONT_MATTER = re.compile(r"\A---\n(.*?\n)---\n", re.DOTALL)
@@ -35,7 +35,7 @@ INDEX_KEYS = ("chapter", "short", "title", "homework", "problems", "further", "d
 
 @dataclass(frozen=True)
 class Source:
-    """A Markdown file of a chapter: its path, its text, and its front matter (all values as text)."""
+    """A Markdown file of a chapter: path, text and front matter (all values as text)."""
 
     path: Path
     text: str
@@ -43,18 +43,18 @@ class Source:
 
     @property
     def name(self) -> str:
-        """Its path as messages give it."""
+        """Path as messages show it."""
         return shown(self.path)
 
     @property
     def heading(self) -> str:
-        """The problem's heading; ValueError where the file has none."""
+        """Heading of the problem; raises ValueError if the file has none."""
         return _heading(self.path, self.text)
 
 
 @dataclass(frozen=True)
 class Chapter:
-    """A course in one edition. name: its key in the config; index: the content of its YAML file."""
+    """A course in one edition. name: its key in the config; index: content of its YAML file."""
 
     name: str
     path: Path
@@ -62,57 +62,57 @@ class Chapter:
 
     @property
     def title(self) -> str:
-        """The title of its part of the report."""
+        """Title of the chapter's part of the report."""
         return str(self.index["title"])
 
     @property
     def short(self) -> str:
-        """Its name in lists."""
+        """Short title for lists."""
         return str(self.index.get("short", self.title))
 
     @property
     def further(self) -> Mapping[str, Any]:
-        """Pages of details that belong to no problem: title and tables (or figures) by the page's name."""
+        """Pages of details that belong to no problem: title and tables (or figures) by page name."""
         return self.index.get("further") or {}
 
     @property
     def problems(self) -> list[str]:
-        """Keys of its problems in the course's order, which are names of files too."""
+        """Keys of the problems in the course's order; they are also file names."""
         return list(self.index["problems"])
 
     def source(self, problem: str) -> Source:
-        """The file of a problem; ValueError with file and line where it has a mistake."""
+        """Return the file of a problem; raises ValueError (file and line) if it has a mistake."""
         found = source(self.file(problem))
         check_keys(found.path, found.front, PROBLEM_KEYS)
         return found
 
     def headings(self) -> list[str]:
-        """Headings of its problems in the course's order."""
+        """Return the problems' headings in the course's order."""
         return [_heading(path, _text(path)) for path in map(self.file, self.problems)]
 
     @property
     def drawn(self) -> list[str]:
-        """Ids of tables that figures are drawn from and no page shows."""
+        """Ids of tables that only figures use; no page shows them."""
         return list(self.index.get("drawn") or [])
 
     def file(self, problem: str) -> Path:
-        """The Markdown file of a problem."""
+        """Return the path of a problem's Markdown file; a file in the edition's folder has precedence."""
         own = self.path.parent / self.path.stem / f"{problem}.md"
         return own if own.is_file() else self.path.parent / f"{problem}.md"
 
     def homework(self, problem: str) -> dict[str, Any]:
-        """Levels that the homework asks for in a problem."""
+        """Return the levels that the homework asks for in a problem."""
         return {**(self.index.get("homework") or {}), **(self.index["problems"][problem] or {})}
 
     def tables(self) -> frozenset[str]:
-        """Ids of tables that its index and the front matter of its problems name."""
+        """Return the ids of the tables that the index and the problems' front matter name."""
         texts = [self.path.read_text(encoding="utf-8")]
         texts += [matter[1] for key in self.problems if (matter := FRONT_MATTER.match(_text(self.file(key))))]
         return frozenset(TABLE_ID.findall("\n".join(texts)))
 
 
 def digests(chosen: Collection[str], root: Path) -> dict[str, str]:
-    """16 hex digits of all files that a report with these chapters is made of, below a checkout."""
+    """Return 16 hex digits for each chapter, and under "" for the common pages, of the files in checkout `root`."""
     found = {"": [root / "chapters" / name for name in (COMMON, FIRST_PAGE, APPENDIX)]}
     for name in chosen:
         index = read(name).path
@@ -127,9 +127,9 @@ def _digest(paths: Sequence[Path]) -> str:
 
 
 def wants(chosen: Collection[str], tables: Collection[str]) -> bool:
-    """Whether a report with these chapters shows any of an experiment's tables.
+    """Return whether a report with these chapters shows any of an experiment's tables.
 
-    Tables that no chapter names are in every report, so that an experiment of one's own is shown by itself.
+    Tables that no chapter names are in every report, so that a user's own experiment is shown without a chapter.
     """
     ids = frozenset(tables)
     named = {name: _tables(name) for name in (*names(), *chosen)}
@@ -142,12 +142,12 @@ def _tables(name: str) -> frozenset[str]:
 
 
 def shown(path: Path) -> str:
-    """A path as messages give it: within the checkout, else whole."""
+    """Return a path as messages show it: relative within the checkout, else unchanged."""
     return str(path.relative_to(registry.ROOT)) if path.is_relative_to(registry.ROOT) else str(path)
 
 
 def read(name: str) -> Chapter:
-    """A chapter of chapters/ by its name, or that of a folder; ValueError with one line where there is none."""
+    """Return a chapter by its name in chapters/ or by its folder; raises ValueError (one line) if there is none."""
     if name in (known := names()):
         return _chapter(known[name])
     path = registry.ROOT / name / OWN_INDEX
@@ -160,7 +160,7 @@ def read(name: str) -> Chapter:
 
 @cache
 def names() -> dict[str, Path]:
-    """The indices in chapters/ by the name that each gives itself, in the order of a report."""
+    """Return the index files in chapters/ by the name that each declares, in the order of a report."""
     found = {str(load(path)["chapter"]): path for path in sorted(ROOT.glob("*/*.yaml"))}
     order = [name for name in registry.CHAPTERS if name in found]
     return {name: found[name] for name in [*order, *sorted(set(found) - set(order))]}
@@ -175,7 +175,7 @@ def _chapter(path: Path) -> Chapter:
 
 
 def check_keys(path: Path, content: Mapping[str, Any], known: Sequence[str]) -> None:
-    """ValueError with file and line where a chapter's file has a key that nothing reads, or a table's entry has."""
+    """Raise ValueError (file and line) if a chapter's file, or an entry of its `tables`, has an unknown key."""
     tables = (content.get("tables") or {}).items() if isinstance(content.get("tables") or {}, dict) else ()
     entries = [(f"tables.{name}.", table, TABLE_KEYS) for name, table in tables if isinstance(table, dict)]
     for begin, part, keys in [("", content, known), *entries]:
@@ -185,7 +185,7 @@ def check_keys(path: Path, content: Mapping[str, Any], known: Sequence[str]) -> 
 
 
 def load(path: Path) -> dict[str, Any]:
-    """A YAML file whose content is a mapping; ValueError with file and line where it is none."""
+    """Return the mapping in a YAML file; raises ValueError (file and line) if it contains none."""
     return _load(path, path.stat().st_mtime_ns)
 
 
@@ -201,11 +201,11 @@ def _load(path: Path, _time_ns: int) -> dict[str, Any]:
 
 
 def source(path: Path) -> Source:
-    """A Markdown file with its front matter; ValueError with file and line where it has a mistake."""
+    """Return a Markdown file with its front matter; raises ValueError (file and line) if it has a mistake."""
     text = _text(path)
     matter = FRONT_MATTER.match(text)
     try:
-        # Everything is text: `off` is a name, not false.
+        # All values are text: `off` is a name, not false.
         front = (yaml.load(matter[1], Loader=TEXTS) if matter else None) or {}  # noqa: S506
     except yaml.MarkedYAMLError as error:
         raise ValueError(_yaml_mistake(path, error, first_line=2)) from None

@@ -1,4 +1,4 @@
-"""Files that are either whole or not there: written under a temporary name, flushed, then renamed."""
+"""Atomic writing of files (temporary file, flush, rename), and JSON."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 
 def write_bytes(path: Path, content: bytes) -> None:
-    """Replace the file's content in one step; its folder is made where it is missing."""
+    """Replace the file's content atomically; creates the folder if it is missing."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
@@ -27,27 +27,27 @@ def write_bytes(path: Path, content: bytes) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """write_bytes for UTF-8 text."""
+    """Replace the file's content atomically with UTF-8 text."""
     write_bytes(path, text.encode("utf-8"))
 
 
 def canonical(value: Any) -> str:
-    """JSON with sorted keys and no NaN or infinity (ValueError): equal values give equal text."""
+    """Return JSON with sorted keys; equal values give equal text. Raises ValueError for NaN or infinity."""
     return json.dumps(value, sort_keys=True, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
 
 
 def dump_json(value: Any) -> str:
-    """Readable JSON, keys in their own order, no NaN or infinity (ValueError)."""
+    """Return readable JSON, keys in insertion order. Raises ValueError for NaN or infinity."""
     return json.dumps(value, indent=1, allow_nan=False, ensure_ascii=False) + "\n"
 
 
 def write_json(path: Path, value: Any) -> None:
-    """write_text of dump_json."""
+    """Write readable JSON (dump_json) atomically."""
     write_text(path, dump_json(value))
 
 
 def write_json_if_changed(path: Path, value: Any) -> bool:
-    """Write only where the content differs, so that the file's time tells when its content last changed."""
+    """Write only if the content differs, so that mtime is the time of the last change; returns whether it wrote."""
     text = dump_json(value)
     if path.is_file() and path.read_bytes() == text.encode():
         return False
@@ -56,12 +56,12 @@ def write_json_if_changed(path: Path, value: Any) -> bool:
 
 
 def write_json_lines(path: Path, values: Iterable[Any]) -> None:
-    """One compact JSON object a line."""
+    """Write one compact JSON value per line."""
     write_text(path, "".join(json.dumps(v, allow_nan=False, ensure_ascii=False) + "\n" for v in values))
 
 
 def read_json(path: Path) -> Any:
-    """The file's JSON value; ValueError with one line that names the file where it is none."""
+    """Return the file's JSON value; raises ValueError (one line naming the file) if there is none."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
@@ -69,7 +69,7 @@ def read_json(path: Path) -> Any:
 
 
 def read_object(path: Path) -> dict[str, Any]:
-    """The JSON object that the file holds, empty where there is none: for what can be made again, or done without."""
+    """Return the JSON object in the file, or {} if there is none: for files that are optional or can be regenerated."""
     try:
         found = read_json(path)
     except ValueError:
@@ -78,9 +78,9 @@ def read_object(path: Path) -> dict[str, Any]:
 
 
 def read_json_lines(path: Path) -> list[Any]:
-    """All values of a JSON-lines file; ValueError with one line that names the file where one is broken."""
+    """Return all values of a JSON-lines file; raises ValueError (one line naming the file) if one is broken."""
     try:
-        # At line feeds alone: texts may hold other signs that Unicode takes for the end of a line.
+        # Splits only at line feeds: texts may contain other characters that str.splitlines() takes for line ends.
         return [json.loads(line) for line in path.read_bytes().split(b"\n") if line.strip()]
     except (OSError, ValueError) as error:
         raise ValueError(f"{path}: cannot be read as JSON lines ({error})") from error

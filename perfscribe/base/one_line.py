@@ -1,4 +1,4 @@
-"""Errors that a file, a disk or a config causes end a program with one line."""
+"""Ends a program with one line for errors caused by a file, a disk or the config."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from typing import NoReturn
 
 
 class Parser(argparse.ArgumentParser):
-    """Of a verb's words: says what is wrong with them in one line."""
+    """Argument parser of a verb that reports a mistake in one line."""
 
     def error(self, message: str) -> NoReturn:
-        """SystemExit with the line."""
+        """Raise SystemExit with the line."""
         sys.exit(f"run: {self.prog.removeprefix('./run ')}: {message} ({self.prog} --help)")
 
 
 def paths(program: str | None, *options: str) -> argparse.Namespace:
-    """What a script is called with: a path for each of these options, files of records for --records.
+    """Parse a script's options, each of which takes a path; --records takes any number of files.
 
-    program: what it does, for --help.
+    program: description shown by --help.
     """
     parser = argparse.ArgumentParser(description=program, formatter_class=argparse.RawDescriptionHelpFormatter)
     for option in options:
@@ -31,7 +31,7 @@ def paths(program: str | None, *options: str) -> argparse.Namespace:
 
 @contextlib.contextmanager
 def in_one_line(program: str, *kinds: type[Exception]) -> Iterator[None]:
-    """SystemExit with path and reason for an OSError, with the text of the error for these kinds."""
+    """Turn an OSError (path and reason) and errors of these kinds (their text) into SystemExit."""
     try:
         yield
     except OSError as error:

@@ -1,4 +1,4 @@
-"""What a cell had measured before it failed: a pass that runs out of memory takes no earlier figures along."""
+"""Keeps measurements from before a failure: a pass that runs out of memory does not lose earlier numbers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ATTRIBUTE = "partial_measurement"
 
 @contextmanager
 def kept_on_failure(measurement: Measurement) -> Iterator[Measurement]:
-    """Hang the measurement, as far as it got, on whatever exception leaves the context; found by of_error()."""
+    """Attach the measurement so far to any exception that leaves the context; of_error() reads it."""
     try:
         yield measurement
     except Exception as error:
@@ -21,7 +21,7 @@ def kept_on_failure(measurement: Measurement) -> Iterator[Measurement]:
 
 
 def of_error(error: BaseException) -> Measurement | None:
-    """The measurement that kept_on_failure hung on the exception, where it holds anything."""
+    """Return the measurement that kept_on_failure attached to the exception, unless it is empty."""
     found = getattr(error, ATTRIBUTE, None)
     has_figures = isinstance(found, Measurement) and (found.samples or found.values)
     return found if has_figures else None

@@ -1,4 +1,4 @@
-"""The experiments: a folder each in their course's below experiments/, found by the files that it holds."""
+"""Finds the experiments: folders experiments/COURSE/NAME, recognised by the files in them."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from types import ModuleType
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
-SUBJECTS = "subjects"  # shows the cells of a user's own code, where the config names any
+SUBJECTS = "subjects"  # shows the cells of a user's own code, if the config names any
 CHAPTERS = ("cs336", "polaris", "fsdp")
 
 
 @dataclass(frozen=True)
 class Shown:
-    """Ids of the tables and figures that an experiment makes.
+    """Ids of the tables and figures that an experiment produces.
 
-    reads: experiments whose records it is made of, as far as a run has them, beside its own where it measures.
-    references: published figures that it shows, by file, beside its own and theirs.
+    reads: further experiments whose records it uses, as far as a run has them.
+    references: files of further published figures that it shows; its own and those of `reads` need no entry.
     """
 
     tables: tuple[str, ...]
@@ -40,33 +40,33 @@ def _holding(file: str) -> list[str]:
 
 
 def known() -> list[str]:
-    """Names of the experiments that show something."""
+    """Return the names of the experiments that show something."""
     return _holding("show.py")
 
 
 def measured() -> list[str]:
-    """Those that measure too; the others show what these have measured."""
+    """Return the names of the experiments that measure; the others show what these measured."""
     return _holding("measure.py")
 
 
 def module_name(experiment: str, part: str, root: Path = ROOT) -> str:
-    """Dotted name of its module levels, measure, show or subject, whether it is there or not."""
+    """Return the dotted name of an experiment's module levels, measure, show or subject, even if it does not exist."""
     folders = (root / "perfscribe" / "experiments").glob(f"*/{experiment}")
     return f"perfscribe.experiments.{next((one.parent.name for one in folders), 'unknown')}.{experiment}.{part}"
 
 
 def module(experiment: str, part: str) -> ModuleType:
-    """Its module levels, measure, show or subject."""
+    """Import an experiment's module levels, measure, show or subject."""
     return importlib.import_module(module_name(experiment, part))
 
 
 @cache
 def levels() -> dict[str, Any]:
-    """The declared section of the config of each experiment that measures."""
+    """Return the config section that each measuring experiment declares."""
     return {name: module(name, "levels").LEVELS for name in measured()}
 
 
 def shown(experiment: str) -> Shown:
-    """What it declares to show."""
+    """Return the tables and figures that an experiment declares."""
     found: Shown = module(experiment, "levels").SHOWN
     return found

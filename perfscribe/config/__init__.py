@@ -1,7 +1,7 @@
-"""The config: read it, check it, resolve it for one preset.
+"""Reads, checks and resolves the config.
 
-Below `experiments` any value may be given plainly, or by preset as a mapping with no other keys than tiny, cpu and
-gpu; a preset that such a mapping leaves out has the default. The schema describes the config after that choice.
+Below `experiments`, a value may be plain, or a mapping by preset with only the keys tiny, cpu and gpu; a preset that
+the mapping omits has the default. The schema describes the config after one preset was chosen.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from perfscribe.config.keys import PRESETS
 
 __all__ = ["PRESETS", "ConfigError", "check", "load", "resolve"]
 
-# Folders of report/ that are the project's own.
+# Folders of report/ that are not sites.
 NO_SITES = ("notes",)
 
 
 def load(path: Path, overrides: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """The raw config of a YAML file, with overrides laid on top key by key; not checked against the schema.
+    """Return the raw config of a YAML file, with overrides merged into it key by key; not checked against the schema.
 
-    Text in overrides is read as unquoted YAML, since Snakemake's --config gives nested values as text. In paths ~ is
-    the home folder. ConfigError for a file that reading.read refuses and for overrides that are no plain values.
+    Text in overrides is read as unquoted YAML, because Snakemake's --config gives nested values as text. In paths, ~ is
+    the home folder. Raises ConfigError if reading.read rejects the file or overrides contain other than plain values.
     """
     base = reading.read(path)
     raw = merged(base, _reread(_plain(overrides))) if overrides else base
@@ -34,7 +34,7 @@ def load(path: Path, overrides: Mapping[str, Any] | None = None) -> dict[str, An
 
 
 def _with_home(value: Any, node: schema.Schema) -> Any:
-    """The value with its paths below ~ written out."""
+    """Return the value with ~ expanded in its paths."""
     if isinstance(value, dict):
         inner = schema.properties(node)
         others = node.get("additionalProperties") or {}
@@ -44,7 +44,7 @@ def _with_home(value: Any, node: schema.Schema) -> Any:
 
 
 def check(raw: Mapping[str, Any]) -> None:
-    """ConfigError with one line on the first fault, whichever preset it is in; None if there is no fault."""
+    """Raise ConfigError with one line on the first fault; a fault of only some presets names them."""
     tree = _plain(raw)
     presets_by_fault: dict[str, list[str]] = {}
     for preset in PRESETS:
@@ -57,9 +57,9 @@ def check(raw: Mapping[str, Any]) -> None:
 
 
 def resolve(raw: Mapping[str, Any], preset: str) -> dict[str, Any]:
-    """A new config for one of the presets tiny, cpu, gpu: each value chosen, defaults filled in, preset set to it.
+    """Return a new config for preset tiny, cpu or gpu: values chosen, defaults filled in, `preset` set.
 
-    ConfigError where that config is not valid.
+    Raises ConfigError if the resulting config is not valid.
     """
     return _resolved(_plain(raw), preset)
 
@@ -75,7 +75,7 @@ def _resolved(tree: Mapping[str, Any], preset: str) -> dict[str, Any]:
 
 
 def _chosen(value: Any, node: schema.Schema, preset: str, path: tuple[str, ...]) -> Any:
-    """The preset's value, defaults filled in; what the schema does not allow is left for it to find."""
+    """Return the preset's value with defaults filled in; invalid values stay, for the schema check to find."""
     known = schema.properties(node)
     if path[:1] == ("experiments",) and len(path) > 1 and isinstance(value, Mapping) and value:
         if set(value) <= set(PRESETS):
@@ -98,7 +98,7 @@ def _chosen(value: Any, node: schema.Schema, preset: str, path: tuple[str, ...])
 
 
 def _is_default(section: Any, node: schema.Schema, key: str, preset: str) -> bool:
-    """Whether a section's key has its default, as config.yaml states many."""
+    """Return whether a section's key has its default value, given or not: config.yaml states many defaults."""
     return isinstance(section, Mapping) and section.get(key) == schema.default(schema.properties(node)[key], preset)
 
 
@@ -110,7 +110,7 @@ def _unknown_preset(value: Mapping[str, Any], path: tuple[str, ...]) -> str:
 
 
 def _relation_fault(config: Mapping[str, Any]) -> str | None:
-    """The first key of a valid config whose value is above that of the key that bounds it; null is no bound."""
+    """Return the fault of the first value above that of the key that bounds it (x-at-most); null is no bound."""
     for name, section in schema.properties(schema.properties(schema.schema())["experiments"]).items():
         given = config["experiments"][name]
         for key, other in section["x-at-most"]:
@@ -122,15 +122,15 @@ def _relation_fault(config: Mapping[str, Any]) -> str | None:
 
 
 def _plain(raw: Mapping[str, Any] | None) -> dict[str, Any]:
-    """A deep copy as JSON has it, where keys and dates are text."""
+    """Return a deep copy as JSON: keys and dates become text."""
     try:
         return dict(json.loads(json.dumps(raw, default=str)))
-    except (ValueError, RecursionError) as error:  # numbers of thousands of digits, what holds itself
+    except (ValueError, RecursionError) as error:  # numbers with thousands of digits, cyclic values
         raise ConfigError(f"config: {error}; expected plain values") from None
 
 
 def _reread(value: Any) -> Any:
-    """Overrides with text read as YAML reads it without quotes; text of doubtful meaning stays text."""
+    """Return overrides with each text parsed as an unquoted YAML scalar; text that does not parse stays text."""
     if isinstance(value, dict):
         return {key: _reread(inner) for key, inner in value.items()}
     if isinstance(value, list):
@@ -144,7 +144,7 @@ def _reread(value: Any) -> Any:
 
 
 def merged(base: Any, top: Any) -> Any:
-    """top laid on base: sections key by key, anything else replaced."""
+    """Return `top` merged into `base`: sections key by key, anything else replaced."""
     if not (isinstance(base, dict) and isinstance(top, dict)):
         return top
     return base | {key: merged(base[key], inner) if key in base else inner for key, inner in top.items()}

@@ -1,4 +1,4 @@
-"""How a bad config is told: one line with the dotted key, the value given and what was expected."""
+"""Messages about a bad config: one line with the dotted key, the value given and the values expected."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ class ConfigError(Exception):
 
 
 def _printable(text: str) -> str:
-    """Line breaks and control characters as escapes, so that no input can break the line."""
+    """Escape line breaks and control characters, so that no input can break the line."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def shown(value: Any) -> str:
-    """The value as a config file would write it (JSON), cut where it is long."""
+    """Return the value as JSON, truncated to 80 characters."""
     text = json.dumps(value, ensure_ascii=False, default=str)
     return text if len(text) <= LONGEST_VALUE else text[:LONGEST_VALUE] + " …"
 
 
 def dotted(path: Sequence[str | int]) -> str:
-    """("experiments", "attention", "seq_len", 2) as experiments.attention.seq_len[2]."""
+    """Format ("experiments", "attention", "seq_len", 2) as experiments.attention.seq_len[2]."""
     text = ""
     for step in path:
         if isinstance(step, int):
@@ -40,18 +40,18 @@ def dotted(path: Sequence[str | int]) -> str:
 
 
 def nearest(word: str, words: Iterable[str]) -> str | None:
-    """The known word that looks most like this one, whatever its case and dashes; None where none is alike."""
+    """Return the known word closest to this one, ignoring case and dashes; None if none is similar."""
     by_plain_form = {known.lower().replace("-", "_"): known for known in words}
     found = difflib.get_close_matches(word[:200].lower().replace("-", "_"), by_plain_form, n=1, cutoff=0.55)
     return by_plain_form[found[0]] if found else None
 
 
 def hint(word: str, words: Iterable[str]) -> str:
-    """The end of a line about a word that is not known: the nearest one, if any."""
+    """Return the end of a message about an unknown word: the nearest known one, if any."""
     near = nearest(word, words)
     return f"; did you mean {near}?" if near else ""
 
 
 def fault(key: str, given: Any, expected: str) -> str:
-    """The line for a value that is not what was expected."""
+    """Return the message for a value that is not as expected."""
     return f"{key}: got {shown(given)}, expected {expected}"

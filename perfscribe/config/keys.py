@@ -1,7 +1,7 @@
-"""Declarations of config keys: what a key means, what it may hold, its default by preset.
+"""Declarations of config keys: meaning, allowed values, default by preset.
 
-A key is declared by the kind of its values: `whole("samples in a batch", 1, 65_536, 32, tiny=8)`. The default is that
-of preset cpu; tiny and gpu have the same unless they are given. Each declaration is a node of a JSON schema.
+A key is declared by the kind of its values: `whole("samples in a batch", 1, 65_536, 32, tiny=8)`. The default applies
+to every preset that is not given. Each declaration is a node of a JSON schema.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ def _or_null(node: Key, optional: bool) -> Key:
 
 
 def flag(meaning: str, default: bool, **by: Any) -> Key:
-    """True or false."""
+    """Key that is true or false."""
     return _key(meaning, {"type": "boolean"}, default, by)
 
 
 def flags(meaning: str, default: Sequence[bool], **by: Any) -> Key:
-    """Levels of a factor that is true or false."""
+    """Key whose values are levels of a true-or-false factor."""
     return _key(meaning, _several({"type": "boolean"}, False), default, by)
 
 
@@ -57,7 +57,7 @@ def whole(
     optional: bool = False,
     **by: Any,
 ) -> Key:
-    """A whole number from low to high; optional: or null."""
+    """Key for an integer from low to high; optional: or null."""
     return _key(meaning, _or_null(_bounded("integer", low, high, multiple, False), optional), default, by)
 
 
@@ -72,19 +72,19 @@ def wholes(
     repeats: bool = False,
     **by: Any,
 ) -> Key:
-    """Whole numbers from low to high, different ones but for repeats; empty: or none."""
+    """Key for a list of integers from low to high; repeats: duplicates are allowed; empty: so is an empty list."""
     return _key(meaning, _several(_bounded("integer", low, high, multiple, False), empty, repeats), default, by)
 
 
 def lengths(meaning: str, default: Sequence[int], *, empty: bool = False, **by: Any) -> Key:
-    """Sequence lengths, in tokens."""
+    """Key for a list of sequence lengths, in tokens."""
     return wholes(meaning, 1, LONGEST, default, empty=empty, **by)
 
 
 def pairs(
     meaning: str, low: int, high: int, default: Sequence[Sequence[int]], *, empty: bool = False, **by: Any
 ) -> Key:
-    """Different pairs of whole numbers from low to high."""
+    """Key for a list of different pairs of integers from low to high."""
     pair = {"type": "array", "items": _bounded("integer", low, high, None, False), "minItems": 2, "maxItems": 2}
     return _key(meaning, _several(pair, empty), default, by)
 
@@ -99,7 +99,7 @@ def number(
     optional: bool = False,
     **by: Any,
 ) -> Key:
-    """A number from low to high; above: but not low itself."""
+    """Key for a number from low to high; above: low itself is excluded."""
     return _key(meaning, _or_null(_bounded("number", low, high, None, above), optional), default, by)
 
 
@@ -113,79 +113,79 @@ def numbers(
     empty: bool = False,
     **by: Any,
 ) -> Key:
-    """Different numbers from low to high."""
+    """Key for a list of different numbers from low to high; above: low itself is excluded."""
     return _key(meaning, _several(_bounded("number", low, high, None, above), empty), default, by)
 
 
 def choice(meaning: str, options: Sequence[Any], default: Any, **by: Any) -> Key:
-    """One of some words."""
+    """Key for one of the given options."""
     return _key(meaning, {"enum": list(options)}, default, by)
 
 
 def choices(
     meaning: str, options: Sequence[Any], default: Sequence[Any] | None = None, *, empty: bool = False, **by: Any
 ) -> Key:
-    """Different ones of some words; all of them where no default is said."""
+    """Key for a list of different options; without a default, all of them."""
     return _key(meaning, _several({"enum": list(options)}, empty), options if default is None else default, by)
 
 
 def dtypes(meaning: str, default: Sequence[str], *, empty: bool = False, **by: Any) -> Key:
-    """Dtypes: tf32 is fp32 with TF32 matrix products, bf16 and fp16 are autocast."""
+    """Key for a list of dtypes: tf32 is fp32 with TF32 matrix products, bf16 and fp16 are autocast."""
     return choices(meaning, DTYPES, default, empty=empty, **by)
 
 
 def sizes(meaning: str, default: Sequence[str], *, empty: bool = False, **by: Any) -> Key:
-    """Sizes of the language model."""
+    """Key for a list of sizes of the language model."""
     return choices(meaning, SIZES, default, empty=empty, **by)
 
 
 def devices(default: Sequence[str], **by: Any) -> Key:
-    """Devices to measure on."""
+    """Key for a list of devices to measure on."""
     return choices(
         "cpu | cuda; cuda cells are unsupported where there is no CUDA device", ("cpu", "cuda"), default, **by
     )
 
 
 def text(meaning: str, pattern: str, default: str | None, *, optional: bool = False) -> Key:
-    """Text that matches a pattern as a whole."""
+    """Key for text that matches a pattern as a whole; optional: or null."""
     return _key(meaning, _or_null({"type": "string"}, optional) | {"pattern": pattern}, default, {})
 
 
 def texts(meaning: str, pattern: str, default: Sequence[str], *, empty: bool = True, **by: Any) -> Key:
-    """Different texts; empty: or none."""
+    """Key for a list of different texts; empty: an empty list is allowed."""
     return _key(meaning, _several({"type": "string", "pattern": pattern}, empty), default, by)
 
 
 def mapping(meaning: str, names: str, pattern: str) -> Key:
-    """Texts or whole numbers by name; names and texts match a pattern as a whole."""
+    """Key for texts or integers by name; names and texts must match their pattern as a whole."""
     values = _bounded("integer", -(10**9), 10**9, None, False) | {"type": ["string", "integer"], "pattern": pattern}
     node = {"type": "object", "propertyNames": {"type": "string", "pattern": names}, "additionalProperties": values}
     return _key(meaning, node, {}, {})
 
 
 def section(meaning: str, follows: Sequence[str] = (), /, **keys: Key) -> Key:
-    """Keys below a key. follows: those that are as the same keys of the experiment, where only these are set."""
+    """Key that contains keys. follows: keys that take the experiment's values unless they are set here."""
     node = {"type": "object", "additionalProperties": False, "properties": keys}
     return _key(meaning, node, {}, {}) | ({"x-follows": list(follows)} if follows else {})
 
 
 def isolation(default: str, **by: Any) -> Key:
-    """What shares a process."""
+    """Key for whether cells share a process."""
     return choice("job: a shard's cells share a process | cell: a fresh process each", ("job", "cell"), default, **by)
 
 
 def timeout(default: float, **by: Any) -> Key:
-    """Of one cell."""
+    """Key for the time limit of one cell."""
     return number("seconds that one cell may take", 0, 604_800, default, above=True, **by)
 
 
 def alone(why: str) -> Key:
-    """Of an experiment whose figures are of what all jobs share; an edit measures nothing again."""
+    """Key of an experiment that shares a resource with all jobs: none may run next to it. Editing it reruns nothing."""
     return flag(f"beside no job on another GPU, {why}", True)
 
 
 def experiment(meaning: str, at_most: Sequence[tuple[str, str]] = (), /, **keys: Key) -> Key:
-    """An experiment's section, with the keys that all have. at_most: pairs of keys, the first not above the second."""
+    """Key for an experiment's section, with the common keys. at_most: pairs of keys, the first not above the second."""
     common = {
         "enabled": flag("false: neither measured nor shown", True),
         "rounds": whole("times that the whole grid is measured, each in fresh processes", 1, 100, 1),

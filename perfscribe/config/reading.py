@@ -1,7 +1,7 @@
-"""Reading a YAML config: the plain values of YAML 1.2, text keys that are given once, no aliases.
+"""Reads a YAML config: plain values of YAML 1.2, text keys without duplicates, no aliases.
 
-PyYAML by itself follows YAML 1.1: it reads 010 as 8, 1:30 as 90, yes as true and 1e-3 as text, and drops the first of
-two equal keys.
+PyYAML follows YAML 1.1: it reads 010 as 8, 1:30 as 90, yes as true and 1e-3 as text, and drops the first of two equal
+keys.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from perfscribe.base import called_from
 from perfscribe.config.errors import ConfigError, shown
 
 MAX_CHARACTERS = 131_072
-# YAML 1.2.2, chapter 10.3 (core schema), without octal and hexadecimal numbers, infinity and NaN. All else is text.
+# YAML 1.2.2, chapter 10.3 (core schema), without octal and hexadecimal numbers, infinity and NaN. The rest is text.
 PLAIN = {
     "null": r"|~|null|Null|NULL",
     "bool": r"true|True|TRUE|false|False|FALSE",
     "int": r"[-+]?(0|[1-9][0-9]*)",
     "float": r"[-+]?(\.[0-9]+|(0|[1-9][0-9]*)(\.[0-9]*)?)([eE][-+]?[0-9]+)?",
 }
-# What PyYAML raises for text that is no YAML, or has a tag that does not fit its value.
+# Exceptions that PyYAML raises for text that is not YAML, or for a tag that does not fit its value.
 NO_YAML = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
 
 
@@ -32,7 +32,7 @@ def _loader() -> Any:
 
     class Loader(yaml.SafeLoader):
         def compose_node(self, parent: Any, index: Any) -> Any:
-            if self.check_event(yaml.AliasEvent):  # a few lines of them grow to gigabytes
+            if self.check_event(yaml.AliasEvent):  # a few lines of aliases can expand to gigabytes
                 raise yaml.MarkedYAMLError(
                     problem="an alias in place of a value", problem_mark=self.peek_event().start_mark
                 )
@@ -55,7 +55,7 @@ def _loader() -> Any:
 
 
 def scalar(text: str) -> Any:
-    """The value of an unquoted YAML scalar."""
+    """Return the value of an unquoted YAML scalar."""
     import yaml
 
     loader = _loader()("")
@@ -63,7 +63,7 @@ def scalar(text: str) -> Any:
 
 
 def value(text: str) -> Any:
-    """What a text of YAML says; what is none, or not for a config, stays text."""
+    """Return the value of a YAML text; text that is not valid YAML for a config is returned unchanged."""
     import yaml
 
     try:
@@ -73,7 +73,7 @@ def value(text: str) -> Any:
 
 
 def read(path: Path) -> dict[str, Any]:
-    """The file's mapping of keys to plain values; ConfigError for whatever keeps it from being one."""
+    """Return the file's mapping of keys to plain values; raises ConfigError if it has none."""
     import yaml
 
     try:

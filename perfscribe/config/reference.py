@@ -1,4 +1,4 @@
-"""docs/config.md, made of the declared keys: `python -m perfscribe.config.reference > docs/config.md`."""
+"""Generates docs/config.md from the declared keys: `python -m perfscribe.config.reference > docs/config.md`."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ experiments:
 ```
 """
 
-# The meaning that the page had last for a key.
+# Last meaning printed for a key of this name.
 Said = dict[str, str]
 
 COMMON = "Each section of `experiments` has these keys, listed below only where the default differs.\n"
 
 
 def reference() -> str:
-    """The whole page in Markdown."""
+    """Return the whole page in Markdown."""
     said: Said = {}
     root = properties(schema())
     common = properties(keys.experiment(""))
@@ -60,13 +60,13 @@ def _section(name: str, section: Schema, said: Said, common: Mapping[str, Schema
 
 
 def _table(nodes: Mapping[str, Schema], said: Said) -> str:
-    """Without blanks beside the bars: the page is made by a program and read rendered."""
+    """Return a Markdown table without spaces around the bars: the page is only read rendered."""
     rows = [["key", "default", "meaning"], ["---"] * 3, *_rows(nodes, said)]
     return "\n".join(f"|{'|'.join(cell.replace('|', '/') for cell in row)}|" for row in rows) + "\n"
 
 
 def _rows(nodes: Mapping[str, Schema], said: Said, above: str = "") -> Iterator[list[str]]:
-    """Of keys, and of those below them; the meaning where it is not what was said last of a key of this name."""
+    """Yield rows for keys and the keys below them; the meaning is empty if it repeats the last one of this name."""
     for key, node in nodes.items():
         meaning = node["description"]
         yield [f"`{above}{key}`", _default(node), "" if said.get(key) == meaning else meaning]
@@ -75,7 +75,7 @@ def _rows(nodes: Mapping[str, Schema], said: Said, above: str = "") -> Iterator[
 
 
 def _default(node: Schema | None) -> str:
-    """The default, or those of the presets where they differ; nothing for a section."""
+    """Return the default, by preset where they differ; empty for a section."""
     if node is None or properties(node):
         return ""
     by_preset = node.get("x-default-by-preset")
@@ -84,7 +84,7 @@ def _default(node: Schema | None) -> str:
 
 
 def _flow(value: Any) -> str:
-    """The value as YAML, on one line."""
+    """Return the value as YAML on one line."""
     if isinstance(value, list):
         return f"[{','.join(_flow(item) for item in value)}]"
     return value if isinstance(value, str) else json.dumps(value)

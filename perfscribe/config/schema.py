@@ -1,4 +1,4 @@
-"""What the schema of the config says: defaults by preset, allowed values in words, the first fault of a config."""
+"""The config's JSON schema: defaults by preset, allowed values in words, the first fault of a config."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ Schema = Mapping[str, Any]
 
 @functools.cache
 def schema() -> Schema:
-    """The config as one JSON schema; not to be changed."""
+    """Return the JSON schema of the config; callers must not modify it."""
     levels = registry.levels()
     only = keys.choices("experiments to measure and show; []: all that are enabled", list(levels), [], empty=True)
     return keys.section("Perfscribe's config", **TOP, only=only, experiments=keys.section("What is measured", **levels))
 
 
 def properties(node: Schema) -> Mapping[str, Schema]:
-    """The keys of a section and their schemas; none for a value."""
+    """Return the keys of a section with their schemas; empty for a value."""
     found: Mapping[str, Schema] = node.get("properties", {})
     return found
 
 
 def default(node: Schema, preset: str) -> Any:
-    """The value of a key that is not given; of a section, the values of all its keys."""
+    """Return the default of a key; for a section, the defaults of all its keys."""
     if "properties" in node:
         return {key: default(inner, preset) for key, inner in properties(node).items()}
     by_preset = node.get("x-default-by-preset")
@@ -42,14 +42,14 @@ def default(node: Schema, preset: str) -> Any:
 
 
 def paths(node: Schema, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
-    """The path of every key in or below a section."""
+    """Yield the path of every key in or below a section."""
     for key, inner in properties(node).items():
         yield (*path, key)
         yield from paths(inner, (*path, key))
 
 
 def expectation(node: Schema) -> str:
-    """The allowed values in words, for an error or the reference."""
+    """Return the allowed values in words, for a message or the reference."""
     if "enum" in node:
         levels = ", ".join(str(level) for level in node["enum"])
         return f"one of {levels}" if len(node["enum"]) > 1 else levels
@@ -85,14 +85,14 @@ def _list(node: Schema) -> str:
 
 
 def first_fault(config: Any) -> str | None:
-    """One line about the first thing in a resolved config that the schema does not allow, or None.
+    """Return a message for the first violation of the schema in a resolved config, or None.
 
-    Unknown keys come first: a misspelt key explains what else is amiss.
+    Unknown keys come first, because a misspelt key explains other faults.
     """
     return _first_fault(json.dumps(config))
 
 
-# A run checks the same config several times, tens of milliseconds each.
+# Cached: a run checks the same config several times, tens of milliseconds each.
 @functools.lru_cache(maxsize=2 * len(PRESETS))
 def _first_fault(text: str) -> str | None:
     errors = sorted(
@@ -114,7 +114,7 @@ def _first_fault(text: str) -> str | None:
 
 
 def unknown_key(path: Sequence[str | int], section: Mapping[str, Any], node: Schema) -> str:
-    """The line for a key that the schema does not know, with the nearest one that it knows."""
+    """Return the message for a key that the schema does not know, with the nearest known one."""
     key = str(path[-1])
     got = f"{dotted(path)}: got {shown(section[key])} for an unknown key"
     if key in PRESETS:
@@ -137,11 +137,11 @@ def _validator() -> Any:
     import jsonschema
 
     def pattern(_: Any, wanted: str, value: Any, __: Schema) -> Iterator[jsonschema.ValidationError]:
-        if isinstance(value, str) and not re.fullmatch(wanted, value):  # re.search's $ lets a line break follow
+        if isinstance(value, str) and not re.fullmatch(wanted, value):  # re.search's $ allows a line break
             yield jsonschema.ValidationError("no match")
 
     base = jsonschema.Draft202012Validator
-    # JSON schema takes 4.0 for a whole number; range(4.0) does not. NaN is within any bounds.
+    # JSON schema accepts 4.0 as an integer, but range(4.0) fails. NaN passes any bounds.
     checker = base.TYPE_CHECKER.redefine_many(
         {
             "integer": lambda _, value: type(value) is int,

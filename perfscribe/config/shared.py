@@ -1,4 +1,4 @@
-"""Keys that several experiments share: of the language model, training on ranks, the FSDP workshop, profiles."""
+"""Keys shared by several experiments: language model, training on ranks, FSDP workshop, profiles."""
 
 from perfscribe.config.keys import Key, choice, choices, dtypes, flag, lengths, number, section, sizes, whole, wholes
 
@@ -67,7 +67,7 @@ TUNED = section(
 )
 
 SAVE = choice("epoch: Trainer saves after each, and keeps the last | no", ["no", "epoch"], "no", gpu="epoch")
-# Two launches of one training gave 22.1 and 16.0 samples/s.
+# Why 3 rounds: two launches of one training gave 22.1 and 16.0 samples/s.
 ROUNDS = whole("times that the whole grid is measured, each in fresh processes", 1, 100, 1, gpu=3)
 
 LABELS = choice(
@@ -129,7 +129,7 @@ PROFILED = {
 
 
 def language_model(meaning: str) -> dict[str, Key]:
-    """A step's problem; meaning: of its sizes."""
+    """Keys of a language model's step; meaning: description of `size`."""
     return {
         "size": sizes(meaning, ["nano", "micro"], tiny=["nano"], gpu=["small", "medium", "large", "xl", "2.7B"]),
         "seq_len": lengths("sequence lengths, in tokens", [32, 64, 128], tiny=[16, 32, 64], gpu=[128, 256, 512, 1024]),
@@ -147,13 +147,13 @@ LOOPS = choices(
 
 
 def wrap(gpu: list[str]) -> Key:
-    """Ways to shard a model; by preset gpu these."""
+    """Key for the ways to shard a model; `gpu`: the default of preset gpu."""
     meaning = "FSDP1: the whole model is one unit, as the workshop's settings took effect | FSDP2: each block is one"
     return choices(meaning, ["FSDP1", "FSDP2"], ["FSDP2"], gpu=gpu)
 
 
 def training(vocab_size: Key, tiny_rows: int, **batches: Key) -> dict[str, Key]:
-    """The workshop's training on ranks; batches: the keys that say how many rows an optimizer step has."""
+    """Keys of the workshop's training on ranks; batches: the keys that determine the rows per optimizer step."""
     rows = "rows to train on; the workshop has 500, and 400 in its weak scaling"
     return {
         "labels": LABELS,

@@ -1,4 +1,4 @@
-"""Keys of the config beside its experiments."""
+"""Top-level keys of the config, without its experiments."""
 
 from perfscribe.config.keys import Key, choice, flag, mapping, number, section, text, texts, whole
 
@@ -17,12 +17,12 @@ IN_WORDS = {
 
 
 def name(meaning: str) -> Key:
-    """A name that the cluster knows, or null."""
+    """Key for a name that the cluster knows, or null."""
     return text(meaning, NAME, None, optional=True)
 
 
 def path(meaning: str) -> Key:
-    """A path, or null."""
+    """Key for a path, or null."""
     return text(meaning, PATH, None, optional=True)
 
 

@@ -1,1 +1,1 @@
-"""Generated and fetched data sets."""
+"""Data sets, generated or fetched."""

@@ -1,4 +1,4 @@
-"""Data sets of the kind "chunked": the homework's sequences in HDF5 files of several chunk shapes and compressions."""
+"""Data sets of kind "chunked": the homework's sequences in HDF5 files by chunk shape and compression."""
 
 from __future__ import annotations
 
@@ -15,15 +15,14 @@ CONTIGUOUS, GUESS, WHOLE = "contiguous", "guess", "whole"
 
 
 def file_name(layout: str) -> str:
-    """The file of a layout (CHUNK-COMPRESSION), relative to the data set's folder."""
+    """Return the file of a layout (CHUNK-COMPRESSION), relative to the data set's folder."""
     return f"{layout}.h5"
 
 
 def _chunk_shape(chunk: str, shape: tuple[int, ...]) -> tuple[int, ...] | bool | None:
-    """What h5py is given as `chunks` for an array of (samples, positions, features).
+    """Return h5py's `chunks` for an array of (samples, positions, features).
 
-    Whole samples in a chunk: as many as `chunk` says, at most all there are. contiguous: None; guess: True, by which
-    h5py chooses.
+    `chunk` is a number of whole samples, limited to all of them. contiguous: None; guess: True (h5py chooses).
     """
     if chunk in (CONTIGUOUS, GUESS):
         return True if chunk == GUESS else None
@@ -31,14 +30,14 @@ def _chunk_shape(chunk: str, shape: tuple[int, ...]) -> tuple[int, ...] | bool |
 
 
 def generate(plan: Mapping[str, Any], folder: Path) -> tuple[list[str], Mapping[str, np.ndarray]]:
-    """Write plan["formats"] (layouts) of the arrays of plan["parameters"] below the folder; its files, the arrays."""
+    """Write the arrays of plan["parameters"] in the layouts plan["formats"]; returns the file names and the arrays."""
     import h5py
 
     from perfscribe.data import synthetic
 
     arrays = synthetic.arrays(**plan["parameters"])
     for layout in plan["formats"]:
-        chunk, _, compression = layout.rpartition("-")  # gzip is of level 4, h5py's default
+        chunk, _, compression = layout.rpartition("-")  # gzip level 4, h5py's default
         with replacing(folder / file_name(layout)) as temporary, h5py.File(temporary, "w") as file:
             for name, array in arrays.items():
                 chunks = _chunk_shape(chunk, array.shape)

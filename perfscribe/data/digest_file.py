@@ -1,7 +1,7 @@
-"""The file beside a data set that says what its arrays are, and what its files were when they were written.
+"""The digest file next to a data set, which identifies its arrays and the files as written.
 
-Its key "arrays", the digest of the arrays, is the same on every machine and goes into the keys of measurements. The
-sums of the files may differ between machines, whose libraries write other headers, and only tell damage.
+The key "arrays" (digest of the arrays) is the same on every machine and part of the keys of measurements. File
+checksums may differ between machines, as libraries write different headers; they only detect damage.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ KEYS = ("dataset", "parameters", "arrays", "raw_bytes", "files")
 
 
 def describe_file(path: Path) -> dict[str, Any]:
-    """Size in bytes and SHA-256 of a file."""
+    """Return the size in bytes and the SHA-256 of a file."""
     with path.open("rb") as stream:
         return {"size_bytes": path.stat().st_size, "sha256": hashlib.file_digest(stream, "sha256").hexdigest()}
 
 
 def load_digest(path: Path) -> dict[str, Any]:
-    """The content of a digest file; ValueError with one line where it is missing or is none."""
+    """Return the content of a digest file; raises ValueError (one line) if it is missing or not a digest."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -36,7 +36,7 @@ def load_digest(path: Path) -> dict[str, Any]:
 
 
 def verify(folder: Path, digest: Mapping[str, Any], names: Iterable[str]) -> None:
-    """Compare these files below the folder with the digest; ValueError names the first damaged one."""
+    """Compare the named files with the digest; raises ValueError naming the first that is damaged or missing."""
     for name in names:
         expected = digest["files"].get(name)
         path, shown = folder / name, f"{folder.name}/{name}"

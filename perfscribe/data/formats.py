@@ -1,4 +1,4 @@
-"""The file formats of the Polaris homework's I/O question, by name in FORMATS, and data sets of the kind "samples".
+"""The file formats of the Polaris homework's I/O question, by name in FORMATS, and data sets of kind "samples".
 
 Nothing is unpickled: numpy.load with allow_pickle=False, torch.load with weights_only=True.
 """
@@ -29,10 +29,10 @@ LOCAL_HEADER_LENGTHS_AT = 26
 
 @dataclass(frozen=True)
 class Format:
-    """A path here is a file, or a folder where the format has a file an array.
+    """A file format. Paths are files, or folders if the format has one file per array.
 
-    save: writes all arrays; the caller makes it atomic. load: all arrays, copied into memory. open: the arrays without
-    reading them, each with a shape and giving one sample an index, and what closes them.
+    save: writes all arrays; the caller makes it atomic. load: returns all arrays, copied into memory. open: returns the
+    arrays unread (each has a shape, and an index reads one sample) and a function that closes them.
     """
 
     save: Callable[[Path, Arrays], Any]
@@ -41,11 +41,11 @@ class Format:
 
 
 def _nothing() -> None:
-    """What closing means where dropping the last reference closes."""
+    """Close function of formats whose files close when the last reference is dropped."""
 
 
 def _hdf5(compression: str | None) -> Format:
-    """HDF5, contiguous, or gzip (level 4, h5py's default) in chunks of the shape that h5py guesses."""
+    """Return the HDF5 format: contiguous, or gzip (level 4, h5py's default) in chunks whose shape h5py guesses."""
 
     def save(path: Path, arrays: Arrays) -> None:
         import h5py
@@ -61,7 +61,7 @@ def _hdf5(compression: str | None) -> Format:
             return {name: file[name][...] for name in file}
 
     def open_(path: Path) -> tuple[Mapping[str, Any], Callable[[], Any]]:
-        """Datasets of the open file, read by slicing, with h5py's default chunk cache."""
+        """Return datasets of the open file, read by slicing, with h5py's default chunk cache."""
         import h5py
 
         file = h5py.File(path, "r")
@@ -91,13 +91,13 @@ def _save_npz(save: Callable[..., None]) -> Callable[[Path, Arrays], None]:
 
 
 def _load_npz(path: Path) -> Arrays:
-    """ZIP's checksums are verified."""
+    """Load all arrays; zipfile verifies the checksums."""
     with np.load(path, allow_pickle=False) as archive:
         return {name: archive[name] for name in archive.files}
 
 
 def _npy_header(stream: IO[bytes]) -> tuple[tuple[int, ...], np.dtype]:
-    """Shape and dtype of the C-ordered array that begins here; ValueError for objects."""
+    """Return shape and dtype of the C-ordered array at the current position; raises ValueError for objects."""
     np.lib.format.read_magic(stream)  # version 1.0, as numpy writes arrays of numbers
     shape, _, dtype = np.lib.format.read_array_header_1_0(stream)
     if dtype.hasobject:
@@ -106,11 +106,11 @@ def _npy_header(stream: IO[bytes]) -> tuple[tuple[int, ...], np.dtype]:
 
 
 def _map_npz(path: Path) -> Mapping[str, np.ndarray]:
-    """Memory maps of an uncompressed archive at its members' offsets, which numpy.load itself does not offer."""
+    """Memory-map the members of an uncompressed archive at their offsets; numpy.load does not offer this."""
     maps: dict[str, np.ndarray] = {}
     with zipfile.ZipFile(path) as archive, path.open("rb") as stream:
         for member in archive.infolist():
-            # the local header's lengths count, the directory's may differ
+            # The local header's lengths count; those in the central directory may differ.
             stream.seek(member.header_offset + LOCAL_HEADER_LENGTHS_AT)
             lengths = struct.unpack("<HH", stream.read(4))
             stream.seek(member.header_offset + LOCAL_HEADER_BYTES + sum(lengths))
@@ -121,7 +121,7 @@ def _map_npz(path: Path) -> Mapping[str, np.ndarray]:
 
 
 class _InflatedMember:
-    """An array of a compressed archive: each index inflates the whole member, since deflate has no entry points."""
+    """An array of a compressed archive: each index inflates the whole member, because deflate has no random access."""
 
     def __init__(self, archive: Any, name: str) -> None:
         self._archive, self._name = archive, name
@@ -159,9 +159,9 @@ FORMATS: dict[str, Format] = {
 
 
 def decoded_bytes_per_sample(name: str, path: Path) -> int:
-    """Bytes of array content decoded to get one sample of every array: each chunk that it touches, whole.
+    """Return the bytes of array content decoded to read one sample of every array: all chunks that it touches, whole.
 
-    A compressed archive's member is one chunk; where there are no chunks, only the sample's own bytes.
+    A compressed archive's member is one chunk; without chunks only the sample's own bytes count.
     """
     arrays, close = FORMATS[name].open(path)
     decoded = 0
@@ -176,20 +176,20 @@ def decoded_bytes_per_sample(name: str, path: Path) -> int:
 
 
 def path_of(folder: Path, name: str) -> Path:
-    """The one file, or the folder where the format has a file an array, that holds the data set in the format."""
+    """Return the file, or the folder if the format has one file per array, that contains the data set."""
     return folder / FILES[name][0].split("/")[0]
 
 
 def write(name: str, arrays: Arrays, path: Path) -> None:
-    """Save the arrays in the format, whole or not at all."""
+    """Save the arrays in the format, atomically."""
     with replacing(path) as temporary:
         FORMATS[name].save(temporary, arrays)
 
 
 def generate(plan: Mapping[str, Any], folder: Path) -> tuple[list[str], Arrays]:
-    """Write plan["formats"] of the arrays of plan["parameters"] below the folder; returns its files and the arrays."""
+    """Write the arrays of plan["parameters"] in plan["formats"] below the folder; returns file names and arrays."""
     arrays = synthetic.arrays(**plan["parameters"])
-    # Two at a time: zlib and writes to disk leave the interpreter to the other.
+    # Two threads overlap: zlib and disk writes release the interpreter lock.
     with ThreadPoolExecutor(max_workers=2) as pool:
         slowest_first = sorted(plan["formats"], key=lambda name: name not in COMPRESSED)
         list(pool.map(lambda name: write(name, arrays, path_of(folder, name)), slowest_first))

@@ -1,4 +1,4 @@
-"""Generates a data set, and last the digest file that says it is complete."""
+"""Generates a data set, and last the digest file that marks it complete."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ KINDS = {
 
 
 def _without_paths(parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """Parameters but for where files lie, which is private to a machine; their digests stand there too."""
+    """Return the parameters without paths, which are private to a machine; the digests of the files are kept."""
     return {
         name: _without_paths(value) if isinstance(value, Mapping) else value
         for name, value in parameters.items()
@@ -31,8 +31,8 @@ def _without_paths(parameters: Mapping[str, Any]) -> dict[str, Any]:
 def generate(plan: Mapping[str, Any], folder: Path) -> Path:
     """Write the data set of plan["kind"] and plan["parameters"] below the folder; returns the digest file's path.
 
-    The digest file is deleted first and written last: while it is there, the files are whole. Its content depends on
-    the plan and the arrays, and for the files' sums on the versions of the libraries that write them.
+    The digest file is deleted first and written last: if it exists, the files are complete. Its content depends on the
+    plan and the arrays; the file checksums also on the versions of the libraries that write them.
     """
     result = folder.parent / f"{plan['dataset']}.digest"
     result.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""Where the formats of one data set lie below its folder. Imports nothing heavy: the planner reads it."""
+"""File names of each format below a data set's folder. Imports nothing heavy, because the planner uses it."""
 
 from __future__ import annotations
 
@@ -17,5 +17,5 @@ FILES: dict[str, tuple[str, ...]] = {
 
 
 def file_names(formats: Iterable[str]) -> list[str]:
-    """Files of the formats, relative to the data set's folder."""
+    """Return the files of the formats, relative to the data set's folder."""
     return [file for name in formats for file in FILES[name]]

@@ -1,6 +1,6 @@
-"""Weights in a folder of the user's as a data set: what they are goes into keys, where they lie stays in one file.
+"""Weights in a user's folder as a data set: their digest goes into keys, their location is stored in one file.
 
-So a path is no factor of a cell, and the weights may lie elsewhere on the next machine.
+So a path is no factor of a cell, and the weights may be elsewhere on another machine.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ ENDS_BYTES = 2**20
 
 
 def _digest(folder: Path) -> str:
-    """SHA-256 over config.json and, of each file of weights, name, length, first and last MiB: reading GB takes long.
+    """Return the SHA-256 of config.json and of name, length, first and last MiB of each weights file.
 
-    ValueError with one line where the folder has no weights in safetensors form.
+    Not the whole files: reading GB takes long. Raises ValueError (one line) if the folder has no safetensors weights.
     """
     found = sorted(folder.glob("*.safetensors"))
     if not found or not (folder / "config.json").is_file():
@@ -42,14 +42,14 @@ def _digest(folder: Path) -> str:
 
 
 def datasets(path: str) -> dict[str, dict[str, Any]]:
-    """The data set of the weights in a folder, as an experiment's datasets(config) gives it."""
+    """Return the data set of the weights in a folder, as an experiment's datasets(config) does."""
     digest = _digest(from_checkout(path))
     parameters = {"path": path, "sha256": digest}
     return {f"{KIND}_{digest[:8]}": {"kind": KIND, "parameters": parameters, "files": [LOCATION]}}
 
 
 def generate(plan: Mapping[str, Any], folder: Path) -> tuple[list[str], Mapping[str, np.ndarray]]:
-    """Write where they lie; the digest is over what they are."""
+    """Write the location of the weights; returns its file and the SHA-256 of the weights as an array."""
     import numpy as np
 
     place = {"folder": str(from_checkout(plan["parameters"]["path"]))}
@@ -59,5 +59,5 @@ def generate(plan: Mapping[str, Any], folder: Path) -> tuple[list[str], Mapping[
 
 
 def location(folder: Path, dataset: str) -> str:
-    """The folder of the weights that a data set below `folder` stands for."""
+    """Return the folder of the weights of a data set below `folder`."""
     return str(json.loads((folder / dataset / LOCATION).read_text(encoding="utf-8"))["folder"])

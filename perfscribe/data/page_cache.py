@@ -1,6 +1,6 @@
-"""Cold and warm files: drop a data set from the kernel's page cache, or read it in, and check which it is.
+"""Cold and warm files: drops files from the kernel's page cache or reads them in, and checks the result.
 
-Only this machine's page cache is meant: a disk's own cache, a hypervisor's or a file server's stay as they are.
+Only this machine's page cache is affected, not caches of a disk, a hypervisor or a file server.
 Sources: posix_fadvise(2), mincore(2).
 """
 
@@ -16,13 +16,13 @@ import numpy as np
 
 from perfscribe.base.cells import Unsupported
 
-COLD_SHARE = 0.05  # what may be left of a file that counts as cold
+COLD_SHARE = 0.05  # largest share of a cold file that may stay cached
 READ_BYTES = 8 * 2**20
 DROP_TRIES = 3
 
 
 def _mincore(address: int, length_bytes: int) -> np.ndarray:
-    """One byte a page, whose lowest bit says that the page is in memory."""
+    """Return 0 or 1 for each page: 1 if it is in memory."""
     libc = ctypes.CDLL(None, use_errno=True)
     pages = np.zeros(-(-length_bytes // mmap.PAGESIZE), dtype=np.uint8)
     libc.mincore.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p]
@@ -32,18 +32,18 @@ def _mincore(address: int, length_bytes: int) -> np.ndarray:
 
 
 def _resident_pages(path: Path) -> tuple[int, int]:
-    """Pages of the file in the page cache, and all its pages."""
+    """Return the number of the file's pages in the page cache, and of all its pages."""
     with path.open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as mapping:
         view = np.frombuffer(mapping, dtype=np.uint8)
         pages = _mincore(view.ctypes.data, len(view))
-        del view  # a mapping cannot be closed while something points into it
+        del view  # a mapping cannot be closed while a view of it exists
         return int(pages.sum()), len(pages)
 
 
 def resident_share(paths: Sequence[Path]) -> float:
-    """Share (0 to 1) of the files' pages that lie in the page cache; Unsupported where the kernel does not tell.
+    """Return the share (0 to 1) of the files' pages in the page cache; raises Unsupported if mincore fails.
 
-    Linux since 5.2 calls every page of other people's files resident.
+    Linux since 5.2 reports every page of files of other users as resident.
     """
     counts = [_resident_pages(path) for path in paths]
     pages = sum(count[1] for count in counts)
@@ -52,15 +52,15 @@ def resident_share(paths: Sequence[Path]) -> float:
 
 def _advise_dont_need(path: Path) -> None:
     with path.open("rb") as stream:
-        os.fsync(stream.fileno())  # dirty pages would stay
+        os.fsync(stream.fileno())  # dirty pages cannot be dropped
         os.posix_fadvise(stream.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
 def drop(paths: Sequence[Path]) -> float:
-    """Drop the files from the page cache; returns the share of their pages that is left all the same (≤ 0.05).
+    """Drop the files from the page cache; returns the share of their pages that remains (≤ 0.05).
 
-    Nobody may have the files mapped into memory, this process included: mapped pages stay. Raises Unsupported where
-    the kernel keeps them (as tmpfs must), does not tell, or has no posix_fadvise.
+    No process, including this one, may have the files mapped into memory: mapped pages stay. Raises Unsupported if the
+    kernel keeps the pages (as tmpfs must), does not report them, or has no posix_fadvise.
     """
     if not hasattr(os, "posix_fadvise"):
         raise Unsupported("this system has no posix_fadvise to drop files from the page cache")

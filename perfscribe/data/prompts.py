@@ -1,13 +1,13 @@
-"""Questions as token arrays of one length, `Question: … Context: … Answer:` and the answer, to train and to generate.
+"""Questions as token arrays of one length: `Question: … Context: … Answer:` and the answer, to train and to generate.
 
 Three ways to label (LABELS):
-- answer: prompt, answer and end in one sequence; the labels are the ids, with the prompt and the padding masked. A
+- answer: prompt, answer and end token in one sequence; the labels are the ids, with prompt and padding masked. A
   sequence that is too long loses the beginning of its context, so that question and answer stay.
-- source: the FSDP workshop's BLOOM scripts. Prompt and first answer are two sequences, each padded on the left and cut
-  on the right to the length; the first is the input, the second the labels. So the answer is never read, the position
-  after `Answer:` has no label of its own, and a long prompt loses `Answer:`.
-- source_prompt: its custom model, whose collator drops those labels: the input of `source`, its ids the labels.
-Labels stand at their token's own place: a causal model shifts them by one (the workshop's single-node script does not).
+- source: the FSDP workshop's BLOOM scripts. Prompt and first answer are two sequences, each left-padded and cut on the
+  right; the prompt is the input, the answer the labels. So the model never reads the answer, the position after
+  `Answer:` has no label, and a long prompt loses `Answer:`.
+- source_prompt: the workshop's custom model, whose collator drops those labels: the input of `source` also as labels.
+Labels are not shifted: a causal model shifts them by one (the workshop's single-node script does not).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from perfscribe.data.squad import Question
 from perfscribe.data.tokenizer import Tokenizer
 
 LABELS = ("answer", "source", "source_prompt")
-IGNORED = -100  # what cross-entropy leaves out by default
+IGNORED = -100  # label that cross-entropy ignores by default
 ASKED, GIVEN, ANSWER = "Question:", " Context:", " Answer:"
 
 
@@ -31,7 +31,7 @@ class Batch:
     """Rows of one length, each array int32 of shape (rows, length).
 
     input_ids: in [0, vocabulary). attention_mask: 1 for a token, 0 for padding. labels: an id or -100; None for
-    prompts to generate from. cut: rows that lost tokens, by what they lost (context, question, answer, prompt).
+    prompts to generate from. cut: number of rows that lost tokens, by part (context, question, answer, prompt).
     """
 
     input_ids: np.ndarray
@@ -41,15 +41,15 @@ class Batch:
 
 
 def prompt_text(row: Question) -> str:
-    """The whole prompt, ending in `Answer:`."""
+    """Return the whole prompt, ending in `Answer:`."""
     return f"{ASKED} {row.question}{GIVEN} {row.context}{ANSWER}"
 
 
 def _fitted(row: Question, ids: Tokenizer, answer: list[int], length: int) -> tuple[list[int], list[int], list[str]]:
-    """Prompt and answer cut to the length together, and the names of what lost tokens.
+    """Return prompt and answer, cut to the length together, and the names of the parts that lost tokens.
 
-    Every part is encoded for itself with the space before it, as byte-level tokenizers split a text anyway. The context
-    loses tokens on its left; then, with none left, the question on its left and the answer on its right.
+    Each part is encoded separately with the space before it, as byte-level tokenizers split a text anyway. The context
+    loses tokens on its left; once it is empty, the question on its left, then the answer on its right.
     """
     parts = {"context": ids.of(f" {row.context}"), "question": ids.of(f" {row.question}"), "answer": answer}
     asked, given, marker = map(ids.of, (ASKED, GIVEN, ANSWER))
@@ -67,7 +67,7 @@ def _fitted(row: Question, ids: Tokenizer, answer: list[int], length: int) -> tu
 
 
 def _filled(rows: Sequence[Sequence[int]], length: int, fill: int, left: bool) -> np.ndarray:
-    """int32 (rows, length): each row with `fill` on its left or right."""
+    """Return int32 (rows, length): each row padded with `fill` on its left or right."""
     result = np.full((len(rows), length), fill, dtype=np.int32)
     for line, row in zip(result, rows, strict=True):
         line[length - len(row) if left else 0 : length if left else len(row)] = row
@@ -87,9 +87,9 @@ def _counted(cuts: Iterable[Sequence[str]], *kinds: str) -> dict[str, int]:
 
 
 def training_batch(rows: Sequence[Question], ids: Tokenizer, length: int, labels: str) -> Batch:
-    """Rows to train on or to take the evaluation loss of, by one of LABELS; the answer is the first reference.
+    """Return rows to train or to evaluate the loss on, labelled by one of LABELS; the answer is the first reference.
 
-    ValueError for a length below that of the three markers and a token each of question and answer.
+    Raises ValueError if the length is below that of the three markers plus a token each of question and answer.
     """
     if labels == "answer":
         answers = [[*ids.of(f" {row.answers[0]}"), ids.end_id] for row in rows]
@@ -102,16 +102,16 @@ def training_batch(rows: Sequence[Question], ids: Tokenizer, length: int, labels
     prompts = [ids.of(prompt_text(row)) for row in rows]
     targets = [ids.of(row.answers[0]) for row in rows] if labels == "source" else prompts
     wanted = _filled([target[:length] for target in targets], length, ids.pad_id, left=True)
-    wanted[wanted == ids.pad_id] = IGNORED  # every pad id, as the source does, also one within a text
+    wanted[wanted == ids.pad_id] = IGNORED  # all pad ids, as in the source, including any within a text
     cut = {"prompt": sum(len(prompt) > length for prompt in prompts)}
     return _batch([prompt[:length] for prompt in prompts], ids, length, True, wanted, cut)
 
 
 def generation_batch(rows: Sequence[Question], ids: Tokenizer, length: int, labels: str) -> Batch:
-    """Prompts to generate from, padded on the left, so that the last column is the last token of the prompt.
+    """Return prompts to generate from, padded on the left, so that the last column is the last token of the prompt.
 
-    With labels "answer" that is the end of `Answer:` in every row, contexts cut as in training; give it the length
-    without the tokens to be generated. Otherwise the prompts are cut on the right, as the source does.
+    With labels "answer" that is the end of `Answer:` in every row, contexts cut as in training; pass a length without
+    the tokens to be generated. With other labels the prompts are cut on the right, as in the source.
     """
     if labels != "answer":
         source = training_batch(rows, ids, length, labels)

@@ -1,4 +1,4 @@
-"""Questions of SQuAD v1.1 in its original JSON layout, read from files, and the rule that draws rows from them.
+"""Reads questions in SQuAD v1.1's original JSON layout, and draws rows from them.
 
 Layout: data > paragraphs > context, qas > id, question, answers > text, answer_start (in characters).
 Source: Rajpurkar et al., EMNLP 2016.
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 LAYOUT = "expected SQuAD v1.1's original layout, as `./run fetch-data squad` gets it"
-SHOWN = 5  # names of files
+SHOWN = 5  # most file names listed in a message
 GZIP_MAGIC = b"\x1f\x8b"
 RULE = (
     "questions in the order of SHA-256(seed, NUL, id), the first ones; training first, then evaluation, which takes no "
@@ -27,7 +27,7 @@ RULE = (
 
 @dataclass(frozen=True)
 class Question:
-    """One question; `answers` are all its reference answers in the file's order, at least one, repeats kept."""
+    """A question; `answers`: all reference answers in the file's order, at least one, duplicates kept."""
 
     id: str
     context: str
@@ -39,7 +39,7 @@ class Question:
 class Questions:
     """The questions of one file or of one generated set.
 
-    name: the file's name, or "generated (…)". sha256: of the JSON text (a .gz file's content, not the file itself).
+    name: the file's name, or "generated (…)". sha256: of the JSON text (of a .gz file's content, not the file itself).
     """
 
     name: str
@@ -50,7 +50,7 @@ class Questions:
 
 @dataclass(frozen=True)
 class Drawn:
-    """Rows for training and evaluation by RULE, and what they were drawn from."""
+    """Rows for training and evaluation, drawn by RULE, and their sources."""
 
     training: tuple[Question, ...]
     evaluation: tuple[Question, ...]
@@ -58,16 +58,16 @@ class Drawn:
 
     @property
     def origin(self) -> str:
-        """file or generated."""
+        """Origin of both sources: file or generated."""
         return self.sources[0].origin
 
 
 class _Bad(Exception):
-    """What is wrong at a place of the document, without the file's name."""
+    """Fault at a place in the document, without the file's name."""
 
 
 def _get(value: Any, key: str, kind: type, place: str) -> Any:
-    """value[key] where that is of the kind, not blank and Unicode; _Bad naming the place otherwise."""
+    """Return value[key]; raises _Bad (with the place) if its type is wrong, or if it is blank or invalid Unicode."""
     where = f"{place}.{key}".lstrip(".")
     if not isinstance(value, dict):
         raise _Bad(f"{place or 'top level'}: expected an object, found {type(value).__name__}")
@@ -84,15 +84,14 @@ def _get(value: Any, key: str, kind: type, place: str) -> Any:
 
 
 def _each(value: Any, key: str, place: str) -> Iterator[tuple[Any, str]]:
-    """The elements of a list and their places."""
     for number, element in enumerate(_get(value, key, list, place)):
         yield element, f"{place}.{key}[{number}]".lstrip(".")
 
 
 def _questions(document: Any) -> Iterator[tuple[Question, str]]:
-    """Every question and its place in the document; _Bad at the first fault.
+    """Yield every question with its place in the document; raises _Bad at the first fault.
 
-    Of answers the texts are used, not the places, which need not be where the texts stand.
+    Only the answers' texts are used: their positions may be wrong.
     """
     for article, at in _each(document, "data", ""):
         for paragraph, within in _each(article, "paragraphs", at):
@@ -109,7 +108,7 @@ def _questions(document: Any) -> Iterator[tuple[Question, str]]:
 
 
 def parse(text: bytes, name: str, origin: Literal["file", "generated"]) -> Questions:
-    """Check a whole document and give its questions; ValueError with one line that names `name` and the place."""
+    """Check a whole document and return its questions; raises ValueError (one line with `name` and the place)."""
     rows: dict[str, Question] = {}
     try:
         for row, place in _questions(json.loads(text.decode("utf-8-sig"))):
@@ -128,7 +127,7 @@ def parse(text: bytes, name: str, origin: Literal["file", "generated"]) -> Quest
 
 
 def read(path: Path) -> Questions:
-    """The questions of a JSON file, gzipped or not (its first bytes tell); ValueError with one line where it is bad."""
+    """Return the questions of a JSON file, gzipped or not (by its first bytes); raises ValueError (one line) if bad."""
     try:
         text = path.read_bytes()
         if text.startswith(GZIP_MAGIC):
@@ -141,7 +140,7 @@ def read(path: Path) -> Questions:
 
 
 def files_in(folder: Path) -> tuple[Path, Path]:
-    """The one train*.json[.gz] and the one dev*.json[.gz] of a folder; ValueError naming what is there otherwise."""
+    """Return the train*.json[.gz] and dev*.json[.gz] of a folder; raises ValueError unless there is one of each."""
     found, there = [], sorted(path.name for path in folder.iterdir())
     for start in ("train", "dev"):
         paths = sorted(path for ending in ("json", "json.gz") for path in folder.glob(f"{start}*.{ending}"))
@@ -164,10 +163,10 @@ def _first(rows: Sequence[Question], count: int, key: str, source: Questions) ->
 
 
 def draw(training: Questions, evaluation: Questions, train_size: int, eval_size: int, seed: int) -> Drawn:
-    """Rows by RULE; ValueError where a set has too few.
+    """Draw rows by RULE; raises ValueError if a set has too few.
 
-    The order of a file does not matter, more rows always contain the fewer, and the two may be one file: no
-    evaluation question then has a context that was trained on.
+    The file's order does not matter, and a larger draw contains the smaller ones. Both sets may be the same file: no
+    evaluation question has a context that was trained on.
     """
     trained = _first(_in_drawing_order(training.rows, seed), train_size, "train_size", training)
     contexts = {row.context for row in trained}
@@ -176,7 +175,7 @@ def draw(training: Questions, evaluation: Questions, train_size: int, eval_size:
 
 
 def texts(rows: Sequence[Question]) -> Iterator[str]:
-    """What a tokenizer is trained on: each context once, then every question and answer, in the rows' order."""
+    """Yield texts to train a tokenizer on: each context once, then every question and answer, in the rows' order."""
     yield from dict.fromkeys(row.context for row in rows)
     for row in rows:
         yield row.question
@@ -184,9 +183,9 @@ def texts(rows: Sequence[Question]) -> Iterator[str]:
 
 
 def obtain(path: Path | None, train_size: int, eval_size: int, seed: int) -> Drawn:
-    """Rows drawn from the files of a folder (or from one file), or from a generated set where path is None.
+    """Draw rows from the files of a folder (or from one file), or from a generated set if path is None.
 
-    `origin` of what is returned says which of the two it was. ValueError with one line for bad files or too few rows.
+    The result's `origin` tells which. Raises ValueError (one line) for bad files or too few rows.
     """
     if path is None:
         from perfscribe.data import squad_generated

@@ -1,9 +1,9 @@
-"""A generated set in the layout of SQuAD v1.1, for machines that have neither the data nor a network.
+"""Generates a set in the layout of SQuAD v1.1, for machines without the data or a network.
 
-Words are made of syllables and drawn by Zipf's law; a context has as many words as those of SQuAD have (median 104,
-middle half 75 to 148, as counted over the 678 paragraphs of its first training articles), an answer is a span of one to
-six words of the context, and the question quotes the words before it. The same on every platform: only
-random.Random.random(), whose stream Python keeps, sums and comparisons.
+Words consist of syllables and follow Zipf's law. Contexts are as long as SQuAD's (median 104 words, middle half 75 to
+148, counted over the 678 paragraphs of its first training articles); an answer is a span of one to six words of the
+context, and the question quotes the words before it. Identical on every platform: only random.Random.random(), whose
+stream Python guarantees, sums and comparisons are used.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from typing import Any
 from perfscribe.data.squad import Questions, parse
 
 SYLLABLES = [first + second for first in "bdfgklmnprstvzéß" for second in "aeiouäø"]
-# Lengths in words and the share of contexts up to each: quartiles and ends of SQuAD's own, straight between them.
+# Lengths in words and cumulative share of contexts: SQuAD's quartiles and extremes, linear in between.
 CONTEXT_WORDS = (25, 75, 104, 148, 225, 499)
 CONTEXT_SHARES = (0.0, 0.25, 0.5, 0.75, 0.95, 1.0)
-ANSWER_SHARES = (0.35, 0.6, 0.8, 0.9, 0.95, 1.0)  # one word, two, …
+ANSWER_SHARES = (0.35, 0.6, 0.8, 0.9, 0.95, 1.0)  # cumulative shares of answers with one word, two words, …
 ASKING = ("What comes after", "Which words follow", "Who is named after", "What stands behind")
 VOCABULARY_WORDS = 8000
 SENTENCE_WORDS = 20
@@ -30,7 +30,7 @@ EVALUATION_ANSWERS = 3
 
 
 class _Words:
-    """Draws words by Zipf's law from a vocabulary that the seed alone decides."""
+    """Draws words by Zipf's law from a vocabulary that depends only on the seed."""
 
     def __init__(self, seed: int) -> None:
         random = Random(f"vocabulary {seed}")
@@ -62,7 +62,7 @@ def _context_length(random: Random) -> int:
 
 
 def _context(words: _Words, random: Random) -> list[str]:
-    """The words of a context, with capitals and full stops of sentences."""
+    """Return the words of a context, with capitals and full stops of sentences."""
     result = [words.draw(random) for _ in range(_context_length(random))]
     for start in range(0, len(result), SENTENCE_WORDS):
         end = min(start + SENTENCE_WORDS, len(result)) - 1
@@ -72,7 +72,7 @@ def _context(words: _Words, random: Random) -> list[str]:
 
 
 def _question(words: list[str], identity: str, answers: int, random: Random) -> dict[str, Any]:
-    """A question whose answer is a span of the context; further references are the span, or one word more of it."""
+    """Return a question whose answer is a span of the context; further references are the span or one word longer."""
     length = 1 + bisect_right(ANSWER_SHARES, random.random())
     first = 3 + int(random.random() * (len(words) - length - 4))
     quoted = " ".join(words[first - 3 : first]).replace(".", "")
@@ -85,7 +85,7 @@ def _question(words: list[str], identity: str, answers: int, random: Random) -> 
 
 
 def document(questions: int, seed: int, part: str, answers: int) -> dict[str, Any]:
-    """A whole document with that many questions, `answers` references each; `part` names it in titles and ids."""
+    """Return a document with that many questions, `answers` references each; `part` is used in titles and ids."""
     words, random = _Words(seed), Random(f"{part} {seed}")
     articles: list[dict[str, Any]] = []
     paragraphs: list[dict[str, Any]] = []
@@ -101,12 +101,12 @@ def document(questions: int, seed: int, part: str, answers: int) -> dict[str, An
 
 
 def generated(questions: int, seed: int, part: str, answers: int) -> Questions:
-    """The questions of document(), checked as a file's are; at least one question."""
+    """Return the questions of document(), checked like a file's; at least one question."""
     content = document(max(1, questions), seed, part, answers)
     text = json.dumps(content, ensure_ascii=False, sort_keys=True).encode()
     return parse(text, f"generated ({part}, {len(content['data'])} articles, seed {seed})", "generated")
 
 
 def pair(train_size: int, eval_size: int, seed: int) -> tuple[Questions, Questions]:
-    """A training set with one answer a question and an evaluation set with three, as SQuAD has; no context in both."""
+    """Return a training set (one answer per question) and an evaluation set (three, as SQuAD); no context in both."""
     return generated(train_size, seed, "train", 1), generated(eval_size, seed, "dev", EVALUATION_ANSWERS)

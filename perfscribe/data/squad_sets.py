@@ -1,7 +1,7 @@
-"""Tokenised SQuAD as a data set: what it is made from, its name and files, and how it is read.
+"""Tokenised SQuAD as a data set: its parameters, name and files, and how to read it.
 
-Made by perfscribe.data.squad_tokenised. One data set holds every way to label (prompts.LABELS), so that all that train
-on the same rows share it.
+Written by perfscribe.data.squad_tokenised. One data set contains all ways to label (prompts.LABELS), so that all
+trainings on the same rows share it.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ HUB = "hub"
 
 @dataclass(frozen=True)
 class TokenisedSet:
-    """One way to label. training, evaluation: int64 arrays of shape (rows, max_length) under Trainer's names.
+    """A data set with one way to label. training, evaluation: int64 (rows, max_length) under Trainer's names.
 
     prompts: input_ids and attention_mask, padded on the left, for evaluation questions in the order of `references`
-    (question id → its reference answers). facts: what it is made of. tokenizer: the text of its tokenizer.json.
+    (question id → reference answers). facts: how the set was made. tokenizer: text of its tokenizer.json.
     """
 
     training: Mapping[str, np.ndarray]
@@ -41,7 +41,7 @@ class TokenisedSet:
 
 
 def from_checkout(path: str) -> Path:
-    """A path of the config: relative ones begin at the checkout."""
+    """Resolve a path of the config, relative to the checkout."""
     return ROOT / path
 
 
@@ -55,7 +55,7 @@ def _file_digests(path: Path) -> dict[str, str]:
 
 
 def _tokenizer(config: Mapping[str, Any]) -> dict[str, str] | None:
-    """Where the tokenizer is from: what the config names, else that of the weights, else None (one is trained)."""
+    """Return the tokenizer's source: that of the config, else that of the weights, else None (one is trained)."""
     named, weights = config["workshop"]["tokenizer"], config["workshop"]["weights"]
     if named is None and weights == HUB:
         return {HUB: str(config.get("model_name", "bigscience/bloom-560m"))}
@@ -69,9 +69,9 @@ def _tokenizer(config: Mapping[str, Any]) -> dict[str, str] | None:
 
 
 def parameters(config: Mapping[str, Any]) -> dict[str, Any]:
-    """What decides the content; config: an experiment's section with the workshop's keys, seed and `workshop`.
+    """Return the data set's parameters; config: an experiment's section with the workshop's keys, seed and `workshop`.
 
-    ValueError with one line where a path of the config leads nowhere.
+    Raises ValueError (one line) if a path of the config does not exist.
     """
     squad = config["workshop"]["squad"]
     source = None if squad is None else {"path": squad, "sha256": _file_digests(from_checkout(squad))}
@@ -79,7 +79,7 @@ def parameters(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def dataset_name(config: Mapping[str, Any]) -> str:
-    """Sizes, then a digest of all but seed and paths: what lies elsewhere is the same, another seed takes its place."""
+    """Return sizes and a digest that ignores paths (moved files: same name) and seed (a new seed replaces the set)."""
     made_from = parameters(config)
     named_by = {
         key: {name: value for name, value in part.items() if name != "path"} if isinstance(part, dict) else part
@@ -91,17 +91,17 @@ def dataset_name(config: Mapping[str, Any]) -> str:
 
 
 def datasets(config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """The data set that this section needs, as an experiment's datasets(config) gives it."""
+    """Return the data set that this section needs, as an experiment's datasets(config) does."""
     return {dataset_name(config): {"kind": KIND, "parameters": parameters(config), "files": list(FILES)}}
 
 
 def key(labels: str, part: str, name: str) -> str:
-    """Name of one array within the file."""
+    """Return the name of one array within the file."""
     return f"{labels}.{part}.{name}"
 
 
 def read(folder: Path, dataset: str, labels: str) -> TokenisedSet:
-    """What was written below `folder` under the data set's name, for one way to label."""
+    """Read the data set below `folder` for one way to label."""
     import numpy as np
 
     place = folder / dataset

@@ -1,4 +1,4 @@
-"""Makes the data sets of the kind "squad": rows drawn, a tokenizer trained or read, every way to label tokenised."""
+"""Makes data sets of kind "squad": draws rows, trains or loads a tokenizer, tokenises for every way to label."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ def _tokenizer(source: Mapping[str, str] | None, drawn: squad.Drawn, asked: int)
 
 
 def _fetched(model_name: str) -> Path:
-    """The folder of the hub's cache with the model's tokenizer; ValueError with one line without a network."""
+    """Return the hub cache's folder with the model's tokenizer; raises ValueError (one line) without a network."""
     from huggingface_hub import snapshot_download
 
     try:
         return Path(snapshot_download(model_name, allow_patterns=["tokenizer*.json", "config.json"]))
-    except Exception as error:  # many kinds: no network, no such model, no room
+    except Exception as error:  # many kinds: no network, no such model, disk full
         line = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise ValueError(f"workshop.weights: hub: the tokenizer of {model_name} cannot be fetched: {line}") from None
 
 
 def _trains(batch: Batch, rows: Sequence[squad.Question], ids: tokenizer.Tokenizer) -> dict[str, Any]:
-    """What a way to label really trains: counts over rows and over the targets of a loss on the next token.
+    """Return what a way to label trains: counts over rows and over targets of the next-token loss.
 
-    targets: labels that count, the first position, which nothing predicts, left out. targets_read: those that are also
-    the input's token at their own place, so that the model reads what it was to say. rows_with_marker: rows whose
-    input holds `Answer:`. rows_asked: those of them where the label after it is the first token of the answer. tokens:
-    of all rows, without padding; longest: of the longest row, as cut.
+    targets: labels that count, without the first position, which nothing predicts. targets_read: targets that are also
+    the input token at the same position, so that the model reads what it should predict. rows_with_marker: rows whose
+    input contains `Answer:`. rows_asked: those of them in which the label after it is the answer's first token. tokens:
+    total of all rows, without padding; longest: tokens of the longest row, as cut.
     """
     assert batch.labels is not None
     counted = batch.labels[:, 1:] != IGNORED
@@ -64,7 +64,7 @@ def _trains(batch: Batch, rows: Sequence[squad.Question], ids: tokenizer.Tokeniz
 
 
 def tokenised(made_from: Mapping[str, Any]) -> tuple[dict[str, np.ndarray], dict[str, Any], str]:
-    """Arrays by name, facts, and the tokenizer's file; made_from: squad_sets.parameters(config)."""
+    """Return the arrays by name, the facts and the tokenizer's text; made_from: squad_sets.parameters(config)."""
     source, length = made_from["squad"], made_from["max_length"]
     path = None if source is None else from_checkout(source["path"])
     drawn = squad.obtain(path, made_from["train_size"], made_from["eval_size"], made_from["seed"])
@@ -99,9 +99,9 @@ def tokenised(made_from: Mapping[str, Any]) -> tuple[dict[str, np.ndarray], dict
 
 
 def generate(plan: Mapping[str, Any], folder: Path) -> tuple[list[str], Mapping[str, np.ndarray]]:
-    """Write the data set of plan["parameters"] below the folder; returns its files and what its digest is over.
+    """Write the data set of plan["parameters"] below the folder; returns its files and the arrays in its digest.
 
-    Facts, references and tokenizer are in the digest too, as scores depend on them.
+    The digest includes facts, references and tokenizer, as scores depend on them.
     """
     arrays, facts, text = tokenised(plan["parameters"])
     with replacing(folder / ARRAYS) as temporary, temporary.open("wb") as stream:

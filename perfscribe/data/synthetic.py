@@ -1,4 +1,4 @@
-"""The synthetic source and target sequences of the Polaris homework, and a digest that names their content."""
+"""The synthetic source and target sequences of the Polaris homework, and a digest of their content."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import numpy as np
 
 
 def arrays(samples: int, source_length: int, target_length: int, features: int, seed: int) -> dict[str, np.ndarray]:
-    """Uniform random float32 in (0, 1]: source and target of shape (samples, source_length or target_length, features).
+    """Return uniform random float32 in (0, 1]: source and target, (samples, source_length or target_length, features).
 
-    The same on every platform: PCG64's stream, 24 random bits a value. Never zero: zeros would compress, and draw less
-    power in a matrix product.
+    Identical on every platform: PCG64's stream, 24 random bits per value. Never zero: zeros would compress, and draw
+    less power in a matrix product.
     """
     generator = np.random.Generator(np.random.PCG64(seed))
     shapes = {"source": (samples, source_length, features), "target": (samples, target_length, features)}
@@ -25,7 +25,7 @@ def arrays(samples: int, source_length: int, target_length: int, features: int, 
 
 
 def digest(content: Mapping[str, np.ndarray]) -> str:
-    """16 hex digits of the SHA-256 over name, dtype, shape and little-endian bytes of every array, sorted by name."""
+    """Return 16 hex digits of the SHA-256 of the arrays' name, dtype, shape and little-endian bytes, sorted by name."""
     whole = hashlib.sha256()
     for name in sorted(content):
         values = np.ascontiguousarray(content[name])

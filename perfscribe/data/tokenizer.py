@@ -1,7 +1,7 @@
-"""Tokenizers: a byte-level BPE trained on given texts alone, or a model's own; and texts from ids.
+"""Tokenizers: byte-level BPE trained only on given texts, or a model's own; and decoding of ids.
 
-Training, encoding and file are those of the package `tokenizers`; transformers reads the same file
-(PreTrainedTokenizerFast(tokenizer_file=…)). Of a model's folder only tokenizer.json is read, and the names of two
+Training, encoding and file format are those of the package `tokenizers`; transformers reads the same file
+(PreTrainedTokenizerFast(tokenizer_file=…)). From a model's folder only tokenizer.json is read, and the names of two
 special tokens from tokenizer_config.json: nothing that could run code.
 """
 
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     import tokenizers
 
 FILE, NAMES_FILE = "tokenizer.json", "tokenizer_config.json"
-PAD, END = "<pad>", "</s>"  # ours, and BLOOM's
-LEAST_VOCABULARY = 256 + len((PAD, END))  # all bytes are in it, so that every text can be encoded
-LEAST_FREQUENCY = 2  # a pair that occurs once says nothing about other texts
+PAD, END = "<pad>", "</s>"  # the same as BLOOM's
+LEAST_VOCABULARY = 256 + len((PAD, END))  # contains all bytes, so that every text can be encoded
+LEAST_FREQUENCY = 2  # a pair that occurs once does not generalise
 
 
 @dataclass(frozen=True)
 class Tokenizer:
-    """inner: encodes and decodes. pad_id, end_id: to pad with, and at the end of an answer. text: of tokenizer.json."""
+    """inner: encodes and decodes. pad_id, end_id: for padding and the end of an answer. text: its tokenizer.json."""
 
     inner: tokenizers.Tokenizer
     pad_id: int
@@ -33,15 +33,15 @@ class Tokenizer:
     text: str
 
     def of(self, text: str) -> list[int]:
-        """Ids of a text, without special tokens of the tokenizer's own."""
+        """Return the ids of a text, without the tokenizer's special tokens."""
         return self.inner.encode(text, add_special_tokens=False).ids
 
 
 def train(texts: Iterable[str], vocab_size: int) -> Tokenizer:
     """Train on texts; the same texts in the same order give the same tokenizer.
 
-    vocab_size: the size asked, special tokens and the 256 bytes included; fewer are reached where the texts give no
-    more pairs. ValueError where those do not fit in.
+    vocab_size: upper bound, including special tokens and the 256 bytes; not reached if the texts have too few pairs.
+    Raises ValueError if it is too small for these.
     """
     from tokenizers import Tokenizer as Inner
     from tokenizers import decoders, models, pre_tokenizers, trainers
@@ -59,13 +59,13 @@ def train(texts: Iterable[str], vocab_size: int) -> Tokenizer:
         show_progress=False,
     )
     inner.train_from_iterator(texts, trainer)
-    # A special token's text within a question is text: without this it would be read as the token itself.
+    # Otherwise a special token's text within a question would be encoded as the token itself.
     inner.encode_special_tokens = True
     return Tokenizer(inner, pad_id=0, end_id=1, text=inner.to_str())  # special tokens come first
 
 
 def sha256_of(folder: Path) -> str:
-    """SHA-256 of the folder's tokenizer.json; ValueError with one line where there is none."""
+    """Return the SHA-256 of the folder's tokenizer.json; raises ValueError (one line) if there is none."""
     return hashlib.sha256(_read(folder / FILE).encode()).hexdigest()
 
 
@@ -79,7 +79,7 @@ def _read(path: Path) -> str:
 
 
 def _names(path: Path) -> dict[str, Any]:
-    """Content of tokenizer_config.json; ValueError with one line where it holds no JSON object."""
+    """Return the content of tokenizer_config.json, {} if missing; raises ValueError (one line) if not a JSON object."""
     try:
         held = json.loads(_read(path)) if path.is_file() else {}
     except (json.JSONDecodeError, RecursionError) as error:
@@ -90,7 +90,7 @@ def _names(path: Path) -> dict[str, Any]:
 
 
 def load(folder: Path) -> Tokenizer:
-    """The tokenizer of a folder; ValueError with one line where it is missing or lacks an id to pad or to end with."""
+    """Load the tokenizer of a folder; raises ValueError (one line) if it is missing or has no pad or end token."""
     text = _read(folder / FILE)
     inner = from_text(text, str(folder / FILE))
     ids: list[int] = []
@@ -107,7 +107,7 @@ def load(folder: Path) -> Tokenizer:
 
 
 def from_text(text: str, name: str = FILE) -> tokenizers.Tokenizer:
-    """The tokenizer that the JSON text of a file describes; ValueError with one line where it describes none."""
+    """Build the tokenizer that a JSON text describes; raises ValueError (one line) if it describes none."""
     from tokenizers import Tokenizer as Inner
 
     try:
@@ -117,7 +117,7 @@ def from_text(text: str, name: str = FILE) -> tokenizers.Tokenizer:
 
 
 def texts_of(answers: Iterable[Sequence[int]], tokenizer_text: str, end_id: int) -> list[str]:
-    """The texts of generated ids, each up to its first end, without special tokens and outer white space."""
+    """Decode generated ids, each up to its first end token, without special tokens and outer white space."""
     inner = from_text(tokenizer_text)
     kept = [ids[: ids.index(end_id)] if end_id in ids else ids for ids in answers]
     return [inner.decode(ids, skip_special_tokens=True).strip() for ids in kept]

@@ -1,4 +1,4 @@
-"""Batches of random token ids, made once and read by every experiment that trains the language model."""
+"""Batches of random token ids, generated once and read by every experiment that trains the language model."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     import numpy as np
 
 FILE = "tokens.npy"
-VOCABULARY = next(iter(SIZES.values())).vocab_size  # that of all sizes
-# One data set serves every smaller batch and context, so that a further length does not make all others stale.
+VOCABULARY = next(iter(SIZES.values())).vocab_size  # the same for all sizes
+# One data set serves all smaller batches and contexts, so that a new length does not make the others stale.
 LEAST_SEQUENCES, LEAST_CONTEXT = 16, 4096
 
 
@@ -26,12 +26,12 @@ def _power_of_two(least: int, wanted: int) -> int:
 
 
 def dataset_name(batch: int, context: int) -> str:
-    """Name of the data set that holds batches of this size; it tells its shape."""
+    """Return the name of the data set for batches of this size; it contains the set's shape."""
     return f"tokens_{_power_of_two(LEAST_SEQUENCES, batch)}x{_power_of_two(LEAST_CONTEXT, context)}"
 
 
 def datasets(batches: Iterable[int], contexts: Iterable[int], seed: int) -> dict[str, dict[str, Any]]:
-    """The data sets that these batches and contexts need, as an experiment's datasets(config) gives them."""
+    """Return the data sets for these batches and contexts, as an experiment's datasets(config) does."""
     return {
         dataset_name(batch, context): {
             "kind": "tokens",
@@ -48,18 +48,18 @@ def datasets(batches: Iterable[int], contexts: Iterable[int], seed: int) -> dict
 
 
 def of_section(config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """The data sets of an experiment with one batch and several context lengths, by its section of the config."""
+    """Return the data sets of an experiment's section with one batch size and several context lengths."""
     return datasets([config["batch"]], config["seq_len"], config["seed"])
 
 
 def cell(factors: Mapping[str, Any], cost: float) -> Cell:
-    """A cell that runs the language model on one device; batch, seq_len, device and dtype are among its factors."""
+    """Return a cell that runs the language model on one device; factors contain batch, seq_len, device and dtype."""
     requires = precision.requires(factors["device"], factors["dtype"])
     return Cell(factors, requires, cost, (dataset_name(factors["batch"], factors["seq_len"]),))
 
 
 def arrays(sequences: int, length: int, vocab_size: int, seed: int) -> Mapping[str, np.ndarray]:
-    """Uniform random ids, int32, of shape (sequences, length); the same on every platform (PCG64)."""
+    """Return uniform random ids, int32 (sequences, length); the same on every platform (PCG64)."""
     import numpy as np
 
     generator = np.random.Generator(np.random.PCG64(seed))
@@ -77,7 +77,7 @@ def generate(plan: Mapping[str, Any], folder: Path) -> tuple[list[str], Mapping[
 
 
 def read(folder: Path, batch: int, context: int) -> np.ndarray:
-    """The first `batch` sequences of context + 1 ids, int64 (batch, context + 1)."""
+    """Return the first `batch` sequences of context + 1 ids, int64 (batch, context + 1)."""
     import numpy as np
 
     held = np.load(folder / dataset_name(batch, context) / FILE, mmap_mode="r", allow_pickle=False)

@@ -1,6 +1,6 @@
-"""CPU binding: what a launcher is asked for, as masks; what it granted; and which cores lie nearest to which GPU.
+"""CPU binding: masks requested from a launcher, masks granted, and the cores nearest to each GPU.
 
-Binding lists are those of Cray PALS (`mpiexec --cpu-bind list:0,1:8,9`); cores are numbered as the kernel numbers them.
+Binding lists are those of Cray PALS (`mpiexec --cpu-bind list:0,1:8,9`); cores have the kernel's numbers.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ MOST_CORES = 4096
 
 
 def parse_cpu_bind(text: str) -> list[Cores]:
-    """Cores of each local rank from the option's text.
+    """Return the cores of each local rank from the option's text.
 
-    Understood are PALS's list ("list:0,1:8-9", parts divided by colons) and Slurm's map_cpu ("map_cpu:0,8") and
-    mask_cpu ("mask_cpu:0x3,0x300"), each also behind "verbose," and behind "--cpu-bind". ValueError: anything else.
+    Accepts PALS's list ("list:0,1:8-9", ranks separated by colons) and Slurm's map_cpu ("map_cpu:0,8") and mask_cpu
+    ("mask_cpu:0x3,0x300"), optionally preceded by "verbose," and "--cpu-bind". Raises ValueError for anything else.
     """
     found = _OPTION.fullmatch(text.strip())
     if found is None:
@@ -50,12 +50,12 @@ def _cores(part: str, text: str) -> Cores:
 
 
 def mask(cores: Iterable[int]) -> str:
-    """The affinity mask as launchers print it: 0x300 for cores 8 and 9."""
+    """Return the affinity mask as launchers print it: 0x300 for cores 8 and 9."""
     return hex(sum(1 << core for core in set(cores)))
 
 
 def cores_of_mask(text: str) -> Cores:
-    """The inverse of mask(). ValueError: no hexadecimal number."""
+    """Return the cores of a mask, the inverse of mask(); raises ValueError if it is not hexadecimal."""
     if not re.fullmatch(r"0x[0-9a-fA-F]{1,1024}", text):
         raise ValueError(f"mask {text!r}: expected a number such as 0x300")
     number = int(text, 16)
@@ -63,7 +63,7 @@ def cores_of_mask(text: str) -> Cores:
 
 
 def shown(cores: Iterable[int]) -> str:
-    """Cores in short form: "0-3,8"; "none" for none."""
+    """Return cores in short form: "0-3,8"; "none" for none."""
     runs: list[list[int]] = []
     for core in sorted(set(cores)):
         if runs and core == runs[-1][1] + 1:
@@ -74,43 +74,43 @@ def shown(cores: Iterable[int]) -> str:
 
 
 def as_list(bindings: Sequence[Iterable[int]]) -> str:
-    """The binding of each rank as PALS's list."""
+    """Return the binding of each rank as PALS's list."""
     return "list:" + ":".join(",".join(map(str, cores)) for cores in bindings)
 
 
 def granted() -> Cores:
-    """The cores that this process may run on; all of them where the system does not tell."""
+    """Return the cores that this process may run on; all of them if the system does not report affinity."""
     if hasattr(os, "sched_getaffinity"):
         return tuple(sorted(os.sched_getaffinity(0)))
     return tuple(range(os.cpu_count() or 1))
 
 
 def even(cores: Sequence[int], ranks: int) -> list[Cores]:
-    """The cores dealt out to ranks in blocks as equal as can be; ranks share a core where there are fewer cores."""
+    """Divide the cores among ranks in blocks as equal as possible; ranks share cores if there are fewer cores."""
     if len(cores) < ranks:
         return [(cores[rank * len(cores) // ranks],) for rank in range(ranks)]
     return [tuple(cores[rank * len(cores) // ranks : (rank + 1) * len(cores) // ranks]) for rank in range(ranks)]
 
 
 def nearness(cores: Iterable[int], nearest: Iterable[int]) -> str:
-    """Whether a rank's cores are among those nearest to its GPU: all (near), none (anti-affine), or some."""
+    """Return whether a rank's cores are among those nearest to its GPU: all (near), none (anti-affine), or some."""
     cores, nearest = set(cores), set(nearest)
     inside = cores & nearest
     return NEAR if inside == cores else PARTLY if inside else FAR
 
 
 def gpu_cores() -> list[Cores]:
-    """The nearest cores of each GPU that CUDA_VISIBLE_DEVICES leaves, by NVML; none where it cannot be asked.
+    """Return the nearest cores of each GPU in CUDA_VISIBLE_DEVICES, by NVML; empty if NVML cannot be queried.
 
-    CUDA itself is left alone. It counts alike GPUs as NVML does.
+    Does not initialise CUDA, which numbers identical GPUs as NVML does.
     """
     try:
-        # Imported by a computed name: its version is no part of what a figure depends on.
+        # Imported by a computed name, so that no fingerprint includes its version.
         pynvml: Any = importlib.import_module("pynvml")
         pynvml.nvmlInit()
         named = os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(pynvml.nvmlDeviceGetCount()))))
         return [_affinity(pynvml, _gpu(pynvml, entry.strip())) for entry in named.split(",") if entry.strip()]
-    except Exception:  # no package, no driver, a MIG device: nothing to tell
+    except Exception:  # no package, no driver, a MIG device
         return []
 
 
@@ -125,17 +125,17 @@ def _affinity(nvml: Any, gpu: Any) -> Cores:
 
 
 def logical_numbers(folder: Path = CPU_FOLDER, allowed: Path = CPUSET) -> dict[int, int]:
-    """hwloc's number of each hardware thread by the kernel's: its place in the tree of package, cache and core.
+    """Return hwloc's number of each hardware thread by the kernel's: its place in the tree of package, cache and core.
 
-    Open MPI's rankfiles count so, over what the control group allows (a container's share of the machine) and not over
-    this process's affinity. Empty where the kernel does not tell.
+    Open MPI's rankfiles use these numbers, over what the control group allows (a container's share of the machine), not
+    over this process's affinity. Empty if the kernel does not report the topology.
     """
     keys = {}
     for entry in folder.glob("cpu[0-9]*"):
         siblings = [entry / name for name in ("topology/package_cpus_list", "cache/index3/shared_cpu_list")]
         siblings += [entry / "topology/core_cpus_list", entry / "topology/thread_siblings_list"]
         number = int(entry.name.removeprefix("cpu"))
-        if (entry / "topology").is_dir():  # not of one that is switched off
+        if (entry / "topology").is_dir():  # missing if the CPU is offline
             keys[number] = (*map(_first_core, siblings), number)
     text = allowed.read_text().strip() if allowed.is_file() else ""
     inside = set(_cores(text, "list")) & set(keys) if text else set(keys)
@@ -148,16 +148,16 @@ def _first_core(path: Path) -> int:
 
 
 def rankfile(bindings: Sequence[Iterable[int]], host: str = "localhost") -> str:
-    """Open MPI's rankfile that binds each rank to its cores; whose numbers are those of hardware threads.
+    """Return Open MPI's rankfile that binds each rank to its cores, which are numbered as hardware threads.
 
-    As ranges: Open MPI 4 dies of a slot list of more than 64 characters.
+    Uses ranges, because Open MPI 4 crashes on a slot list of more than 64 characters.
     """
     logical = logical_numbers()
     slots = (shown(logical.get(core, core) for core in cores) for cores in bindings)
     return "".join(f"rank {rank}={host} slot={slot}\n" for rank, slot in enumerate(slots))
 
 
-if __name__ == "__main__":  # a rank that a launcher has bound: writes its mask into the folder
+if __name__ == "__main__":  # a rank bound by a launcher: writes its mask into the folder
     from perfscribe.distributed import ranks
 
     Path(sys.argv[1], str(ranks.find(os.environ).rank)).write_text(mask(granted()))

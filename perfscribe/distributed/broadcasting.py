@@ -1,4 +1,4 @@
-"""Broadcast of many tensors, each from a rank of its own, in place and with few calls."""
+"""Broadcasts many tensors, from different ranks, in place and with few calls."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from torch.distributed.distributed_c10d import _coalescing_manager
 from perfscribe.analytic.bucket_model import fill_buckets
 from perfscribe.distributed.process_group import backends, message_device
 
-CHUNK_BYTES = 32 * 2**20  # bounds the copies that backends other than NCCL take
+CHUNK_BYTES = 32 * 2**20  # limit of the copies for backends other than NCCL
 
-Sent = tuple[Tensor, int]  # a flat uint8 tensor and the group rank that it comes from
+Sent = tuple[Tensor, int]  # a flat uint8 tensor and its source's group rank
 
 
 @torch.no_grad()
 def broadcast_all(tensors: Iterable[tuple[Tensor, int]], group: dist.ProcessGroup) -> None:
-    """Overwrite each tensor by that of the group rank beside it; every rank passes the same sequence.
+    """Overwrite each tensor with that of the group rank paired with it; every rank passes the same sequence.
 
-    Any shape, dtype and layout; what travels is bytes. NCCL: one group call for all tensors of a device, in place.
-    Other backends: flat copies of at most about 32 MiB a rank, so that small tensors share a call. The current stream
-    waits for NCCL, the host for the others.
+    Any shape, dtype and layout, sent as bytes. NCCL: one group call for all tensors of a device, in place. Other
+    backends: flat copies of at most about 32 MiB per rank, so that small tensors share a call. The current stream waits
+    for NCCL, the host for the others.
     """
     served = backends(group)
     elsewhere = message_device(group)
@@ -48,7 +48,7 @@ def _travels_in_place(tensor: Tensor, served: Mapping[str, str]) -> bool:
 
 
 def _carrier(tensor: Tensor, served: Mapping[str, str], elsewhere: torch.device) -> Tensor:
-    """The tensor's bytes, flat: its own storage where that can travel, else a copy on a device that can."""
+    """Return the tensor's bytes, flat: its storage if that can be sent, else a copy on a device that can."""
     if not _travels_in_place(tensor, served):
         device = tensor.device if tensor.device.type in served else elsewhere
         tensor = tensor.to(device, copy=True, memory_format=torch.contiguous_format)
@@ -56,7 +56,7 @@ def _carrier(tensor: Tensor, served: Mapping[str, str], elsewhere: torch.device)
 
 
 def _in_one_group_call(sent: Sequence[Sent], device: torch.device, group: dist.ProcessGroup) -> None:
-    """All broadcasts between ncclGroupStart and ncclGroupEnd."""
+    """Run all broadcasts between ncclGroupStart and ncclGroupEnd."""
     with _coalescing_manager(group, device, async_ops=True) as manager:
         for carrier, source in sent:
             dist.broadcast(carrier, dist.get_global_rank(group, source), group=group, async_op=True)
@@ -64,7 +64,7 @@ def _in_one_group_call(sent: Sequence[Sent], device: torch.device, group: dist.P
 
 
 def _in_flat_chunks(sent: Sequence[Sent], group: dist.ProcessGroup) -> None:
-    """Rounds of one flat chunk from each rank, so that the ranks send at once and copies stay small."""
+    """Send in rounds of one flat chunk from each rank, so that ranks send concurrently and copies stay small."""
     by_source: dict[int, list[Tensor]] = {}
     for carrier, source in sent:
         by_source.setdefault(source, []).append(carrier)

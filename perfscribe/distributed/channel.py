@@ -1,9 +1,9 @@
-"""What the ranks of a launch and the process that launched them say to each other: JSON lines over TCP.
+"""Messages between the ranks of a launch and the process that launched them: JSON lines over TCP.
 
-Each rank opens two connections to the launcher's hub and names itself by a token that only the launch knows: one for
-messages, one that becomes its standard output and error. The kernel closes them when a process dies, however it dies,
-so that the hub learns of a death at once and a rank of its launcher's. No file, nothing to clean up, and the same for
-ranks on this machine, below torchrun or mpiexec, or on another node.
+Each rank opens two connections to the launcher's hub and authenticates with a token that only the launch knows: one for
+messages, one that becomes its standard output and error. The kernel closes them when a process dies in any way, so that
+the hub notices a rank's death at once, and a rank its launcher's. No files, no clean-up, and the same for ranks on this
+machine, under torchrun or mpiexec, or on another node.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ from perfscribe.distributed.transport import LOOPBACK
 CONNECT_TIMEOUT_S = 60.0
 GREETING_BYTES = 4096
 OUTPUT_LINE_BYTES = 2**16
-# Printed by a rank behind what NCCL has logged of a piece of work, before it gives the result.
+# Printed by a rank after NCCL's log of a piece of work, before it sends the result.
 END_OF_LOG = "perfscribe: end of log"
 MESSAGES, OUTPUT = "messages", "output"
 
 
 @dataclass(frozen=True)
 class Event:
-    """Something that the hub heard of a rank; of rank -1 where none is meant.
+    """An event that the hub received from a rank; rank -1 if from none.
 
-    kind: message (data: what it said), output (data: a line that it printed), closed (data: which of its streams
-    ended) or exit (data: its exit code).
+    kind: message (data: its content), output (data: a line printed), closed (data: the stream that ended) or exit
+    (data: the exit code).
     """
 
     kind: str
@@ -48,7 +48,7 @@ class Event:
 
 
 class Hub:
-    """The launcher's end: a thread for each connection puts what it hears into events, until close()."""
+    """The launcher's end: one thread per connection puts incoming events into `events`, until close()."""
 
     def __init__(self, host: str = LOOPBACK) -> None:
         self._listener = socket.create_server((host, 0), backlog=256)
@@ -61,33 +61,33 @@ class Hub:
         threading.Thread(target=self._accept, name="hub", daemon=True).start()
 
     def hear(self, function: Callable[..., None], *arguments: Any) -> threading.Thread:
-        """Call a function that reads to some end, in a thread of its own."""
+        """Run a function that reads to some end, in a new thread."""
         thread = threading.Thread(target=function, args=arguments, name="hub", daemon=True)
         thread.start()
-        self._threads.append(thread)  # started: another thread may join it
+        self._threads.append(thread)  # after start(): another thread may join it
         return thread
 
     def send(self, rank: int, message: dict[str, Any]) -> None:
-        """Say something to a rank; one that is gone does not hear it."""
+        """Send a message to a rank; ignored if the rank is gone."""
         if rank in self._ranks:
             with contextlib.suppress(OSError):
                 self._ranks[rank].sendall(json.dumps(message).encode() + b"\n")
 
     def wait_for_ends(self, timeout_s: float) -> None:
-        """Wait until all that was said and printed has been heard, once the ranks are gone."""
+        """Wait until all messages and output have been read, once the ranks are gone."""
         until = time.monotonic() + timeout_s
         for thread in self._threads:
             thread.join(max(0.0, until - time.monotonic()))
 
     def close(self) -> None:
-        """Close every connection, which ends ranks that are still there."""
+        """Close every connection, which ends the remaining ranks."""
         for one in (self._listener, *self._connections):
             with contextlib.suppress(OSError):
-                one.shutdown(socket.SHUT_RDWR)  # wakes the thread that reads
+                one.shutdown(socket.SHUT_RDWR)  # wakes the reading thread
         self._listener.close()
 
     def _accept(self) -> None:
-        with contextlib.suppress(OSError):  # it is closed
+        with contextlib.suppress(OSError):  # closed
             while True:
                 connection, _ = self._listener.accept()
                 connection.settimeout(CONNECT_TIMEOUT_S)
@@ -95,7 +95,7 @@ class Hub:
                 self.hear(self._greet, connection)
 
     def _greet(self, connection: socket.socket) -> None:
-        """Read a connection to its end as what its first line says; a stranger's is closed."""
+        """Read a connection to its end as its first line declares; close it if the token is wrong."""
         with connection, contextlib.suppress(OSError, ValueError), connection.makefile("rb") as lines:
             greeting = json.loads(lines.readline(GREETING_BYTES))
             if isinstance(greeting, dict) and hmac.compare_digest(str(greeting.get("token")), self.token):
@@ -115,7 +115,7 @@ class Hub:
         self.events.put(Event("closed", rank, MESSAGES))
 
     def read_output(self, lines: BinaryIO, rank: int) -> None:
-        """Hear what is printed into a stream to its end; lines that are too long are cut."""
+        """Read a stream's output to its end; splits lines that are too long."""
         with contextlib.suppress(OSError):
             while line := lines.readline(OUTPUT_LINE_BYTES):
                 self.events.put(Event("output", rank, line.decode(errors="replace").removesuffix("\n")))
@@ -123,10 +123,10 @@ class Hub:
 
 
 class Channel:
-    """A rank's end. Its thread waits for the launcher without using the processor.
+    """A rank's end. Its thread waits for the launcher without using CPU time.
 
-    When the launcher is gone the thread ends this process and the others of its process group, whatever they do.
-    answer: what to reply to {"ask": name}, by name.
+    When the launcher is gone, the thread kills this process and the others of its process group.
+    answer: functions that answer {"ask": name}, by name.
     """
 
     def __init__(self, address: str, token: str, rank: int, answer: dict[str, Callable[[], Any]]) -> None:
@@ -138,13 +138,13 @@ class Channel:
         threading.Thread(target=self._listen, name="perfscribe launcher", daemon=True).start()
 
     def send(self, message: dict[str, Any]) -> None:
-        """Say something to the launcher. TypeError, ValueError: it is no JSON (NaN and infinity are none)."""
+        """Send a message to the launcher; raises TypeError or ValueError if it is not JSON (no NaN or infinity)."""
         line = json.dumps(message, allow_nan=False).encode() + b"\n"
         with self._lock:
             self._socket.sendall(line)
 
     def redirect_output(self) -> None:
-        """Let the launcher read what this process, its libraries and children write to standard output and error."""
+        """Send standard output and error of this process, its libraries and children to the launcher."""
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
         with self._connect(OUTPUT) as output:
@@ -153,7 +153,7 @@ class Channel:
         sys.stdout, sys.stderr = _text_stream(1), _text_stream(2)  # the old ones may remember positions in a file
 
     def next_work(self) -> dict[str, Any] | None:
-        """Wait for arguments to run the program with; None: to leave, as no rank needs another any more."""
+        """Wait for arguments to run the program with; None: leave, as no rank needs another any more."""
         return self._work.get()
 
     def _listen(self) -> None:

@@ -1,8 +1,8 @@
-"""Counts the collectives that a piece of code really calls, and the bytes of each, whoever calls them.
+"""Counts the collectives that a piece of code calls, directly or indirectly, and their bytes.
 
-Every collective of torch.distributed goes through the dispatcher, those of DDP's C++ reducer and of backward's threads
-too; a dispatch mode sees their tensors and process group. Bytes follow nccl-tests' convention (analytic.traffic): of
-the whole array, what all ranks together gather or scatter.
+Every collective of torch.distributed goes through the dispatcher, including those of DDP's C++ reducer and of
+backward's threads; a dispatch mode sees their tensors and process group. Bytes follow nccl-tests' convention
+(analytic.traffic): of the whole array, which all ranks together gather or scatter.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ NO_MESSAGE = ("barrier", "wait_tensor", "monitored_barrier_", "_wrap_tensor_auto
 
 
 class Collectives(TorchDispatchMode):
-    """Context that notes each collective that starts in it, in order: .calls.
+    """Context that records each collective started in it, in order: .calls.
 
-    Left out are those of a single rank, and of fewer than LEAST_BYTES.
+    Collectives of a single rank, or of fewer than LEAST_BYTES, are omitted.
 
-    RuntimeError, where it is left: a collective was called whose bytes are not known here.
+    Raises RuntimeError at exit if a collective was called whose bytes are not known here.
     """
 
     def __init__(self) -> None:
@@ -35,7 +35,7 @@ class Collectives(TorchDispatchMode):
         self._unknown: set[str] = set()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None) -> Any:
-        """Note the call, and let it go on."""
+        """Record the call, and run it."""
         if func.namespace in SPACES:
             self._note(func._schema.name.partition("::")[2], args)
         return func(*args, **(kwargs or {}))
@@ -54,7 +54,7 @@ class Collectives(TorchDispatchMode):
         operation, whole_array = _MESSAGES[name]
         whole = sum(tensor.nbytes for tensor in _flat(args[whole_array]))
         ranks = _ranks(args)
-        if name == "all_gather_into_tensor":  # this one is given the rank's own part alone
+        if name == "all_gather_into_tensor":  # its argument is only the rank's own part
             whole *= ranks
         if ranks > 1 and whole >= LEAST_BYTES:
             self.calls.append(Message(operation, whole, ranks))
@@ -66,7 +66,7 @@ def _flat(part: Any) -> list[Tensor]:
     return [tensor for item in part for tensor in _flat(item)]
 
 
-# By the operator's name: the collective, and which of its arguments is the whole array.
+# By the operator's name: the collective, and the index of the argument that is the whole array.
 _MESSAGES: dict[str, tuple[str, int]] = {
     "_allgather_base_": ("all_gather", 0),
     "allgather_": ("all_gather", 0),
@@ -85,7 +85,7 @@ _MESSAGES: dict[str, tuple[str, int]] = {
 
 
 def _ranks(args: Sequence[Any]) -> int:
-    """Ranks of the group that an operator was given, as an object or, the functional ones, by its name."""
+    """Return the size of an operator's group, an object or (functional operators) a name."""
     for part in args:
         if isinstance(part, torch.ScriptObject) and "ProcessGroup" in str(part._type()):
             return int(dist.ProcessGroup.unbox(part).size())

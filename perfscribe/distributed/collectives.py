@@ -1,8 +1,8 @@
-"""Timed collectives: each checked against the values that it must give, then timed on every rank.
+"""Timed collectives: each is checked against the expected values, then timed on every rank.
 
-Ranks start each call together: on the host clock after a barrier, by CUDA events after a small all-reduce on the same
-stream, the call being queued while the device is still busy. The time of a call is the longest that any rank took.
-Input is written again before each call, so that sums stay small; that is not in the time.
+Ranks start each call together: on the host clock after a barrier; with CUDA events after a small all-reduce on the same
+stream, the call being queued while the device is still busy. A call's time is the longest of any rank. The input is
+rewritten before each call, outside the timed span, so that sums stay small.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ LEAST_CALLS = 5
 
 @dataclass(frozen=True)
 class Message:
-    """One collective to time. size_bytes: of the whole array (see analytic.traffic). timer: "" for the usual one.
+    """One collective to time. size_bytes: of the whole array (see analytic.traffic). timer: "" for the default.
 
-    The usual timer is CUDA events for NCCL, the host clock for gloo (which waits on the host).
-    limit_s: timed calls that would last longer, by the warm-up, are fewer, but at least LEAST_CALLS.
+    The default timer is CUDA events for NCCL, the host clock for gloo (which waits on the host).
+    limit_s: reduces the timed calls to this total, estimated from the warm-up, but to no fewer than LEAST_CALLS.
     """
 
     operation: str
@@ -43,11 +43,11 @@ class Message:
 
 
 def combine(message: Message, ranks: Sequence[Mapping[str, Any]]) -> Measurement:
-    """A Measurement from what each rank says of a message, in the order of ranks.
+    """Combine the ranks' results for a message, in the order of ranks, into a Measurement.
 
     samples: time_ms, for each call the longest time of any rank. series: rank_<r>_ms, the same calls on each rank.
-    values: message_bytes (as sent: size_bytes cut to what divides evenly), algbw_gb_per_s and busbw_gb_per_s of the
-    median, bus_factor, elements_checked, nccl_version with NCCL.
+    values: message_bytes (as sent: size_bytes reduced to an evenly divisible size), algbw_gb_per_s and busbw_gb_per_s
+    of the median, bus_factor, elements_checked, nccl_version with NCCL.
     """
     world_size, first = len(ranks), ranks[0]
     found = Measurement(series={f"rank_{number}_ms": rank["samples_ms"] for number, rank in enumerate(ranks)})
@@ -69,21 +69,21 @@ def combine(message: Message, ranks: Sequence[Mapping[str, Any]]) -> Measurement
 
 
 def run_on_rank(arguments: Mapping[str, Any], rank: Rank) -> list[dict[str, Any]]:
-    """The program of a rank: what it has to say of each message."""
+    """Program of a rank: check and time each message; returns one result per message."""
     said = [_time(Message(**fields), rank) for fields in arguments["messages"]]
     _free(rank)
     return said
 
 
 def run_once(arguments: Mapping[str, Any], rank: Rank) -> int:
-    """Exchange a message once, for what the backend says of it; returns how many elements were checked."""
+    """Exchange a message once, for the backend's log; returns how many elements were checked."""
     checked = Exchange(Message(**arguments["message"]), rank).check()
     _free(rank)
     return checked
 
 
 def _free(rank: Rank) -> None:
-    """Give memory back, for other ranks on the same device: torch keeps what it has freed."""
+    """Release cached memory for other ranks on the same device."""
     import torch
 
     if rank.device.type == "cuda":
@@ -123,7 +123,7 @@ def _calls(exchange: Exchange, timer: str, count: int) -> Timing:
 
 
 def _affordable(message: Message, warmup: Timing | None, rank: Rank) -> int:
-    """How many calls to time: the same number on all ranks, by the slowest one's warm-up."""
+    """Return how many calls to time: the same number on all ranks, by the slowest one's warm-up."""
     if message.limit_s is None or warmup is None:
         return message.timed
     import torch
@@ -136,7 +136,7 @@ def _affordable(message: Message, warmup: Timing | None, rank: Rank) -> int:
 
 
 def _as_unsupported(error: RuntimeError, message: Message, rank: Rank) -> Exception:
-    """The error, as Unsupported where the backend says that it has no such collective or dtype."""
+    """Return the error, or Unsupported if the backend does not have such a collective or dtype."""
     text = str(error).lower()
     if any(words in text for words in ("does not support", "not supported", "invalid scalar type", "unsupported")):
         return Unsupported(f"{rank.backend} has no {message.operation} of {message.dtype} on {rank.device.type}")

@@ -33,26 +33,26 @@ Observer = Callable[[str], AbstractContextManager[object]]
 
 @dataclass
 class Traffic:
-    """All-reduces of gradients since the last reset: calls, and the bytes that this rank handed over."""
+    """Number of all-reduces of gradients since the last reset, and the bytes that this rank passed to them."""
 
     calls: int = 0
     bytes: int = 0
 
     def reset(self) -> None:
-        """Begin again at 0."""
+        """Restart the counts at 0."""
         self.calls = self.bytes = 0
 
 
 class DataParallel(nn.Module, abc.ABC):
     """A module with a replica on each rank of the default process group.
 
-    On construction parameters and buffers, frozen ones too, are overwritten by rank 0's; buffers stay each rank's own
-    after that. A step is forward, backward, finish_gradient_synchronization(), optimizer step; every parameter that is
-    not frozen needs a gradient in it. NCCL divides while it reduces (its AVG); elsewhere gradients are divided first
-    and then summed.
+    On construction rank 0's parameters and buffers, including frozen ones, overwrite the others'; later changes of
+    buffers stay local. A step is forward, backward, finish_gradient_synchronization(), optimizer step; every parameter
+    that is not frozen needs a gradient in it. NCCL divides while it reduces (AVG); elsewhere gradients are divided
+    before they are summed.
 
-    traffic counts what was sent. around(name) is entered around each part ("flatten", "launch", "wait", "unflatten").
-    RuntimeError: no process group.
+    traffic counts what was sent. around(name) wraps each part ("flatten", "launch", "wait", "unflatten").
+    Raises RuntimeError without a process group.
     """
 
     def __init__(self, module: nn.Module) -> None:
@@ -61,7 +61,7 @@ class DataParallel(nn.Module, abc.ABC):
         self.traffic = Traffic()
         self.around: Observer = lambda _: _NOTHING
         self._enabled = True
-        # Reverse order of registration: about the order in which the backward pass gives gradients.
+        # Reverse order of registration: roughly the order in which backward produces gradients.
         self._trainable = [parameter for parameter in reversed(list(module.parameters())) if parameter.requires_grad]
         nccl = backends(self.group).get(self._trainable[0].device.type) == "nccl"
         self._divisor = 1 if nccl else dist.get_world_size(self.group)
@@ -72,12 +72,12 @@ class DataParallel(nn.Module, abc.ABC):
         broadcast_all([(tensor, 0) for tensor in (*module.parameters(), *module.buffers())], self.group)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """The module's forward."""
+        """Call the module's forward."""
         return self.module(*args, **kwargs)
 
     @contextmanager
     def communication_off(self) -> Iterator[None]:
-        """All as ever but the collectives: to time a step without communication. The replicas drift apart in it."""
+        """Skip only the collectives, to time a step without communication; the replicas diverge."""
         self._enabled = False
         try:
             yield
@@ -86,21 +86,21 @@ class DataParallel(nn.Module, abc.ABC):
 
     @torch.no_grad()
     def finish_gradient_synchronization(self) -> None:
-        """End a backward: when the current stream gets past it (on gloo, when it returns), gradients are averages.
+        """Finish a backward: afterwards the gradients are averages, on the current stream (gloo: on the host).
 
-        All ranks must call it, as often as each other.
+        All ranks must call it equally often.
         """
         self._finish()
 
     def release(self) -> None:
-        """Let go of the module: its gradients are no longer averaged by this wrapper."""
+        """Detach from the module: this wrapper no longer averages its gradients."""
 
     @abc.abstractmethod
     def _finish(self) -> None:
-        """Average what is not averaged yet; each gradient is there."""
+        """Average the gradients that are not averaged yet; all gradients exist."""
 
     def _start(self, tensors: list[Tensor]) -> dist.Work | None:
-        """Begin the average of tensors of one dtype and device by one collective, in place, from where they lie."""
+        """Start averaging tensors of one dtype and device by one collective, in place."""
         with self.around("launch"):
             if self._divisor > 1:
                 torch._foreach_div_(tensors, self._divisor)
@@ -108,7 +108,7 @@ class DataParallel(nn.Module, abc.ABC):
             self.traffic.bytes += sum([tensor.nbytes for tensor in tensors])
             if not self._enabled:
                 return None
-            # On the group itself: torch.distributed's functions check and build options anew in each call, on the
+            # Called on the group itself: torch.distributed's functions check and build options in each call, on the
             # thread that also launches the backward pass.
             one, several = self._options
             return (
@@ -124,7 +124,7 @@ class DataParallel(nn.Module, abc.ABC):
 
 
 class NaiveDDP(DataParallel):
-    """One all-reduce a gradient after backward, each waited for before the next is sent.
+    """One all-reduce per gradient after backward, each waited for before the next is sent.
 
     Handout, problem naive_ddp.
     """
@@ -135,9 +135,9 @@ class NaiveDDP(DataParallel):
 
 
 class FlatDDP(DataParallel):
-    """One all-reduce for all gradients after backward, from a flat copy, which takes as many bytes as they.
+    """One all-reduce for all gradients after backward, through a flat copy of the same total size.
 
-    Handout, problem minimal_ddp_flat_benchmarking. Gradients of several dtypes take one of both for each.
+    Handout, problem minimal_ddp_flat_benchmarking. Gradients of several dtypes use one copy and one call per dtype.
     """
 
     def _finish(self) -> None:
@@ -152,10 +152,10 @@ class FlatDDP(DataParallel):
 
 
 class OverlappingDataParallel(DataParallel):
-    """Sends a group's gradients by an asynchronous all-reduce as soon as all of them, and all groups before, are ready.
+    """Sends each group of gradients by an asynchronous all-reduce once it, and all groups before it, are ready.
 
-    Collectives match by order, so all ranks send the groups in the same order, however autograd orders its work
-    (Li et al. 2020, section 3.2.3). RuntimeError, from finish: a parameter had no gradient, or a second backward.
+    Collectives match by order, so all ranks send the groups in the same order, in whatever order autograd works
+    (Li et al. 2020, section 3.2.3). finish raises RuntimeError after a missing gradient or a second backward.
     """
 
     def __init__(self, module: nn.Module) -> None:
@@ -169,20 +169,20 @@ class OverlappingDataParallel(DataParallel):
         self._begin()
 
     def release(self) -> None:
-        """Take the hooks off the module's parameters."""
+        """Remove the hooks from the module's parameters."""
         for hook in self._hooks:
             hook.remove()
 
     @abc.abstractmethod
     def _grouped(self) -> list[list[nn.Parameter]]:
-        """The groups, in the order in which they are sent."""
+        """Return the groups, in the order in which they are sent."""
 
     def _begin(self) -> None:
-        self._waiting = [len(members) for members in self._groups]  # gradients that are not ready, by group
+        self._waiting = [len(members) for members in self._groups]  # number of gradients not ready, by group
         self._under_way: list[dist.Work | None] = []
 
     def _ready(self, group: int, _: Tensor) -> None:
-        """The gradient of a parameter of the group is complete."""
+        """Note that a gradient of the group is complete; send all groups that are now due."""
         self._waiting[group] -= 1
         while len(self._under_way) < len(self._groups) and not self._waiting[len(self._under_way)]:
             with torch.no_grad():
@@ -197,7 +197,7 @@ class OverlappingDataParallel(DataParallel):
 
 
 class OverlappedDDP(OverlappingDataParallel):
-    """One asynchronous all-reduce a gradient, sent while backward goes on.
+    """One asynchronous all-reduce per gradient, sent during backward.
 
     Handout, problem ddp_overlap_individual_parameters.
     """
@@ -207,13 +207,12 @@ class OverlappedDDP(OverlappingDataParallel):
 
 
 class BucketedDDP(OverlappingDataParallel):
-    """One asynchronous all-reduce a bucket, sent while backward goes on.
+    """One asynchronous all-reduce per bucket, sent during backward.
 
-    Handout, problem ddp_overlap_bucketed.
-    Parameters fill buckets of at most bucket_size_mb (MB = 10⁶ bytes) in reverse order of registration; each dtype has
-    its own, and a larger parameter one to itself. A bucket's gradients are sent from where they lie by one group call
-    (NCCL) or flattened by gloo itself: no step of ours copies a gradient, and zero_grad(set_to_none=True) takes nothing
-    apart. ValueError: bucket_size_mb not above 0.
+    Handout, problem ddp_overlap_bucketed. Parameters fill buckets of at most bucket_size_mb (MB = 10⁶ bytes) in reverse
+    order of registration; each dtype has separate buckets, and a larger parameter gets a bucket to itself. A bucket's
+    gradients are sent in place by one group call (NCCL) or flattened by gloo: we copy no gradient, and
+    zero_grad(set_to_none=True) breaks nothing. Raises ValueError for bucket_size_mb not above 0.
     """
 
     def __init__(self, module: nn.Module, bucket_size_mb: float) -> None:

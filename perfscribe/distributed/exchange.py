@@ -1,6 +1,6 @@
-"""The buffers of one collective on one rank: what is sent, and what must come back.
+"""Buffers of one collective on one rank: the data sent and the result expected.
 
-Values are whole numbers that the dtype adds exactly, so that a check is for equality.
+Values are integers that the dtype adds exactly, so that results are checked for equality.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ if TYPE_CHECKING:
     from perfscribe.distributed.collectives import Message
     from perfscribe.distributed.rank import Rank
 
-# Whole numbers up to which each dtype is exact: 2^(bits of the mantissa + 1).
+# Largest integer up to which each dtype is exact: 2^(bits of the mantissa + 1).
 EXACT_UP_TO = {"fp32": 2**24, "bf16": 2**8, "fp16": 2**11}
 LARGEST_VALUE = 16
-BUSY_CYCLES = 1_000_000  # of the GPU's clock: 0.5 ms at 2 GHz; a call of NCCL takes the host up to 0.1 ms
-# The random values repeat after this many elements, a prime, so that a chunk put in the wrong place shows.
+BUSY_CYCLES = 1_000_000  # GPU clock cycles: 0.5 ms at 2 GHz; queuing a NCCL call takes the host up to 0.1 ms
+# Random values repeat after this many elements, a prime, so that a misplaced chunk is detected.
 PERIOD = 1_000_003
 ROOT = 0
 
 
 class Exchange:
-    """The buffers of one collective on one rank: filled, exchanged, checked. ValueError: too small to be divided."""
+    """Fills, exchanges and checks the buffers of a collective; raises ValueError below one element per rank."""
 
     def __init__(self, message: Message, rank: Rank) -> None:
         import torch
@@ -47,7 +47,7 @@ class Exchange:
         self.call = self._calls()[self.operation]
 
     def _block(self, number: int, limit: int) -> torch.Tensor:
-        """The random values of a rank, which every rank can make, on the CPU so that devices agree."""
+        """Return a rank's random values, which every rank can generate; on the CPU, so that devices agree."""
         import torch
 
         generator = torch.Generator().manual_seed(self.rank.seed * 1_000_003 + number)
@@ -57,7 +57,7 @@ class Exchange:
     def _calls(self) -> dict[str, Callable[[], object]]:
         import torch.distributed as dist
 
-        # Newer torch calls them _single and warns of the older names.
+        # Newer torch names them _single and warns about the older names.
         gather: Any = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
         scatter: Any = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
         return {
@@ -76,12 +76,12 @@ class Exchange:
         self.source[whole:].copy_(block[: self.source.numel() - whole])
 
     def clear(self) -> None:
-        """Overwrite what an earlier exchange may have left in the memory of the result."""
+        """Overwrite the result's memory, which may hold an earlier exchange."""
         if self.target is not self.source:
             self.target.fill_(math.nan)
 
     def prepare_on_host(self) -> None:
-        """Fill, and wait until all ranks have."""
+        """Fill the input, and wait until all ranks have done so."""
         import torch.distributed as dist
 
         from perfscribe.instruments.timing import synchronise
@@ -91,10 +91,10 @@ class Exchange:
         dist.barrier()
 
     def prepare_on_device(self) -> None:
-        """Queue the fill and a small all-reduce behind it, which no rank's stream passes before all have come to it.
+        """Queue the fill and then a small all-reduce, which no rank's stream passes before all have reached it.
 
-        The device is kept busy before that for longer than the host takes to queue these and the call: otherwise it
-        would wait for the host between the events, and a small message's time would be that of starting it.
+        Before it, the device is kept busy longer than the host takes to queue these and the call: otherwise it would
+        wait for the host between the events, and the time of a small message would be launch time.
         """
         import torch
         import torch.distributed as dist
@@ -104,7 +104,7 @@ class Exchange:
         dist.all_reduce(self._signal, op=dist.ReduceOp.MAX)
 
     def check(self) -> int:
-        """Exchange once and compare every element; how many. ArithmeticError: one differs."""
+        """Exchange once and compare every element; returns how many. Raises ArithmeticError if one differs."""
         self.fill()
         self.clear()
         self.call()
@@ -115,7 +115,7 @@ class Exchange:
         return self.target.numel()
 
     def _expected(self) -> list[tuple[torch.Tensor, torch.Tensor, int]]:
-        """Parts of the result, the block that each repeats, and the element of the block that it begins with."""
+        """Return parts of the result, the block that each repeats, and the block's element at which the part begins."""
         total = sum(self._blocks[1:], start=self._blocks[0])
         own = self.rank.place.rank * self.share
         parts = self.target.split(self.share)
@@ -130,7 +130,7 @@ class Exchange:
 
 
 def _sizes(operation: str, elements: int, share: int) -> tuple[int, int]:
-    """Elements that a rank sends and receives; receives 0: in place."""
+    """Return the elements that a rank sends and receives; receives 0: in place."""
     if operation in ("all_reduce", "broadcast"):
         return elements, 0
     if operation == "all_gather":
@@ -139,7 +139,7 @@ def _sizes(operation: str, elements: int, share: int) -> tuple[int, int]:
 
 
 def _differing(part: torch.Tensor, block: torch.Tensor, offset: int) -> int:
-    """How many elements of part differ from block repeated, from its element `offset` on."""
+    """Return how many elements of part differ from block, repeated from its element `offset` on."""
     block = block.roll(-(offset % block.numel()))
     whole = part.numel() // block.numel() * block.numel()
     wrong = (part[:whole].view(-1, block.numel()) != block).sum() + (

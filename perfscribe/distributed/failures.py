@@ -1,8 +1,8 @@
-"""Which rank is to blame where a launch fails, and the exception that says so.
+"""Determines which rank caused a failed launch, and the exception that names it.
 
-When one rank ends, the others break on the lost connection a moment later; under a time-out of the collectives it is
-the innocent that complain. So errors that speak of a lost or silent peer are consequences: they are blamed only where
-nothing else went wrong.
+When one rank ends, the others fail on the lost connection a moment later; when a collective times out, it is the
+innocent ranks that report it. So errors about a lost or silent peer are consequences: they are blamed only if nothing
+else went wrong.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from perfscribe.base.cells import Unsupported
 
-# Texts of gloo, of torch's store and of NCCL as torch passes them on.
+# Texts of gloo, of torch's store and of NCCL, as torch reports them.
 _LOST_PEER = re.compile(
     r"connection (?:closed|reset|refused|was likely closed)|closed by (?:the )?(?:remote )?peer|broken pipe"
     r"|failed to recv, got 0 bytes|socket closed|remote process exited|communicator was aborted"
@@ -26,14 +26,14 @@ _SILENT_PEER = re.compile(
     r"|application timeout caused pair closure|connect timeout",
     re.IGNORECASE,
 )
-# Types that libraries give to such errors; a program's own error may say "timed out" as well.
+# Exception types of libraries; a program's own error may say "timed out" too.
 _OF_LIBRARIES = re.compile(r"(?:RuntimeError|Dist\w*Error|ConnectionError|BrokenPipeError|ConnectionResetError): ")
 _LAST_WORDS = re.compile(r"watchdog caught collective operation timeout|remote process exited", re.IGNORECASE)
-SHOWN_LINES = 20  # of what a rank had printed
+SHOWN_LINES = 20  # of a rank's output
 
 
 class RankError(RuntimeError):
-    """A rank failed; the text says which."""
+    """A rank failed; the text names it."""
 
 
 class RankOutOfMemory(RankError, MemoryError):
@@ -49,7 +49,7 @@ _Error = TypeVar("_Error", bound=RankError)
 
 @dataclass(frozen=True)
 class Stack:
-    """What a rank does. frames: (file, line, function), innermost first. collectives: begun; None: it cannot tell."""
+    """Stack of a rank. frames: (file, line, function), innermost first. collectives: number begun; None: not known."""
 
     frames: Sequence[tuple[str, int, str]]
     collectives: int | None = None
@@ -64,7 +64,7 @@ class Stack:
 
     @property
     def place(self) -> str:
-        """The innermost frame outside of installed packages, else the innermost."""
+        """The innermost frame outside installed packages, else the innermost."""
         own = [frame for frame in self.frames if not re.search(r"/site-packages/|/lib/python|^<", frame[0])]
         return f"at {_frame(*(own or self.frames)[0])}" if self.frames else "at an unknown place"
 
@@ -81,8 +81,8 @@ def _frame(file: str, line: int, function: str) -> str:
 class Ending:
     """How a rank ended without a result.
 
-    text: its error or how it died. time_s: on the rank's clock where it could still tell, else when it was seen.
-    status: failed, oom or unsupported. details: its traceback. last_words: the end of what it printed.
+    text: its error or how it died. time_s: by the rank's clock if it reported the error, else when the death was
+    noticed. status: failed, oom or unsupported. details: its traceback. last_words: the end of its output.
     """
 
     rank: int
@@ -95,12 +95,12 @@ class Ending:
 
     @property
     def is_consequence(self) -> bool:
-        """Whether it speaks of a lost or silent peer."""
+        """Whether the error is about a lost or silent peer."""
         return self._speaks_of(_LOST_PEER) or self.speaks_of_silence
 
     @property
     def speaks_of_silence(self) -> bool:
-        """Whether it is a time-out of waiting for others."""
+        """Whether the error is a time-out of waiting for others."""
         return self._speaks_of(_SILENT_PEER)
 
     def _speaks_of(self, peer: re.Pattern[str]) -> bool:
@@ -110,12 +110,12 @@ class Ending:
 
 
 def guilty(endings: Sequence[Ending]) -> Ending:
-    """The ending that explains the others: the first that is no consequence, else the first."""
+    """Return the ending that explains the others: the first that is not a consequence, else the first."""
     return min(endings, key=lambda ending: (ending.is_consequence, ending.time_s))
 
 
 def error_of(ending: Ending, world_size: int) -> Exception:
-    """The exception that a launch raises for an ending; its notes hold the rank's traceback and last words."""
+    """Return the exception that a launch raises for an ending, with the rank's traceback and last words as notes."""
     who = f"rank {ending.rank}" if ending.rank >= 0 else "a rank"
     text = f"{who} of {world_size}: {ending.text}"
     if ending.status == "unsupported":
@@ -127,7 +127,7 @@ def error_of(ending: Ending, world_size: int) -> Exception:
 
 
 def error_of_launcher(text: str, said: Sequence[str]) -> RankError:
-    """The exception where another launcher ended before all ranks had given a result, and none of them said why."""
+    """Return the exception for an external launcher that ended before all ranks had results, without a rank's error."""
     last = next((line.strip() for line in reversed(said) if line.strip()), "")
     return _with_notes(RankError(f"{text}: {last}" if last else text), *said)
 
@@ -135,12 +135,12 @@ def error_of_launcher(text: str, said: Sequence[str]) -> RankError:
 def error_of_silence(
     stacks: dict[int, Stack], silent: Sequence[int], world_size: int, limit: str, missing: Sequence[int] = ()
 ) -> RankTimeout:
-    """The exception where ranks gave neither result nor error in time.
+    """Return the exception for ranks that gave neither result nor error in time.
 
-    stacks: of the silent ranks that answered. To blame is a rank that does not answer at all (it is held up outside of
-    Python), else one that is behind the others in collectives, else one that does not wait for others; the lowest if
-    there are several. Where all wait, they are named with whom they wait for. missing: ranks that never reported to
-    the launcher.
+    stacks: of the silent ranks that answered. Blames a rank that does not answer at all (it is stuck outside Python),
+    else one that is behind the others in collectives, else one that does not wait for others; the lowest if there are
+    several. If all wait, the text names them and the ranks they wait for. missing: ranks that never reported to the
+    launcher.
     """
     if missing:
         return RankTimeout(f"{_ranks(missing)} of {world_size} never started: {limit}")
@@ -159,7 +159,7 @@ def error_of_silence(
 
 
 def _held_up(stacks: dict[int, Stack], silent: Sequence[int]) -> list[int]:
-    """The silent ranks that others wait for; none where all of them wait."""
+    """Return the silent ranks that others wait for; empty if all of them wait."""
     mute = [rank for rank in silent if rank not in stacks]
     if mute:
         return mute

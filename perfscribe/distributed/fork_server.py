@@ -1,11 +1,11 @@
-"""Starts ranks quickly: a process that has imported torch once and forks them, 0.2 s for two on two cores.
+"""Starts ranks quickly: a process that has imported torch forks them, 0.2 s for two on two cores.
 
-(Fresh interpreters that import torch side by side take 5 s there. multiprocessing's own fork server would do, but it
-leaves a folder behind where its owner is killed, as cells are, and its processes hold each other's descriptors.)
+(Fresh interpreters that import torch concurrently take 5 s there. multiprocessing's fork server leaves a folder behind
+if its owner is killed, as cells are, and its processes hold each other's descriptors.)
 
-launcher -> server, one for the launcher's life -> agent, one for a launch -> ranks. Each ends with the one before:
-the server when its socket closes, the others by the kernel on Linux, ranks also by themselves (channel.Channel).
-The server must never touch CUDA, which does not survive a fork: torch is told to count GPUs through NVML.
+launcher -> server, one for the launcher's life -> agent, one per launch -> ranks. Each ends with its parent: the server
+when its socket closes, the others by the kernel on Linux, ranks also by themselves (channel.Channel).
+The server must never touch CUDA, which does not survive a fork: torch is set to count GPUs through NVML.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from perfscribe.distributed.needs import PRELOADED
 
 
 class ForkServer:
-    """The launcher's handle: starts the server with the first launch, and again where it has died."""
+    """The launcher's handle: starts the server with the first launch, and again if it has died."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -36,12 +36,12 @@ class ForkServer:
         self._control: socket.socket | None = None
 
     def start(self, preloaded: Sequence[str]) -> None:
-        """Let it begin to import, where it does not run yet: while this process imports torch, it has done so too."""
+        """Start the server if it is not running: it imports torch while this process does."""
         with self._lock:
             self._running(preloaded)
 
     def agent(self) -> socket.socket:
-        """A connection to a new agent, which waits for an order as a JSON line (see raise_ranks)."""
+        """Return a connection to a new agent, which waits for an order as a JSON line (see raise_ranks)."""
         ours, theirs = socket.socketpair()
         with self._lock, theirs:
             socket.send_fds(self._running(PRELOADED), [b"\n"], [theirs.fileno()])
@@ -67,12 +67,12 @@ SERVER = ForkServer()
 
 
 def serve(descriptor: int, preloaded: Sequence[str]) -> None:
-    """Fork an agent for each connection that comes in; ends when the launcher closes its end."""
+    """Fork an agent for each incoming connection; returns when the launcher closes its end."""
     for name in preloaded:
         importlib.import_module(name)
     control = socket.socket(fileno=descriptor)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the launcher to answer
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel takes agents away
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is handled by the launcher
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps agents
     here = os.getpid()
 
     def act_as_agent() -> None:
@@ -90,7 +90,7 @@ def serve(descriptor: int, preloaded: Sequence[str]) -> None:
 
 
 def raise_ranks(launcher: socket.socket) -> None:
-    """Start the ranks of an order, say the list of their process numbers, then [rank, exit code] of each that ends."""
+    """Start an order's ranks; send the list of their process ids, then [rank, exit code] as each ends."""
     order = json.loads(launcher.makefile("rb").readline())
     agent = os.getpid()
 
@@ -110,12 +110,12 @@ def raise_ranks(launcher: socket.socket) -> None:
     say(pids)
     for _ in pids:
         pid, status = os.wait()
-        with contextlib.suppress(BrokenPipeError):  # the launcher has left, and ranks end with it
+        with contextlib.suppress(BrokenPipeError):  # the launcher has gone, and ranks end with it
             say([pids.index(pid), os.waitstatus_to_exitcode(status)])
 
 
 def _fork(act: Callable[..., Any], *arguments: Any) -> int:
-    """Number of a child that does this and ends, whatever happens: it never goes on with what its parent does."""
+    """Fork a child that runs act() and exits in any case, never continuing the parent's code; returns its pid."""
     pid = os.fork()
     if pid == 0:
         try:

@@ -1,8 +1,8 @@
-"""A model as torch wraps it for data-parallel training: DDP, FSDP2 (fully_shard) by three strategies, FSDP1 beside it.
+"""Wraps a model for data-parallel training: DDP, FSDP2 (fully_shard) with three strategies, or FSDP1.
 
 FULL_SHARD gathers a unit's parameters before its forward and again before its backward pass; SHARD_GRAD_OP keeps them
-gathered in between; HYBRID_SHARD is FULL_SHARD within each of two groups, which keep copies of each other. What the
-wrapped model turned out to be is read off it by fsdp_applied.py: libraries have taken such settings without a word.
+gathered in between; HYBRID_SHARD is FULL_SHARD within each of two groups, which hold copies of each other.
+fsdp_applied.py checks the result, because libraries silently ignore some settings.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ Blocks = type[nn.Module]
 
 @dataclass(frozen=True)
 class Wrapped:
-    """The module to call, its plan, and the device that it computes on."""
+    """The module to call, its plan, and its device."""
 
     module: nn.Module
     plan: Plan
@@ -53,17 +53,17 @@ class Wrapped:
 
 
 def wrap(model: nn.Module, plan: Plan, device: torch.device, blocks: Blocks) -> Wrapped:
-    """The model, equal on all ranks and on the device, wrapped as planned; it must not be used by itself any more.
+    """Wrap the model, which is equal on all ranks and on the device, as planned; do not use it unwrapped any more.
 
-    blocks: class of the repeated layers, which are the units of FSDP and of activation checkpointing. ValueError: a
-    plan that this number of ranks cannot follow.
+    blocks: class of the repeated layers, which are the units of FSDP and of activation checkpointing. Raises ValueError
+    if the plan is impossible with this number of ranks.
     """
     if plan.api == p.FSDP1:
         return Wrapped(_fsdp1(model, plan, device, blocks), plan, device)
-    _checkpoint(model, plan, blocks)  # within FSDP2's units, so that recomputing a block gathers nothing once more
+    _checkpoint(model, plan, blocks)  # within FSDP2's units, so that recomputing a block gathers nothing again
     if plan.api == p.DDP:
         devices = [device.index] if device.type == "cuda" else None
-        # Gradients lie in the buckets, so that there is one copy of them.
+        # Gradients are views of the buckets, so that there is only one copy of them.
         model = DistributedDataParallel(model, devices, gradient_as_bucket_view=True)
     if plan.api == p.FSDP2:
         _fsdp2(model, plan, device, blocks)
@@ -71,7 +71,7 @@ def wrap(model: nn.Module, plan: Plan, device: torch.device, blocks: Blocks) -> 
 
 
 def mesh_of(plan: Plan, device: torch.device) -> DeviceMesh:
-    """The ranks as this plan arranges them; the same object each time, as a mesh makes process groups of its own."""
+    """Return the ranks as this plan arranges them; cached, because each mesh creates process groups."""
     world_size = dist.get_world_size()
     shape = p.hybrid_mesh(world_size) if plan.strategy == p.HYBRID_SHARD else (world_size,)
     return _mesh(device.type, shape)
@@ -85,7 +85,7 @@ def _mesh(device: str, shape: tuple[int, ...]) -> DeviceMesh:
 def _fsdp2(model: nn.Module, plan: Plan, device: torch.device, blocks: Blocks) -> None:
     options: dict[str, Any] = {
         "mesh": mesh_of(plan, device),
-        "reshard_after_forward": plan.strategy != p.SHARD_GRAD_OP,  # said for the root too, whose default is False
+        "reshard_after_forward": plan.strategy != p.SHARD_GRAD_OP,  # explicit for the root too, whose default is False
     }
     if plan.offload:
         options["offload_policy"] = torch_fsdp.CPUOffloadPolicy(pin_memory=device.type == "cuda")
@@ -103,14 +103,14 @@ def _fsdp2(model: nn.Module, plan: Plan, device: torch.device, blocks: Blocks) -
 
 
 def _prefetch(model: nn.Module, blocks: list[Any], plan: Plan) -> None:
-    """Let each unit gather the next ones of its pass as soon as it has its own."""
+    """Let each unit gather the next units of its pass as soon as it is gathered itself."""
     units: list[Any] = [model, *blocks]  # in the order of forward
     for at, unit in enumerate(units):
         if plan.prefetch in (p.FORWARD, p.BOTH):
             unit.set_modules_to_forward_prefetch(units[at + 1 : at + 1 + p.PREFETCHED_UNITS])
         if plan.prefetch in (p.BACKWARD, p.BOTH):
             unit.set_modules_to_backward_prefetch(list(reversed(units[max(1, at - p.PREFETCHED_UNITS) : at])))
-    if plan.prefetch in (p.BACKWARD, p.BOTH):  # backward begins with the root, after which the last block comes
+    if plan.prefetch in (p.BACKWARD, p.BOTH):  # backward begins with the root, followed by the last block
         units[0].set_modules_to_backward_prefetch(list(reversed(blocks))[: p.PREFETCHED_UNITS])
 
 
@@ -131,12 +131,12 @@ def _fsdp1(model: nn.Module, plan: Plan, device: torch.device, blocks: Blocks) -
         device_id=device,
         use_orig_params=True,
     )
-    _checkpoint(wrapped, plan, blocks)  # within the units, as they are modules of their own here
+    _checkpoint(wrapped, plan, blocks)  # within the units, which are separate modules here
     return wrapped
 
 
 def _checkpoint(model: nn.Module, plan: Plan, blocks: Blocks) -> None:
-    """Keep each block's input alone for backward, which computes the rest once more."""
+    """Keep only each block's input for backward, which recomputes the rest."""
     if plan.checkpointing:
         apply_activation_checkpointing(
             model,
@@ -146,5 +146,5 @@ def _checkpoint(model: nn.Module, plan: Plan, blocks: Blocks) -> None:
 
 
 def blocks_of(model: nn.Module, kind: Blocks) -> list[nn.Module]:
-    """The model's modules of a class, in the order in which it holds them."""
+    """Return the model's modules of a class, in registration order."""
     return [module for module in model.modules() if isinstance(module, kind)]

@@ -1,7 +1,7 @@
-"""What wrapped a model, read off the wrapped object, and whether that is what was asked for.
+"""Reads from a wrapped object how a model was wrapped, and compares it with the plan.
 
-Frameworks on top of torch take settings that then do nothing: a list of layers to wrap that is read under another
-setting alone, FSDP on a CPU that becomes DDP. So each figure says what it was measured on.
+Frameworks on top of torch accept settings that have no effect: a list of layers to wrap that is read only with another
+setting, FSDP on a CPU that becomes DDP. So each measurement records what it ran on.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
 @dataclass(frozen=True)
 class Applied:
-    """What a wrapped model is.
+    """Properties of a wrapped model.
 
-    wrapper: the class that wrapped it, or none. strategy: as it took effect. replicas, shards: of its mesh. units:
-    parts whose parameters are gathered together. dtype, reduce_dtype: of FSDP's mixed precision; fp32 without one, and
-    "autocast" where that is left to autocast. offload: whether its parameters rest on the CPU by FSDP. checkpointed:
-    blocks whose activations are computed again. prefetch: as in Plan.
+    wrapper: the wrapping class, or none. strategy: in effect. replicas, shards: of its mesh. units: parts whose
+    parameters are gathered together. dtype, reduce_dtype: of FSDP's mixed precision; fp32 without one, "autocast" if
+    left to autocast. offload: whether FSDP keeps parameters on the CPU. checkpointed: number of blocks whose
+    activations are recomputed. prefetch: as in Plan.
     """
 
     wrapper: str
@@ -46,7 +46,7 @@ class Applied:
 
 
 def read(wrapped: Wrapped) -> Applied:
-    """What the module is. ValueError: its units differ, or it was wrapped in a way that is not known here."""
+    """Return the module's properties; raises ValueError if its units differ, or its wrapping is not known here."""
     module = wrapped.module
     checkpointed = len(blocks_of(module, CheckpointWrapper))
     if isinstance(module, FullyShardedDataParallel):
@@ -62,7 +62,7 @@ def read(wrapped: Wrapped) -> Applied:
 
 
 def expected(plan: Plan, world_size: int, blocks: int) -> Applied:
-    """What the plan makes of a model with so many blocks."""
+    """Return the properties that the plan implies for a model with this many blocks."""
     is_fsdp = plan.api in (p.FSDP1, p.FSDP2)
     replicas, parts = p.shards(plan, world_size)
     return Applied(
@@ -82,7 +82,7 @@ def expected(plan: Plan, world_size: int, blocks: int) -> Applied:
 
 
 def check(wrapped: Wrapped, world_size: int, blocks: int) -> Applied:
-    """What the module is. ValueError: it is not what was asked for; says what differs."""
+    """Return the module's properties; raises ValueError, naming the difference, unless they are as planned."""
     found, asked = read(wrapped), expected(wrapped.plan, world_size, blocks)
     for name, wanted in asdict(asked).items():
         if getattr(found, name) != wanted:

@@ -1,7 +1,7 @@
-"""What of a training's state a rank really holds: the storages of its parameters, gradients and optimizer state.
+"""Measures the training state that a rank holds: storages of its parameters, gradients and optimizer state.
 
-Counted storage by storage, each once: FSDP2's gradients are pieces of one flat tensor, FSDP1's parameters views of one,
-and padding that no view shows takes memory all the same.
+Each storage is counted once: FSDP2's gradients are pieces of one flat tensor, FSDP1's parameters are views of one, and
+padding that no view shows uses memory all the same.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Storages = dict[tuple[str, int], int]  # bytes by device and address
 
 
 def storages(tensors: Iterable[Tensor]) -> Storages:
-    """Bytes of the storages behind this rank's shards, by where they lie."""
+    """Return the bytes of the storages behind this rank's shards, by device and address."""
     found: Storages = {}
     for tensor in tensors:
         shard = local(tensor.detach())
@@ -30,7 +30,7 @@ def storages(tensors: Iterable[Tensor]) -> Storages:
 
 
 def held_bytes(optimizer: torch.optim.Optimizer) -> dict[str, int]:
-    """Bytes by kind, on whichever device; scalars of the optimizer (step counters) are left out."""
+    """Return bytes by kind, on any device; scalars of the optimizer (step counters) are omitted."""
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
     state = [value for of in optimizer.state.values() for value in of.values() if isinstance(value, Tensor)]
@@ -39,10 +39,10 @@ def held_bytes(optimizer: torch.optim.Optimizer) -> dict[str, int]:
 
 
 def tensors_of(training: FsdpTraining) -> Iterator[Tensor]:
-    """All that a training holds between steps: parameters, buffers, gradients, optimizer state, FSDP1's flat tensors.
+    """Yield all tensors held between steps: parameters, buffers, gradients, optimizer state, FSDP1's flat tensors.
 
-    The latter also where they stay gathered, and with the gradients of their shards, which FSDP1 keeps where those of
-    the parameters themselves are gone. Not DDP's buckets, which are seen as gradients within a step alone.
+    The flat tensors include those that stay gathered, and their shards' gradients, which FSDP1 keeps after those of the
+    parameters are gone. DDP's buckets are not included: they are visible, as gradients, only within a step.
     """
     parameters = [parameter for group in training.optimizer.param_groups for parameter in group["params"]]
     flat = _flat_parameters(training.module)
@@ -53,19 +53,19 @@ def tensors_of(training: FsdpTraining) -> Iterator[Tensor]:
 
 
 def bytes_on(device: torch.device, tensors: Iterable[Tensor]) -> int:
-    """Bytes of the storages behind this rank's shards that lie on a device of this type."""
+    """Return the bytes of the storages behind this rank's shards on a device of this type."""
     found = storages(tensors)
     return sum(size for (where, _), size in found.items() if torch.device(where).type == device.type)
 
 
 def release(device: torch.device, tensors: Iterable[Tensor]) -> None:
-    """Give the memory behind tensors back that are not used any more, whoever still refers to them.
+    """Free the memory behind unused tensors, even if something still refers to them.
 
-    C++ may keep parameters in circles that Python's collector does not see, as FSDP1's are where nothing is sharded.
-    Storages that lie on another type of device are left to the collector.
+    C++ may keep parameters in reference cycles that Python's collector cannot see, as with FSDP1 if nothing is sharded.
+    Storages on another type of device are left to the collector.
     """
     if device.type == "cuda":
-        torch.cuda.synchronize(device)  # nothing may be computing with them
+        torch.cuda.synchronize(device)  # they may still be in use
     for tensor in tensors:
         storage = local(tensor.detach()).untyped_storage()
         if storage.device.type == device.type and storage.resizable():
@@ -73,9 +73,9 @@ def release(device: torch.device, tensors: Iterable[Tensor]) -> None:
 
 
 class Gathered:
-    """Watches how much of a model is gathered: parameters that lie elsewhere than they do at rest.
+    """Tracks how much of a model is gathered: parameters whose storages differ from those at rest.
 
-    To be made while the model is at rest. FSDP1 keeps a unit's gathered parameters in one flat tensor, also where the
+    Create it while the model is at rest. FSDP1 keeps a unit's gathered parameters in one flat tensor, even when the
     parameters themselves are views of the shard again.
     """
 
@@ -86,7 +86,7 @@ class Gathered:
         self.most_bytes = 0
 
     def now_bytes(self) -> int:
-        """What is gathered at this moment; most_bytes keeps the largest of what was found."""
+        """Return the bytes gathered now; most_bytes keeps the maximum."""
         if self._flat:
             whole: list[Tensor | None] = [getattr(parameter, "_full_param_padded", None) for parameter in self._flat]
             found = sum(tensor.untyped_storage().nbytes() for tensor in whole if tensor is not None)
@@ -97,11 +97,11 @@ class Gathered:
         return found
 
     def note(self, *_: object) -> None:
-        """Look, as a hook."""
+        """Update most_bytes; usable as a hook."""
         self.now_bytes()
 
 
 def _flat_parameters(module: torch.nn.Module) -> list[Tensor]:
-    """FSDP1's, one for each unit that has parameters."""
+    """Return FSDP1's flat parameters, one per unit with parameters."""
     units = FullyShardedDataParallel.fsdp_modules(module)
     return [unit._handle.flat_param for unit in units if unit._handle is not None]

@@ -1,6 +1,6 @@
 """A training step of a wrapped model: micro-batches, loss scaling for fp16, AdamW.
 
-The gradients of all but the last micro-batch stay where they are made; the last one's pass exchanges the sums.
+Gradients of all but the last micro-batch are accumulated locally; the last one's backward exchanges the sums.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from perfscribe.analytic.fsdp_plan import DDP, FSDP2, SINGLE
 from perfscribe.distributed.fsdp import Wrapped
 from perfscribe.instruments import precision
 
-# Small enough that none of a few steps overflows, as one would with torch's 2^16, and is left out.
+# Small enough that none of a few steps overflows and is skipped, as with torch's 2^16.
 FIRST_SCALE = 2.0**10
 LEARNING_RATE, WEIGHT_DECAY = 5e-5, 0.01
 
@@ -26,10 +26,10 @@ Loss = Callable[[torch.nn.Module, Any], Tensor]
 
 
 class LocalGradScaler(torch.amp.GradScaler):
-    """torch's scaler, which looks for infinities in this rank's shards, wherever they rest, and asks the other ranks.
+    """torch's scaler, which checks this rank's shards for infinities, on any device, and combines the ranks' results.
 
-    overflowed: whether any rank had one when unscale_() last looked.
-    torch's own exchanges what it finds by the gradients' device: of shards on a CPU, which NCCL does not serve.
+    overflowed: whether any rank had an infinity at the last unscale_().
+    torch's scaler exchanges the result on the gradients' device, which NCCL does not serve for shards on a CPU.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -56,22 +56,22 @@ class LocalGradScaler(torch.amp.GradScaler):
 
 
 def local(tensor: Tensor) -> Tensor:
-    """This rank's shard of a tensor, or the tensor itself."""
+    """Return this rank's shard of a tensor, or the tensor itself."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
 def local_gradients(optimizer: torch.optim.Optimizer) -> list[Tensor]:
-    """This rank's shards of the gradients, those without elements left out."""
+    """Return this rank's shards of the gradients, without empty ones."""
     parameters = (p for group in optimizer.param_groups for p in group["params"])
     shards = [local(parameter.grad) for parameter in parameters if parameter.grad is not None]
     return [shard for shard in shards if shard.numel()]
 
 
 class FsdpTraining:
-    """A wrapped model, AdamW for it, and its steps.
+    """A wrapped model, its AdamW optimizer, and its steps.
 
-    loss_of(module, batch): mean loss of a micro-batch, a scalar in fp32. everywhere: exchange gradients with each
-    micro-batch, not with the last. optimizer: torch's fused AdamW.
+    loss_of(module, batch): mean loss of a micro-batch, a scalar in fp32. everywhere: exchange gradients after each
+    micro-batch instead of after the last. optimizer: torch's fused AdamW.
     """
 
     def __init__(self, wrapped: Wrapped, loss_of: Loss, *, everywhere: bool = False) -> None:
@@ -83,22 +83,22 @@ class FsdpTraining:
 
     @property
     def loss_scale(self) -> float:
-        """That the gradients of fp16 products are scaled by; it falls with each step that is left out."""
+        """Scale of the gradients of fp16 products; it falls with each skipped step."""
         return self._scaler.get_scale() if self._scaler is not None else 1.0
 
     def zero_grad(self) -> None:
-        """Give the gradients' memory back."""
+        """Free the gradients' memory."""
         self.optimizer.zero_grad(set_to_none=True)
 
     def loss(self, batch: Any) -> Tensor:
-        """Forward. FSDP casts what it gathers; without it the products are autocast."""
+        """Run forward and return the loss. FSDP casts what it gathers; without FSDP, autocast is used."""
         plan = self.wrapped.plan
         cast = precision.autocast(self.wrapped.device.type, plan.dtype) if plan.api in (SINGLE, DDP) else nullcontext()
         with cast:
             return self._loss_of(self.module, batch)
 
     def passes(self, batches: Sequence[Any], after_forward: Callable[[], object] = lambda: None) -> Tensor:
-        """Forward and backward of each micro-batch; their mean loss, detached. Gradients are of the mean."""
+        """Run forward and backward of each micro-batch; returns the mean loss, detached. Gradients are of the mean."""
         total: Tensor | None = None
         for number, batch in enumerate(batches):
             with self._exchange(self._everywhere or number == len(batches) - 1):
@@ -111,25 +111,25 @@ class FsdpTraining:
         return total
 
     def update(self) -> None:
-        """AdamW's step; with a scaler none where a gradient has overflowed."""
+        """Run AdamW's step; with a scaler it is skipped if a gradient has overflowed."""
         if self._scaler is None:
             self.optimizer.step()
             return
-        # Not by the scaler's own step(), which hands fused optimizers a flag that may still be on its way to the CPU.
+        # Not the scaler's step(), which passes fused optimizers a flag that may still be in transfer to the CPU.
         self._scaler.unscale_(self.optimizer)
         if not self._scaler.overflowed:
             self.optimizer.step()
         self._scaler.update()
 
     def step(self, batches: Sequence[Any]) -> Tensor:
-        """A whole step; its gradients are gone after it. The mean loss of this rank's batches."""
+        """Run a whole step, after which gradients are freed; returns the mean loss of this rank's batches."""
         loss = self.passes(batches)
         self.update()
         self.zero_grad()
         return loss
 
     def _exchange(self, now: bool) -> AbstractContextManager[Any]:
-        """Context of a micro-batch's passes, which exchange gradients or keep them."""
+        """Return a context for a micro-batch's passes that exchanges gradients or accumulates them locally."""
         module: Any = self.module
         if self.wrapped.plan.api == FSDP2:
             module.set_requires_gradient_sync(now)

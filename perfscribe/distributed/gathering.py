@@ -1,4 +1,4 @@
-"""Parts of several ranks brought to all of them, through one flat tensor and one all-gather each."""
+"""Brings tensors owned by several ranks to all of them, through one flat tensor and one all-gather per piece."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from torch import Tensor
 
 from perfscribe.distributed.process_group import families
 
-ALIGNMENT_BYTES = 512  # of the parts of the flat tensor, as CUDA's allocator aligns tensors
-Owned = tuple[Tensor, int]  # a tensor and the group rank that it comes from
+ALIGNMENT_BYTES = 512  # alignment of parts of the flat tensor, as in CUDA's allocator
+Owned = tuple[Tensor, int]  # a tensor and its owner's group rank
 
 
 @dataclass(frozen=True)
 class _Part:
-    """What one all-gather carries: tensors of one dtype and device. flat: (ranks, elements of the fullest one's)."""
+    """Data of one all-gather: tensors of one dtype and device. flat: (ranks, elements of the fullest rank)."""
 
     flat: Tensor
     own: list[Tensor]
@@ -27,19 +27,19 @@ class _Part:
 
 
 class Gathering:
-    """Overwrites tensors, in pieces that are sent one after the other, by those of the group ranks that own them.
+    """Overwrites tensors, in pieces that are sent one after the other, with those of the group ranks that own them.
 
-    Every rank passes the same pieces, on devices that NCCL serves. A rank's tensors of a piece are copied into its part
-    of a flat tensor, as large for all ranks as the fullest one's, and from there to the tensors of the others at the
-    end: so two copies and a collective serve many tensors, for each dtype and device. All pieces share the flat
-    tensor's memory, which is taken by the first begin() and given back by close(); its views are made once, as making
-    them costs the host more than the rest.
+    Every rank passes the same pieces, on devices that NCCL serves. A rank copies its tensors of a piece into its row of
+    a flat tensor (each row as long as the fullest rank's), and at the end copies the others' rows to their tensors: two
+    copies and one collective for many tensors, per dtype and device. All pieces share the flat tensor's memory, which
+    the first begin() allocates and close() frees; its views are created once, because creating them costs the host more
+    than the rest.
     """
 
     def __init__(self, pieces: Sequence[Sequence[Owned]], group: dist.ProcessGroup) -> None:
         self._group = group
         self._me, self._world_size = dist.get_rank(group), dist.get_world_size(group)
-        # The older name is the second one.
+        # all_gather_into_tensor is the older name.
         self._gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
         with torch.no_grad():
             by_device = [self._families(piece) for piece in pieces] if self._world_size > 1 else []
@@ -48,12 +48,12 @@ class Gathering:
         self.close()
 
     def _families(self, piece: Sequence[Owned]) -> list[tuple[torch.device, list[Owned]]]:
-        """The piece's tensors that one all-gather can carry."""
+        """Group the piece's tensors into families that one all-gather can carry."""
         found = [[piece[i] for i in family] for family in families([tensor for tensor, _ in piece])]
         return [(family[0][0].device, family) for family in found if self._longest(family)]
 
     def _longest(self, family: Sequence[Owned]) -> int:
-        """Elements of the rank that has most."""
+        """Return the elements of the rank that has most."""
         return max(sum([t.numel() for t, owner in family if owner == rank]) for rank in range(self._world_size))
 
     def _size_bytes(self, family: Sequence[Owned]) -> int:
@@ -88,14 +88,14 @@ class Gathering:
 
     @torch.no_grad()
     def begin(self, number: int) -> Callable[[], None]:
-        """Begin to send a piece; what it gives back, called once, ends it, and is to be called before another begins.
+        """Start to send a piece; returns a function that finishes it, to be called once, before another begin().
 
-        Until the end none of the other ranks' tensors may be read. The current stream waits for NCCL at the end.
+        Until then, the other ranks' tensors must not be read. The current stream waits for NCCL in that function.
         """
         if not self._pieces:
             return lambda: None
         for memory in self._memory.values():
-            if not memory.untyped_storage().nbytes():  # else it would be taken anew, and its contents moved
+            if not memory.untyped_storage().nbytes():  # resizing an allocated storage would reallocate and copy it
                 memory.untyped_storage().resize_(memory.nbytes)
         works = []
         for part in self._pieces[number]:
@@ -114,13 +114,13 @@ class Gathering:
         return end
 
     def close(self) -> None:
-        """Give the memory of the flat tensor back until the next begin()."""
+        """Free the flat tensor's memory until the next begin()."""
         for memory in self._memory.values():
             memory.untyped_storage().resize_(0)
 
 
 def _views(row: Tensor, tensors: Sequence[Tensor]) -> list[Tensor]:
-    """The beginning of a row, cut into the tensors' shapes."""
+    """Return views of a row's beginning in the tensors' shapes."""
     numels = [tensor.numel() for tensor in tensors]
     pieces = row[: sum(numels)].split(numels)
     return [piece.view(tensor.shape) for piece, tensor in zip(pieces, tensors, strict=True)]

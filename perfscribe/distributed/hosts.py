@@ -1,4 +1,4 @@
-"""The nodes of the batch job that this process is part of, in the scheduler's order."""
+"""Nodes of the batch job that this process is part of, in the scheduler's order."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ ANSWER_S = 60.0
 
 
 def of_job(environment: Mapping[str, str]) -> list[str]:
-    """Names of the job's nodes; none outside of a job.
+    """Return the names of the job's nodes; empty outside a job.
 
-    Slurm is asked: within a step of one node SLURM_JOB_NODELIST names that node alone. PBS names them in the file that
-    PBS_NODEFILE names, once for each of their tasks.
+    Slurm is queried, because within a step of one node SLURM_JOB_NODELIST names only that node. PBS lists the nodes in
+    the file PBS_NODEFILE, once per task.
     """
     said = _of_slurm_job(environment.get("SLURM_JOB_ID", "")) or environment.get("SLURM_JOB_NODELIST", "")
     if said:
@@ -28,7 +28,7 @@ def of_job(environment: Mapping[str, str]) -> list[str]:
 
 @cache
 def _of_slurm_job(number: str) -> str:
-    """The job's nodes in Slurm's short form; empty where Slurm does not say."""
+    """Return the job's nodes in Slurm's short form; empty if Slurm does not answer."""
     if not number or shutil.which("squeue") is None:
         return ""
     try:
@@ -45,9 +45,9 @@ def _of_slurm_job(number: str) -> str:
 
 
 def expand(text: str) -> Iterator[str]:
-    """Host names from Slurm's short form: "a[1-2,09],b" gives a1, a2, a09, b.
+    """Yield host names from Slurm's short form: "a[1-2,09],b" gives a1, a2, a09, b.
 
-    ValueError: brackets that do not match.
+    Raises ValueError for unbalanced brackets.
     """
     for part in re.findall(r"(?:[^,\[\]]|\[[^\[\]]*\])+", text):
         yield from _expand_one(part)
@@ -69,14 +69,14 @@ def _expand_one(part: str) -> Iterator[str]:
 
 
 def address_towards(host: str) -> str:
-    """This machine's own address on the way to the host; nothing is sent. OSError: there is no way."""
+    """Return this machine's address on the route to the host; sends nothing. Raises OSError without a route."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect((host, 9))
         return str(probe.getsockname()[0])
 
 
 def interface_towards(host: str) -> str | None:
-    """Name of the interface that has that address; None where none has it."""
+    """Return the name of the interface with that address, or None."""
     import psutil
 
     own = address_towards(host)

@@ -1,9 +1,9 @@
-"""Starts the ranks of a program, collects results from each, and says which rank failed first where one did.
+"""Starts the ranks of a program, collects their results, and reports which rank failed first.
 
-On one machine a fork server starts the ranks (fork_server.py), or another launcher does: torchrun, mpiexec, srun; on
-several nodes srun starts a torchrun on each. Everything else is the same: this process holds the store that the ranks
-meet at, on a port that the kernel chooses, so that launches beside each other cannot collide, and which outlives every
-rank; and the hub that they report to (channel.py).
+On one machine a fork server starts the ranks (fork_server.py), or an external launcher: torchrun, mpiexec, srun; on
+several nodes srun starts a torchrun on each. In every case this process hosts the store at which the ranks meet, on a
+port that the kernel chooses, so that concurrent launches cannot collide and the store outlives every rank; and the hub
+to which they report (channel.py).
 """
 
 from __future__ import annotations
@@ -32,34 +32,33 @@ from perfscribe.distributed.watching import EXIT_S, KEPT_LINES, RunningRanks, ex
 
 DEATH_S = 30.0
 LOG_LINES = 20_000
-COLLECTIVE_TIMEOUT_S = 600.0  # above any cell's own: ranks start with the time of their first cell
+COLLECTIVE_TIMEOUT_S = 600.0  # longer than any cell's: ranks start with their first cell's timeout
 
 
 def launch(program: str | Callable[..., Any], arguments: Mapping[str, Any], **options: Any) -> list[Any]:
-    """The program's result of each rank, which then end. options: a WorkerGroup's, which says what it raises."""
+    """Run the program once on each rank; returns the results. options and exceptions: as for WorkerGroup."""
     with WorkerGroup(program, **options) as workers:
         return workers.ask(arguments)
 
 
 class WorkerGroup:
-    """Ranks that stay: each ask() runs the program once more, in the same processes and the same process group.
+    """Persistent ranks: each ask() runs the program again, in the same processes and the same process group.
 
-    So starting and joining are paid once for many measurements. Use it as a context, or close() it.
+    So the cost of starting and joining is paid once for many measurements. Use it as a context, or close() it.
 
-    program: a function of arguments and a Rank (see rank.py), or its "module:name". A function is better than a name:
-    what measures it then imports it, so that an edit of it measures again.
-    nodes: of this Slurm job, this one first; ranks are numbered node by node.
-    device: cuda (the default of nccl) or cpu (of gloo). transport: see transport.py. timeout_s: for each ask(), of
-    which the first takes in starting. collective_timeout_s: after which a collective gives up by itself; by default
-    later than timeout_s, so that only that ends it, and what the ranks' stacks say then tells who hangs; to be given
-    where an ask() may last longer than the first. seed: by default drawn from random.
-    launcher: the command that starts the ranks in place of this process, such as torchrun(4); the ranks' module is put
-    behind it. nccl_log: let NCCL report its choices (see nccl_log.parse_nccl_log); slows collectives.
+    program: a function of arguments and a Rank (see rank.py), or its "module:name". Prefer a function: measuring code
+    then imports it, so that editing it remeasures. nodes: of this Slurm job, this one first; ranks are numbered node by
+    node. device: cuda (default of nccl) or cpu (of gloo). transport: see transport.py. timeout_s: for each ask(); the
+    first includes starting. collective_timeout_s: time limit of a collective; by default longer than timeout_s, so that
+    only timeout_s ends a hang, and the ranks' stacks then tell which one hangs; required if an ask() may last longer
+    than the first. seed: by default random. launcher: command that starts the ranks instead of this process, such as
+    torchrun(4); the ranks' module is appended. nccl_log: let NCCL log its choices (see nccl_log.parse_nccl_log); slows
+    collectives.
 
-    ValueError: arguments that cannot be. Unsupported: fewer GPUs than ranks, or nodes than asked for, a backend that
-    torch lacks, or a rank raised it. Else the first failure counts and names its rank: RankOutOfMemory (a MemoryError),
-    RankTimeout (a TimeoutError), RankError (it raised, died by a signal or left). When this has raised, no rank is
-    left.
+    Raises ValueError for invalid arguments; Unsupported for fewer GPUs than ranks, fewer nodes than requested, a
+    backend that torch lacks, or if a rank raised it. Otherwise the first failure counts and names its rank:
+    RankOutOfMemory (a MemoryError), RankTimeout (a TimeoutError), RankError (it raised, died by a signal or left).
+    After an exception no rank is left.
     """
 
     def __init__(
@@ -80,7 +79,7 @@ class WorkerGroup:
         device = device or ("cuda" if backend == "nccl" else "cpu")
         each = ranks_per_node(world_size, nodes)
         names = launchers.nodes_of_job(nodes) if nodes > 1 else []
-        _check_machine(each, backend, device)  # this node stands for all: a job's nodes are alike
+        _check_machine(each, backend, device)  # this node represents all: a job's nodes are alike
         address = hosts.address_towards(names[-1]) if names else LOOPBACK
         self._logs, self._asked = nccl_log, 0
         self.is_open = False
@@ -120,15 +119,15 @@ class WorkerGroup:
 
     @property
     def output(self) -> dict[int, list[str]]:
-        """What each rank has printed, as far as it was kept: with nccl_log all of it, up to the last result."""
+        """Output of each rank, as far as it was kept: with nccl_log all of it, up to the last result."""
         return {rank: list(state.output) for rank, state in self._watch.states.items() if rank >= 0}
 
     def ask(self, arguments: Mapping[str, Any], timeout_s: float | None = None) -> list[Any]:
-        """The program's result of each rank, in their order. After an error the group is closed.
+        """Run the program on all ranks; returns the results in rank order. After an error the group is closed.
 
-        timeout_s: for this time and those after it; by default as before.
+        timeout_s: for this and later calls; by default unchanged.
         """
-        json.dumps(arguments, allow_nan=False)  # ValueError, TypeError: they cannot be sent
+        json.dumps(arguments, allow_nan=False)  # raises ValueError or TypeError if they cannot be sent
         self._asked += 1
         self._watch.timeout_s = timeout_s or self._watch.timeout_s
         try:
@@ -143,7 +142,7 @@ class WorkerGroup:
         return results
 
     def close(self) -> None:
-        """Let the ranks leave, and end those that do not."""
+        """Let the ranks leave, and kill those that do not."""
         if self.is_open:
             self.is_open = False
             try:
@@ -156,9 +155,9 @@ _WAITING: dict[tuple[Any, ...], WorkerGroup] = {}
 
 
 def waiting(program: Callable[..., Any], *, timeout_s: float, alone: bool = False, **options: Any) -> WorkerGroup:
-    """Ranks that stay for further work by this program and with these options; started where none wait already.
+    """Return persistent ranks with this program and these options; started unless they exist already.
 
-    alone: all others leave first, and their memory with them. timeout_s: for the first work and where none is given.
+    alone: all others leave first, which frees their memory. timeout_s: for the first ask() and by default.
     """
     key = (program, *sorted(options.items()))
     workers = _WAITING.get(key)
@@ -171,13 +170,13 @@ def waiting(program: Callable[..., Any], *, timeout_s: float, alone: bool = Fals
 
 
 def dismiss() -> None:
-    """End all ranks that wait."""
+    """End all persistent ranks."""
     while _WAITING:
         _WAITING.popitem()[1].close()
 
 
 def _name(program: Callable[..., Any]) -> str:
-    """A function's name as ranks import it. ValueError: they cannot."""
+    """Return a function's name as ranks import it; raises ValueError if they cannot."""
     module, name = program.__module__, program.__qualname__
     if module == "__main__" or "<" in name:
         raise ValueError(f"program {module}:{name}: expected a function of the top level of a module")
@@ -196,14 +195,14 @@ def _check_machine(world_size: int, backend: str, device: str) -> None:
 
 
 def _threads(world_size: int) -> int:
-    """CPU threads of each rank: the cores granted to this process, divided."""
+    """Return the CPU threads per rank: the cores granted to this process, divided."""
     granted = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, granted // world_size)
 
 
 @contextlib.contextmanager
 def _store(address: str) -> Iterator[int]:
-    """The port of a store that ranks meet at, closed when left."""
+    """Host the store at which ranks meet, until exit; yields its port."""
     import torch.distributed as dist
 
     listener = socket.create_server((address, 0), backlog=256)
@@ -221,12 +220,12 @@ def _store(address: str) -> Iterator[int]:
 
 
 class _ForkedRanks:
-    """Ranks on this machine, forked by the fork server. Each leads a process group, so that what it starts ends too.
+    """Ranks on this machine, forked by the fork server. Each leads a process group, so that its children end too.
 
-    RankTimeout, RankError: the server gives none.
+    Raises RankTimeout or RankError if the server starts none.
     """
 
-    ended = None  # each rank's end is heard by itself
+    ended = None  # exit codes are received per rank
 
     def __init__(self, order: Mapping[str, Any], store: int, hub: Hub, timeout_s: float) -> None:
         world_size = order["world_size"]
@@ -248,12 +247,12 @@ class _ForkedRanks:
         self._hearing = hub.hear(_hear_exits, agent, said, hub)
 
     def end(self) -> None:
-        """Kill the ranks and what they started, and wait until the agent has seen them go."""
+        """Kill the ranks and their children, and wait until the agent has reported them gone."""
         for pid in self._pids:
-            for kill in (os.killpg, os.kill):  # the process alone where it does not lead its group yet
+            for kill in (os.killpg, os.kill):  # only the process if it does not lead its group yet
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     kill(pid, signal.SIGKILL)
-        self._hearing.join(DEATH_S)  # longer: the kernel cannot end one, as a driver hangs
+        self._hearing.join(DEATH_S)  # longer only if the kernel cannot kill one, as when a driver hangs
 
 
 def _hear_exits(agent: socket.socket, said: BinaryIO, hub: Hub) -> None:
@@ -264,7 +263,7 @@ def _hear_exits(agent: socket.socket, said: BinaryIO, hub: Hub) -> None:
 
 
 def _variables(rank: int, world_size: int, store_port: int) -> dict[str, str]:
-    """A rank's environment: ours without an outer launcher's variables, with those of torchrun that are read."""
+    """Return a rank's environment: ours without an outer launcher's variables, plus torchrun's variables in use."""
     numbers = {"RANK": rank, "WORLD_SIZE": world_size, "LOCAL_RANK": rank, "LOCAL_WORLD_SIZE": world_size}
     elastic = {"TORCHELASTIC_RUN_ID": f"perfscribe-{os.getpid()}", "TORCHELASTIC_USE_AGENT_STORE": True}
     rest = {"MASTER_ADDR": LOOPBACK, "MASTER_PORT": store_port, "OMP_NUM_THREADS": _threads(world_size)}
@@ -273,7 +272,7 @@ def _variables(rank: int, world_size: int, store_port: int) -> dict[str, str]:
 
 
 class _OtherLauncher:
-    """Another launcher's process, which starts the ranks. It is told to run this package's rank module."""
+    """An external launcher's process, which starts the ranks by running this package's rank module."""
 
     def __init__(
         self, command: Sequence[str], order: Mapping[str, Any], hub: Hub, environment: Mapping[str, str]
@@ -293,12 +292,12 @@ class _OtherLauncher:
         hub.hear(hub.read_output, cast(IO[bytes], self._process.stdout), -1)
 
     def ended(self) -> str:
-        """How the launcher ended."""
+        """Return how the launcher ended; empty while it runs."""
         code = self._process.poll()
         return "" if code is None else f"{self._name} {exit_text(code)}"
 
     def end(self) -> None:
-        """Let the ranks end themselves, then the launcher."""
+        """Ask the ranks to end, then kill the launcher."""
         for rank in self._ranks:
             self._hub.send(rank, {"ask": "die"})
         with contextlib.suppress(subprocess.TimeoutExpired):

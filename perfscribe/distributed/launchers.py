@@ -1,4 +1,4 @@
-"""Launchers other than our own: which of them are here, and their command lines."""
+"""External launchers: which are available, and their command lines."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from pathlib import Path
 from perfscribe.base.cells import Unsupported
 from perfscribe.distributed import binding, hosts, mpi_start
 
-# What `mpiexec --version` says, by launcher; PALS is told apart first, as it may name the MPI that it starts.
+# Text in `mpiexec --version`, by launcher; PALS comes first, because it may also name the MPI that it starts.
 _SIGNS = {"pals": ("pals",), "open_mpi": ("open mpi", "openrte", "prrte"), "mpich": ("hydra",)}
 _OWNERS = {"open_mpi": "Open MPI", "mpich": "MPICH", "pals": "PALS"}
 MPI_START = (sys.executable, "-m", mpi_start.__name__)
 AFFINITY = (sys.executable, "-m", binding.__name__)
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run")
-# Of Slurm's variables, those that say which job and which cluster.
+# Slurm's variables that identify the job and the cluster.
 OF_JOB = ("SLURM_JOB_ID", "SLURM_CONF", "SLURM_CLUSTER_NAME")
 VERSION_S = 20.0
 MPI_S = 60.0
@@ -33,7 +33,7 @@ MPI_S = 60.0
 
 @cache
 def mpiexecs() -> dict[str, str]:
-    """Path of each launcher's mpiexec, of this Python's own environment first, then on PATH."""
+    """Return the path of each launcher's mpiexec, first from this Python's environment, then from PATH."""
     folders = [str(Path(sys.executable).parent), *os.get_exec_path()]
     found: dict[str, str] = {}
     for folder in dict.fromkeys(folders):
@@ -62,7 +62,7 @@ def _kind(path: str) -> str:
 
 
 def require(launcher: str) -> None:
-    """Unsupported with the reason where the launcher cannot start ranks here."""
+    """Raise Unsupported, with the reason, if the launcher cannot start ranks here."""
     if launcher == "slurm":
         if "SLURM_JOB_ID" not in os.environ or shutil.which("srun") is None:
             raise Unsupported("not within a Slurm job")
@@ -72,15 +72,15 @@ def require(launcher: str) -> None:
 
 
 def torchrun(world_size: int) -> list[str]:
-    """torchrun's command line for ranks on this machine; their module is put behind it."""
+    """Return torchrun's command line for ranks on this machine; their module is appended."""
     return [*TORCHRUN, "--standalone", f"--nproc-per-node={world_size}", "-m"]
 
 
 def command(launcher: str, world_size: int) -> list[str]:
-    """The command that starts this many ranks on this machine, unbound; the ranks' module is put behind it.
+    """Return the command that starts this many ranks on this machine, unbound; the ranks' module is appended.
 
-    Those that start MPI's processes ask MPI in between (mpi_start.py). Our own launcher has none: ranks are forked.
-    Unsupported: it is not here, or no mpi4py.
+    Launchers of MPI processes run mpi_start.py in between. Our own launcher needs no command: ranks are forked.
+    Raises Unsupported if the launcher or mpi4py is missing.
     """
     require(launcher)
     if launcher == "perfscribe":
@@ -94,9 +94,9 @@ def command(launcher: str, world_size: int) -> list[str]:
 
 @cache
 def srun_starts_mpi() -> bool:
-    """Whether srun's tasks are one MPI world: where Slurm and MPI have no common plug-in, each is a world of its own.
+    """Return whether srun's tasks form one MPI world; each is a separate world if Slurm and MPI share no plug-in.
 
-    Asks two tasks; True outside of a Slurm job and without mpi4py, which are told by others.
+    Runs two tasks to find out; True outside a Slurm job and without mpi4py, which other checks report.
     """
     if "SLURM_JOB_ID" not in os.environ or shutil.which("srun") is None or find_spec("mpi4py") is None:
         return True
@@ -116,7 +116,7 @@ def srun_starts_mpi() -> bool:
 
 
 def nodes_of_job(count: int) -> list[str]:
-    """So many nodes of this job, the one that this process runs on first. Unsupported: it has fewer, or is none."""
+    """Return `count` nodes of this job, this process's first; raises Unsupported outside a job or if it has fewer."""
     require("slurm")
     names = hosts.of_job(os.environ)
     here = socket.gethostname().split(".")[0]
@@ -127,12 +127,12 @@ def nodes_of_job(count: int) -> list[str]:
 
 
 def over_nodes(names: Sequence[str], ranks_per_node: int, address: str, port: int) -> list[str]:
-    """The command by which srun starts a torchrun on each of these nodes; the ranks' module is put behind it.
+    """Return the srun command that starts a torchrun on each of these nodes; the ranks' module is appended.
 
-    The step shares what the job's other steps have. The store is this process's, so that no torchrun is to be its host.
+    The step shares the resources of the job's other steps. This process hosts the store, so no torchrun may host it.
     """
     count = str(len(names))
-    # torchrun needs no MPI, whose plug-in may want more of a cluster than there is.
+    # torchrun needs no MPI, whose plug-in may require more than the cluster offers.
     srun = ["srun", "--overlap", "--mem=0", "--cpu-bind=none", "--mpi=none", f"--nodelist={','.join(names)}"]
     srun += [f"--jobid={os.environ['SLURM_JOB_ID']}", f"--nodes={count}", f"--ntasks={count}", "--ntasks-per-node=1"]
     of_all = [f"--nnodes={count}", f"--nproc-per-node={ranks_per_node}", f"--rdzv-id={secrets.token_hex(8)}"]
@@ -141,7 +141,7 @@ def over_nodes(names: Sequence[str], ranks_per_node: int, address: str, port: in
 
 
 def environment_of_job() -> dict[str, str]:
-    """Without the variables of the step that this process is in: srun would take its one node for all of the job."""
+    """Return the environment without this step's variables: srun would take its one node for the whole job."""
     return {name: text for name, text in os.environ.items() if not name.startswith("SLURM_") or name in OF_JOB}
 
 
@@ -149,23 +149,23 @@ def environment_of_job() -> dict[str, str]:
 
 
 def bound(launcher: str, bindings: Sequence[binding.Cores], folder: str) -> list[str]:
-    """The command whose ranks, one for each binding, are bound to these cores and write their masks into the folder.
+    """Return the command whose ranks, one per binding, are bound to these cores and write their masks into `folder`.
 
-    launcher: mpiexec or srun. folder: also for a file that tells the launcher. Unsupported: it is not here.
+    launcher: an mpiexec or srun. folder: also receives a file for the launcher. Raises Unsupported if it is missing.
     """
     require(launcher)
     return [*_start(launcher, len(bindings)), *_BINDINGS[launcher](bindings, folder), *AFFINITY, folder]
 
 
 def _start(launcher: str, world_size: int) -> list[str]:
-    """The launcher for so many ranks on this machine, whatever else an allocation holds."""
+    """Return the launcher's command for this many ranks on this machine, whatever else an allocation contains."""
     count = str(world_size)
     if launcher == "slurm":
         return ["srun", "--overlap", "--overcommit", "-N1", f"-n{count}", "-w", platform.node().split(".")[0]]
     path = mpiexecs()[launcher]
     if launcher == "open_mpi":
         root = ["--allow-run-as-root"] if os.geteuid() == 0 else []
-        # shared memory alone: networks take long to look for, and MPI exchanges a few bytes here
+        # only shared memory: searching for networks takes long, and MPI exchanges only a few bytes here
         network = ["--mca", "pml", "ob1", "--mca", "btl", "self,vader"]
         return [path, *root, "-n", count, "--host", f"localhost:{count}", *network]
     return [path, "-n", count, *(["-ppn", count] if launcher == "pals" else ["-launcher", "fork"])]
@@ -180,10 +180,10 @@ def _open_mpi(bindings: Sequence[binding.Cores] | None, folder: str) -> list[str
 
 
 def by_rankfile(mpiexec: str, rankfile: str) -> list[str]:
-    """Options by which this mpiexec of Open MPI binds ranks as the file says, to cores that they may share."""
-    if re.search(r"\((open mpi|openrte)\) 4\.", _version(mpiexec)):  # mpirun's name and mpiexec's
+    """Return options with which this Open MPI binds ranks by a rankfile, to cores that they may share."""
+    if re.search(r"\((open mpi|openrte)\) 4\.", _version(mpiexec)):  # the names of mpirun and of mpiexec
         found = ["--rankfile", rankfile, "--oversubscribe", "--use-hwthread-cpus"]
-    else:  # to which those options are deprecated
+    else:  # deprecates the options above
         found = ["--map-by", f"rankfile:file={rankfile}:oversubscribe:hwtcpus"]
     return [*found, "--bind-to", "hwthread:overload-allowed"]
 

@@ -1,4 +1,4 @@
-"""The links between GPUs, by NVML, and what they are rated at: a pair's NVLinks, in one direction."""
+"""Links between GPUs, by NVML, and their rated bandwidth: all NVLinks of a pair, in one direction."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _LEVELS = {0: "same board", 10: "PIX", 20: "PXB", 30: "PHB", 40: "NODE", 50: "SY
 _P2P_CAPS_INDEX_NVLINK, _P2P_STATUS_OK = 2, 0
 _REMOTE_IS_GPU = 0
 _MB_PER_GB = 1000
-# NVML_FI_DEV_NVLINK_SPEED_MBPS_COMMON, for versions of the package that do not name it: MB/s of each link, one way.
+# NVML_FI_DEV_NVLINK_SPEED_MBPS_COMMON, for package versions that do not define it: MB/s per link, one way.
 _SPEED_FIELD = 90
-# One NVLink, one way, in GB/s, by compute capability. NVIDIA's data sheets print the sum of all links of a GPU, both
-# ways: V100 300 GB/s of 6 links, A100 600 of 12, H100 and H200 900 of 18, B200 1800 of 18. Other cards' links differ.
+# One NVLink, one way, in GB/s, by compute capability. NVIDIA's data sheets print the sum of a GPU's links, both ways:
+# V100 300 GB/s for 6 links, A100 600 for 12, H100 and H200 900 for 18, B200 1800 for 18. Other cards' links differ.
 _DATA_SHEET_GB_PER_S: dict[tuple[int, ...], float] = {(7, 0): 25.0, (8, 0): 25.0, (9, 0): 25.0, (10, 0): 50.0}
 DRIVER, DATA_SHEET = "driver", "data sheet"
 NOT_TOLD = "not told"
@@ -27,10 +27,10 @@ NOT_TOLD = "not told"
 
 @dataclass(frozen=True)
 class Link:
-    """How two GPUs are joined. kind: NV<links>, or nvidia-smi's names of PCIe paths; None: NVML does not say.
+    """Connection of two GPUs. kind: NV<links>, or nvidia-smi's names of PCIe paths; None: NVML does not tell.
 
-    gb_per_s: of NVLink, links times the speed of one: 10^9 bytes a second each way. by: whose speed that is, DRIVER or
-    DATA_SHEET. None where not known.
+    gb_per_s: for NVLink, links times the speed of one, in 10^9 bytes per second each way. by: source of that speed,
+    DRIVER or DATA_SHEET. None if not known.
     """
 
     first: int
@@ -46,12 +46,12 @@ class Link:
 
 
 def visible_links(count: int) -> list[Link]:
-    """The links among the first `count` GPUs that torch sees; none where NVML cannot be asked."""
+    """Return the links among the first `count` GPUs that torch sees; empty if NVML cannot be queried."""
     return of_visible(count, links)
 
 
 def told(first: int, second: int) -> dict[str, Any]:
-    """What joins two GPUs that torch sees, and its rate in each direction, for a record, as far as it is known."""
+    """Return the link of two GPUs that torch sees, and its rate in each direction if known, for a record."""
     pair = {first, second}
     link = next((one for one in visible_links(max(pair) + 1) if {one.first, one.second} == pair), None)
     if link is None or link.kind is None:
@@ -61,28 +61,28 @@ def told(first: int, second: int) -> dict[str, Any]:
 
 
 def of_visible(count: int, question: Callable[[Any, list[Any]], list[Answer]]) -> list[Answer]:
-    """What question(pynvml, handles) says of the first `count` GPUs that torch sees; nothing where NVML is mute."""
+    """Return question(pynvml, handles) for the first `count` GPUs that torch sees; empty if NVML cannot be queried."""
     import torch
 
     try:
-        # Imported by a computed name: its version is no part of what a figure depends on.
+        # Imported by a computed name, so that no fingerprint includes its version.
         pynvml: Any = importlib.import_module("pynvml")
         pynvml.nvmlInit()
         uuids = [f"GPU-{torch.cuda.get_device_properties(index).uuid}" for index in range(count)]
         return question(pynvml, [pynvml.nvmlDeviceGetHandleByUUID(uuid) for uuid in uuids])
-    except Exception:  # no package, no driver, a MIG device: nothing to tell
+    except Exception:  # no package, no driver, a MIG device
         return []
 
 
 def require_nvlink(count: int) -> None:
-    """Unsupported where two of the first `count` visible GPUs are known to be joined by something else."""
+    """Raise Unsupported if two of the first `count` visible GPUs are known to be linked by anything but NVLink."""
     for link in visible_links(count):
         if link.kind is not None and not link.is_nvlink:
             raise Unsupported(f"GPUs {link.first} and {link.second} are joined by {link.kind}, not by NVLink")
 
 
 def links(nvml: Any, gpus: Sequence[Any]) -> list[Link]:
-    """The link of each pair of NVML handles."""
+    """Return the link of each pair of NVML handles."""
     pairs = [(one, other) for other in range(len(gpus)) for one in range(other)]
     return [Link(one, other, *_kind_and_rate(nvml, gpus[one], gpus[other])) for one, other in sorted(pairs)]
 
@@ -97,7 +97,7 @@ def _kind_and_rate(nvml: Any, one: Any, other: Any) -> tuple[str | None, float |
 
 
 def _rate(nvml: Any, gpu: Any, count: int) -> tuple[float | None, str | None]:
-    """A virtual machine's driver may not tell its links' speed."""
+    """Return rate and source of `count` NVLinks; a virtual machine's driver may not report the speed."""
     field = getattr(nvml, "NVML_FI_DEV_NVLINK_SPEED_MBPS_COMMON", _SPEED_FIELD)
     (found,) = _ask(nvml, "nvmlDeviceGetFieldValues", gpu, [field]) or (None,)
     if found is not None and found.nvmlReturn == 0 and found.value.uiVal > 0:
@@ -107,7 +107,7 @@ def _rate(nvml: Any, gpu: Any, count: int) -> tuple[float | None, str | None]:
 
 
 def _ask(nvml: Any, function: str, *arguments: Any) -> Any | None:
-    """What NVML answers; None where it cannot."""
+    """Return NVML's answer, or None on an error."""
     try:
         return getattr(nvml, function)(*arguments)
     except (nvml.NVMLError, AttributeError):
@@ -115,7 +115,7 @@ def _ask(nvml: Any, function: str, *arguments: Any) -> Any | None:
 
 
 def _nvlinks(nvml: Any, gpu: Any, peer: Any) -> int:
-    """Active NVLinks of a GPU to its peer; those to switches lead to every peer."""
+    """Return the number of a GPU's active NVLinks to its peer; those to switches lead to every peer."""
     peer_bus = getattr(_ask(nvml, "nvmlDeviceGetPciInfo", peer), "busId", None)
     most = getattr(nvml, "NVML_NVLINK_MAX_LINKS", 18)
     active = [link for link in range(most) if _ask(nvml, "nvmlDeviceGetNvLinkState", gpu, link) == 1]

@@ -1,10 +1,9 @@
-"""What stands between mpiexec and a rank: asks MPI for the rank's place, cleans the environment, goes on as the rank.
+"""Runs between mpiexec and a rank: gets the rank's place from MPI, cleans the environment, continues as the rank.
 
-`python -m perfscribe.distributed.mpi_start MODULE`, started by mpiexec or srun, initialises MPI through mpi4py, keeps
-what each method says, takes the launchers' variables (PALS_*, PMI_*, OMPI_*, SLURM_*) out of this process's
-environment and puts in those that torch.distributed reads, as MPI's split of shared memory says. Then MODULE runs as
-the main program.
-`… --say DEVICES` prints what mpi4py says instead: for processes that MPI did not start.
+`python -m perfscribe.distributed.mpi_start MODULE`, started by mpiexec or srun, initialises MPI through mpi4py, records
+each method's answer, removes the launchers' variables (PALS_*, PMI_*, OMPI_*, SLURM_*) from this process's environment
+and sets those of torch.distributed according to MPI's split by shared memory. Then MODULE runs as the main program.
+`… --say DEVICES` instead prints mpi4py's answers: for processes that MPI did not start.
 """
 
 from __future__ import annotations
@@ -21,15 +20,15 @@ from typing import Any
 from perfscribe.distributed import ranks
 from perfscribe.distributed.ranks import Claim
 
-KEPT_VARIABLE = "PERFSCRIBE_PLACES"  # what each method said, as JSON
-ORDER_VARIABLE = "PERFSCRIBE_LAUNCH"  # rank.py's, which is not to be imported before it runs as the main program
+KEPT_VARIABLE = "PERFSCRIBE_PLACES"  # each method's answer, as JSON
+ORDER_VARIABLE = "PERFSCRIBE_LAUNCH"  # as in rank.py, which must not be imported before it runs as the main program
 REMOVED = re.compile(r"(PALS|PMI|OMPI|SLURM)_")
 SAY = "--say"
 ALONE_S = 30.0
 NOT_ASKED = "not asked"
 
 MODULO, SPLIT = "mpi4py_modulo", "mpi4py_split_type"
-# A method is a way to find rank, world size and local rank: two ask MPI, the others read a launcher's variables.
+# Methods find rank, world size and local rank: two ask MPI, the others read a launcher's variables.
 BY_VARIABLES = {
     "pals": ranks.PALS,
     "slurm": ranks.SLURM,
@@ -39,17 +38,17 @@ BY_VARIABLES = {
 }
 METHODS = (MODULO, SPLIT, *BY_VARIABLES)
 
-# (rank, world size, local rank), the last None where it is not said; None: nothing at all; a text: why it failed.
+# [rank, world size, local rank], the last None if not known; None: no answer; a text: why it failed.
 Said = list[Any] | str | None
 
 
 def said(claim: Claim | None) -> Said:
-    """A claim as JSON holds it."""
+    """Return a claim in its JSON form."""
     return None if claim is None else [claim.rank, claim.world_size, claim.local_rank]
 
 
 def by_variables(environment: Mapping[str, str]) -> dict[str, Said]:
-    """What each method that reads variables says."""
+    """Return the answer of each method that reads variables."""
     found: dict[str, Said] = {}
     for method, source in BY_VARIABLES.items():
         try:
@@ -60,10 +59,10 @@ def by_variables(environment: Mapping[str, str]) -> dict[str, Said]:
 
 
 def by_mpi(mpi: Any, devices: int) -> dict[str, Claim]:
-    """What mpi4py's module says by both methods; devices: of a node.
+    """Return mpi4py's answers by both methods; devices: per node.
 
-    The local rank is the rank modulo the devices, right only where each node is full and ranks are placed in blocks;
-    or that among the processes that share memory, right under every placement.
+    The local rank is the rank modulo the devices, which is right only if every node is full and ranks are placed in
+    blocks; or the rank among the processes that share memory, which is right for every placement.
     """
     world = mpi.COMM_WORLD
     node = world.Split_type(mpi.COMM_TYPE_SHARED)
@@ -75,9 +74,9 @@ def by_mpi(mpi: Any, devices: int) -> dict[str, Claim]:
 
 
 def alone(devices: int) -> dict[str, Said]:
-    """What mpi4py says in a process that was started like this one; asked in a child, which MPI may break."""
+    """Return mpi4py's answers in a process started like this one; in a child, because MPI may crash it."""
     command = [sys.executable, "-m", __spec__.name if __spec__ else __name__, SAY, str(devices)]
-    # Open MPI is not to look for networks, which takes long on some machines: nothing is sent
+    # Open MPI must not search for networks, which takes long on some machines: nothing is sent
     environment = {**os.environ, "OMPI_MCA_pml": "ob1", "OMPI_MCA_btl": "self"}
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=ALONE_S, check=True, env=environment)
@@ -89,7 +88,7 @@ def alone(devices: int) -> dict[str, Said]:
 
 
 def places(devices: int, asks_mpi: bool = True) -> dict[str, Said]:
-    """What every method says in this process: as kept before the environment was cleaned, or asked now."""
+    """Return every method's answer in this process: as recorded before the environment was cleaned, or asked now."""
     kept = os.environ.get(KEPT_VARIABLE)
     if kept:
         return dict(json.loads(kept))
@@ -98,7 +97,7 @@ def places(devices: int, asks_mpi: bool = True) -> dict[str, Said]:
 
 
 def clean(environment: dict[str, str] | os._Environ[str], claim: Claim) -> list[str]:
-    """Take the launchers' variables out and put torch.distributed's in; the names that were taken out."""
+    """Remove the launchers' variables and set torch.distributed's; returns the names removed."""
     removed = sorted(name for name in environment if REMOVED.match(name))
     for name in removed:
         del environment[name]
@@ -112,7 +111,7 @@ def clean(environment: dict[str, str] | os._Environ[str], claim: Claim) -> list[
 
 
 def _devices() -> int:
-    """Devices of a node as the launch's order has it; without GPUs as many as it has ranks here."""
+    """Return the devices per node from the launch's order; without GPUs the number of ranks."""
     order = json.loads(os.environ[ORDER_VARIABLE])
     if order["device"] == "cuda":
         import torch
@@ -122,7 +121,7 @@ def _devices() -> int:
 
 
 def main(arguments: list[str]) -> None:
-    """See the module."""
+    """Run as the module's docstring describes."""
     if arguments[0] == SAY:
         from mpi4py import MPI
 
@@ -134,7 +133,7 @@ def main(arguments: list[str]) -> None:
     by_asking = by_mpi(MPI, _devices())
     clean(os.environ, by_asking[SPLIT])
     os.environ[KEPT_VARIABLE] = json.dumps({name: said(claim) for name, claim in by_asking.items()} | found)
-    MPI.Finalize()  # it has said all that is asked of it, and a rank may leave at any time
+    MPI.Finalize()  # not needed any more, and a rank may leave at any time
     sys.argv = arguments
     runpy.run_module(arguments[0], run_name="__main__", alter_sys=True)
 

@@ -1,7 +1,7 @@
-"""What NCCL says in its log of what it chose.
+"""Parses NCCL's log for the choices it made.
 
-What it really did stands there (NCCL_DEBUG=INFO) and nowhere else: the names of its kernels hold an entry point, so
-that ..._RING_LL is seen for every protocol. The log costs time with each call and is read from a launch of its own.
+Only the log (NCCL_DEBUG=INFO) shows what NCCL did: kernel names contain an entry point, so that ..._RING_LL is seen
+for every protocol. Logging slows each call, so a separate launch produces the log.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _NCCL_NAMES = {
 
 @dataclass(frozen=True)
 class Choice:
-    """What NCCL took for one call: algorithm (RING, TREE, NVLS, ...), protocol (LL, LL128, SIMPLE), channels."""
+    """NCCL's choice for one call: algorithm (RING, TREE, NVLS, ...), protocol (LL, LL128, SIMPLE), channels."""
 
     operation: str
     message_bytes: int
@@ -34,23 +34,23 @@ class Choice:
 
     @property
     def channels(self) -> int:
-        """How many channels."""
+        """Number of channels."""
         return len(self.channel_numbers)
 
 
 @dataclass(frozen=True)
 class NcclLog:
-    """What NCCL's log says. connections: the ways that channels were joined, as P2P, SHM or NET/Socket."""
+    """Content of NCCL's log. connections: transports of the channels, such as P2P, SHM or NET/Socket."""
 
     version: str | None
     connections: tuple[str, ...]
     choices: tuple[Choice, ...] = field(default=())
 
     def choice(self, operation: str, message_bytes: int, world_size: int) -> Choice | None:
-        """What was taken for a collective of this size; None where the log has no line for it (all-to-all has none).
+        """Return the choice for a collective of this size; None if the log has no line for it (all-to-all never has).
 
-        message_bytes: of the whole array, as in nccl-tests; NCCL prints one rank's part of gathers and scatters. A call
-        that NCCL cut into ranges of channels is put together; ways that differ are joined by "+".
+        message_bytes: of the whole array, as in nccl-tests; NCCL prints one rank's part for gathers and scatters. A
+        call that NCCL split into ranges of channels is merged; differing algorithms or protocols are joined by "+".
         """
         part = message_bytes // world_size if operation in ("all_gather", "reduce_scatter") else message_bytes
         name = _NCCL_NAMES.get(operation)
@@ -64,9 +64,9 @@ class NcclLog:
 
 
 def parse_nccl_log(lines: Iterable[str]) -> NcclLog:
-    """Version, connections and choices from lines of NCCL_DEBUG=INFO, NCCL_DEBUG_SUBSYS=INIT,TUNING.
+    """Parse version, connections and choices from lines of NCCL_DEBUG=INFO, NCCL_DEBUG_SUBSYS=INIT,TUNING.
 
-    The forms are those of NCCL 2.26 to 2.30. Lines of other programs in between are passed over.
+    Supports the formats of NCCL 2.26 to 2.30. Other lines are skipped.
     """
     version, connections, choices = None, [], []
     for line in lines:
@@ -85,6 +85,6 @@ def parse_nccl_log(lines: Iterable[str]) -> NcclLog:
 
 
 def _way(said: str) -> str:
-    """P2P/CUMEM/read is P2P, SHM/direct/direct is SHM, NET/Socket/0 is NET/Socket."""
+    """Shorten P2P/CUMEM/read to P2P, SHM/direct/direct to SHM, NET/Socket/0 to NET/Socket."""
     parts = said.split("/")
     return "/".join(parts[:2]) if parts[0] == "NET" else parts[0]

@@ -1,4 +1,4 @@
-"""NVIDIA's all_reduce_perf (nccl-tests): where it lies, how it is asked, and what its output says."""
+"""NVIDIA's all_reduce_perf (nccl-tests): finds it, runs it and parses its output."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from dataclasses import dataclass
 from pathlib import Path
 
 PROGRAM = "all_reduce_perf"
-# A launcher may put a label before each line (PALS, srun -l). Behind the figure stands OK or FAILED where
-# NCCL_TESTS_MIN_BW is set, and nothing else.
+# A launcher may put a label before each line (PALS, srun -l). OK or FAILED follows the number only if
+# NCCL_TESTS_MIN_BW is set.
 _BANDWIDTH = re.compile(r"# Avg bus bandwidth\s*:\s*(\S+)(?:[ \t]+(OK|FAILED))?[ \t]*$", re.MULTILINE)
 _RANK = re.compile(r"#\s+Rank\s+(\d+)\b.*?\bPid\s+\d+\s+on\s+(\S+)\s+device", re.MULTILINE)
-# Size, count, type, operation, root, then figures; launchers' labels may stand before.
+# Size, count, type, operation, root, then numbers; possibly after a launcher's label.
 _ROW = re.compile(r"^(?:\S+[ \t]+)?[ \t]*(\d+)[ \t]+\d+[ \t]+[a-z]\w*[ \t]+\w+[ \t]+-?\d+[ \t]", re.MULTILINE)
 _OUT_OF_BOUNDS = re.compile(r"# Out of bounds values\s*:\s*(\d+)\s+FAILED")
 
 
 class NoFigure(Exception):
-    """A self-test that gave no bandwidth; the text says why, in one line."""
+    """A self-test without a bandwidth; the text gives the reason in one line."""
 
 
 @dataclass(frozen=True)
 class Bandwidth:
-    """What one run says. ranks: 0 where it names none; hosts: of the ranks, each once, in their order."""
+    """Result of one run. ranks: 0 if the output names none; hosts: of the ranks, without repeats, in order."""
 
     busbw_gb_per_s: float
     ranks: int
@@ -33,18 +33,18 @@ class Bandwidth:
 
 
 def find() -> str | None:
-    """Path of the program on PATH; None where it is not there."""
+    """Return the program's path from PATH, or None."""
     return shutil.which(PROGRAM)
 
 
 def command(program: str, size_bytes: int, gpus: int, warmup: int, timed: int) -> list[str]:
-    """One size, all GPUs in one process, without checks, as the workshop asks it of each node."""
+    """Return the workshop's command for each node: one size, all GPUs in one process, without checks."""
     size = str(size_bytes)
     return [program, "-b", size, "-e", size, "-f", "2", "-g", str(gpus), "-c", "0", "-n", str(timed), "-w", str(warmup)]
 
 
 def run(words: list[str], timeout_s: float, environment: dict[str, str]) -> str:
-    """What the program prints. NoFigure: it cannot be started, hangs, or ends otherwise than well."""
+    """Return the program's output; raises NoFigure if it cannot start, hangs or fails."""
     try:
         done = subprocess.run(
             words,
@@ -60,25 +60,25 @@ def run(words: list[str], timeout_s: float, environment: dict[str, str]) -> str:
         raise NoFigure(f"{PROGRAM} did not end within {timeout_s:.0f} s") from None
     except OSError as error:
         raise NoFigure(f"{PROGRAM} cannot be started: {error.strerror}") from None
-    # With NCCL_TESTS_MIN_BW a figure too low by its own standard ends it with 1: that is for our threshold to judge.
+    # With NCCL_TESTS_MIN_BW it exits with 1 if the bandwidth is below its own threshold: ours decides instead.
     if done.returncode and not _BANDWIDTH.search(done.stdout):
         raise NoFigure(f"{PROGRAM} ended with {done.returncode}: {_complaint(done.stdout)}")
     return done.stdout
 
 
 def _complaint(output: str) -> str:
-    """The line that says what went wrong, as far as one does; else the last."""
+    """Return the last line about an error if there is one, else the last line."""
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     telling = [line for line in lines if re.search(r"error|fail|invalid", line, re.IGNORECASE)]
     return " ".join((telling or lines or ["it printed nothing"])[-1].split())[:160]
 
 
 def parse(output: str, expected_ranks: int = 0) -> Bandwidth:
-    """The bandwidth of one run over all its ranks.
+    """Return the bandwidth of one run over all its ranks.
 
-    expected_ranks: 0 where that is not known.
-    NoFigure: no line of it; several, from runs that knew nothing of each other (a build without MPI, started once a
-    rank); a value that is no number, or 0, as one rank alone has by definition; wrong results; another count of ranks.
+    expected_ranks: 0 if not known. Raises NoFigure if the output has no bandwidth; several, from independent runs (a
+    build without MPI, started once per rank); a value that is not a number, or 0, as a single rank has by definition;
+    wrong results; another number of ranks.
     """
     found, ranks = _BANDWIDTH.findall(output), _RANK.findall(output)
     hosts = tuple(dict.fromkeys(host for _, host in ranks))
@@ -98,7 +98,7 @@ def parse(output: str, expected_ranks: int = 0) -> Bandwidth:
 
 
 def largest_size(output: str) -> int | None:
-    """Bytes of the largest message that was timed."""
+    """Return the bytes of the largest message timed."""
     return max(map(int, _ROW.findall(output)), default=None)
 
 
@@ -113,7 +113,7 @@ def _number(text: str) -> float:
 
 
 def read(path: Path) -> str:
-    """A log of the program. NoFigure: it cannot be read."""
+    """Return a log of the program; raises NoFigure if it cannot be read."""
     try:
         return path.read_text(encoding="utf-8", errors="replace")
     except OSError as error:

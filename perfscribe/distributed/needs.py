@@ -1,17 +1,17 @@
-"""What a cell on several processes requires of machine and engine. Alone, so that measuring code may import it."""
+"""Requirements of cells with several processes. A small module, because measuring code imports it."""
 
 from __future__ import annotations
 
-DEVICES = {"gloo": "cpu", "nccl": "cuda"}  # of a backend
-# What the process that ranks are forked from imports (fork_server.py). As PRELOADED of a measure.py it is started at
-# once, so that it imports while the measuring process does.
+DEVICES = {"gloo": "cpu", "nccl": "cuda"}  # of each backend
+# Imports of the process from which ranks are forked (fork_server.py). A measure.py names them as PRELOADED, so that
+# they are imported while the measuring process does the same.
 BASE = ("torch", "torch.distributed")
-# The last is what the first optimizer of a process imports: a second on one core, and ranks share cores.
+# The last one is imported by a process's first optimizer: a second on one core, and ranks share cores.
 PRELOADED = (*BASE, "torch._dynamo")
 
 
 def self_tested(backend: str, world_size: int, nodes: int = 1) -> tuple[str, ...]:
-    """A self-test of as many processes, on as many nodes, before it starts (engine: gate.py).
+    """Require a self-test with as many processes, on as many nodes, before the cell starts (engine: gate.py).
 
     A world of one is not tested.
     """
@@ -21,9 +21,9 @@ def self_tested(backend: str, world_size: int, nodes: int = 1) -> tuple[str, ...
 
 
 def of_ranks(device: str, world_size: int, nodes: int = 1) -> tuple[str, ...]:
-    """So many nodes, and on each a GPU for each of its ranks where the device is cuda.
+    """Require this many nodes and, if the device is cuda, a GPU for each rank.
 
-    ValueError: the ranks do not divide evenly among the nodes.
+    Raises ValueError if the ranks do not divide evenly among the nodes.
     """
     each = ranks_per_node(world_size, nodes)
     needed = (f"nodes:{nodes}",) if nodes > 1 else ()
@@ -31,7 +31,7 @@ def of_ranks(device: str, world_size: int, nodes: int = 1) -> tuple[str, ...]:
 
 
 def ranks_per_node(world_size: int, nodes: int) -> int:
-    """Ranks on each node. ValueError: they do not divide evenly."""
+    """Return the ranks per node; raises ValueError if they do not divide evenly."""
     if world_size % nodes:
         raise ValueError(f"world_size: {world_size} ranks do not divide evenly among {nodes} nodes")
     return world_size // nodes

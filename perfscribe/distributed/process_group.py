@@ -1,4 +1,4 @@
-"""What a process group can do: which backend serves which device, which tensors one collective can carry."""
+"""Properties of a process group: the backend of each device, tensors that one collective can carry."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from perfscribe.instruments.timing import synchronise
 
 
 def require_group(who: str) -> dist.ProcessGroup:
-    """The default process group. RuntimeError: none was made."""
+    """Return the default process group; raises RuntimeError if there is none."""
     if not (dist.is_available() and dist.is_initialized()):
         raise RuntimeError(f"{who} needs a process group: call torch.distributed.init_process_group() first")
     assert dist.group.WORLD is not None
@@ -26,19 +26,19 @@ def together(device: torch.device) -> None:
 
 
 def backends(group: dist.ProcessGroup) -> dict[str, str]:
-    """The backend by type of device: {"cpu": "gloo", "cuda": "gloo"}, {"cuda": "nccl"}."""
+    """Return the backend by device type: {"cpu": "gloo", "cuda": "gloo"}, {"cuda": "nccl"}."""
     return dict(pair.split(":") for pair in str(dist.get_backend_config(group)).split(","))
 
 
 def message_device(group: dist.ProcessGroup) -> torch.device:
-    """Where a small message of the host has to lie to be sent: the CPU if a backend serves it."""
+    """Return the device for small messages of the host: the CPU if a backend serves it."""
     if "cpu" in backends(group):
         return torch.device("cpu")
     return torch.device("cuda", torch.cuda.current_device())
 
 
 def families(tensors: Sequence[Tensor]) -> list[list[int]]:
-    """Indices of the tensors that one collective can carry, by dtype and device, each in the order given."""
+    """Return indices of tensors that one collective can carry, by dtype and device, each in the order given."""
     found: dict[tuple[torch.dtype, torch.device], list[int]] = {}
     for index, tensor in enumerate(tensors):
         found.setdefault((tensor.dtype, tensor.device), []).append(index)

@@ -1,7 +1,7 @@
-"""One rank of a launch: finds its place, joins the process group, runs the program, tells the launcher how it went.
+"""One rank of a launch: finds its place, joins the process group, runs the program, reports to the launcher.
 
 The program is a function named "package.module:function". It takes the launch's arguments and a Rank, runs within an
-initialised process group and returns what JSON can hold.
+initialised process group and returns a JSON value.
 """
 
 from __future__ import annotations
@@ -33,20 +33,21 @@ from perfscribe.distributed.channel import END_OF_LOG, Channel
 if TYPE_CHECKING:
     import torch
 
-ORDER_VARIABLE = "PERFSCRIBE_LAUNCH"  # the order, as JSON, of a rank that another launcher starts
+ORDER_VARIABLE = "PERFSCRIBE_LAUNCH"  # the order, as JSON, for a rank started by an external launcher
 STACK_FRAMES = 30
-# Before torch ends a rank whose collective has timed out, it writes a trace into a file and waits a minute for that.
+# By default torch, before it ends a rank after a collective's time-out, writes a trace file and waits a minute for
+# that.
 NCCL_WATCHDOG = {"TORCH_NCCL_DUMP_ON_TIMEOUT": "0", "TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC": "250"}
-LINE_CHARACTERS = 300  # of an error's first line, all that stands before it included: what a record keeps of a reason
-WHO_CHARACTERS = 24  # "rank 123 of 128: ", which the launcher puts before it
-# How NCCL's errors end where its own buffers found no memory on the GPU: as CUDA says it, or what could not be had.
+LINE_CHARACTERS = 300  # length of a reason in a record: an error's first line with the launcher's prefix
+WHO_CHARACTERS = 24  # the launcher's prefix, such as "rank 123 of 128: "
+# Ends of NCCL's errors if its own buffers found no memory on the GPU: CUDA's text, or the allocation that failed.
 _NCCL_OUT_OF_MEMORY = re.compile(r"Cuda failure (?:2 )?'out of memory'")
 _NCCL_NOT_ALLOCATED = re.compile(r"unhandled cuda error.*Failed to CUDA (?:calloc|malloc)", re.DOTALL)
 
 
 @dataclass(frozen=True)
 class Rank:
-    """What a program is told beside its arguments."""
+    """Arguments that a program gets in addition to its own."""
 
     place: ranks.Place
     device: torch.device
@@ -55,14 +56,14 @@ class Rank:
 
 
 def main(order: Mapping[str, Any], parent: int) -> None:
-    """Join the others and run the program until told to leave, in the environment that the launcher made for this rank.
+    """Join the others and run the program until asked to leave, in the environment that the launcher set for this rank.
 
-    parent: the process that it is to end with, 0 where its launcher is another program. Ends this process: exit status
-    0 where it gave a result, 1 where it told of an error.
+    parent: process with which this one ends; 0 if its launcher is another program. Exits the process: status 0 after a
+    result, 1 after a reported error.
     """
     die_with(parent)
     with contextlib.suppress(OSError):  # a session leader leads a group already
-        os.setpgid(0, 0)  # what the program starts is ended with it, also after its death
+        os.setpgid(0, 0)  # so that the program's children are killed with it, also after its death
     place, trouble = None, None
     try:
         place = ranks.find(os.environ, host=platform.node())
@@ -87,13 +88,13 @@ def main(order: Mapping[str, Any], parent: int) -> None:
 
 
 def _leave(code: int) -> None:
-    """End at once: what a failed or finished rank's libraries would do at exit may wait for ranks that are gone."""
+    """Exit at once: exit handlers of libraries may wait for ranks that are gone."""
     _flush()
     os._exit(code)
 
 
 def _flush() -> None:
-    """Write out what was printed, by C libraries too: into a pipe or socket these print in blocks, NCCL its log."""
+    """Flush all output, including C libraries': into a pipe or socket they buffer in blocks, such as NCCL's log."""
     import ctypes
 
     for stream in (sys.stdout, sys.stderr):
@@ -103,9 +104,9 @@ def _flush() -> None:
 
 
 def die_with(parent: int) -> None:
-    """Let the kernel kill this process when the one that started it ends (on Linux).
+    """Let the kernel kill this process when its parent ends (on Linux).
 
-    parent: the latter; where it has ended already, so does this one. 0: not known.
+    parent: the parent's process id; if it has ended already, exit now. 0: not known.
     """
     if sys.platform.startswith("linux"):
         import ctypes
@@ -117,7 +118,6 @@ def die_with(parent: int) -> None:
 
 
 def _join(order: Mapping[str, Any], place: ranks.Place) -> Rank:
-    """Join the process group."""
     _share_memory_limit(place)
     host, _, port = order["store"].rpartition(":")
     if host != transport.LOOPBACK:
@@ -142,15 +142,14 @@ def _join(order: Mapping[str, Any], place: ranks.Place) -> Rank:
 
 
 def _talk_through_interface_towards(host: str) -> None:
-    """gloo's, as interfaces have different names on different machines; a GLOO_SOCKET_IFNAME that is set stays."""
-    with contextlib.suppress(OSError):  # then the rank says what it cannot reach
+    """Set gloo's interface, whose name differs between machines; an existing GLOO_SOCKET_IFNAME stays."""
+    with contextlib.suppress(OSError):  # the rank then reports what it cannot reach
         name = hosts.interface_towards(host)
         if name is not None:
             os.environ.setdefault("GLOO_SOCKET_IFNAME", name)
 
 
 def _run(order: Mapping[str, Any], arguments: Mapping[str, Any], me: Rank) -> Any:
-    """The program's result."""
     import torch
 
     result = _program(order["program"])(arguments, me)
@@ -168,7 +167,7 @@ def _program(name: str) -> Any:
 
 
 def settle(order: Mapping[str, Any], place: ranks.Place) -> torch.device:
-    """Set threads and seeds, and take this rank's device."""
+    """Set threads and seeds, and select this rank's device."""
     import torch
 
     torch.set_num_threads(order["threads"])
@@ -185,7 +184,7 @@ def settle(order: Mapping[str, Any], place: ranks.Place) -> torch.device:
 
 
 def _share_memory_limit(place: ranks.Place) -> None:
-    """Divide the limit that this process inherited among the ranks of its node: it is the machine's memory."""
+    """Divide the inherited memory limit among the ranks of the node, because it is for the whole machine."""
     limit, hard = resource.getrlimit(resource.RLIMIT_DATA)
     if limit != resource.RLIM_INFINITY and place.local_world_size:
         resource.setrlimit(resource.RLIMIT_DATA, (limit // place.local_world_size, hard))
@@ -206,9 +205,9 @@ def _as_message(error: BaseException) -> dict[str, Any]:
 
 
 def _is_nccl_out_of_memory(error: BaseException) -> bool:
-    """Whether NCCL found no memory for its buffers.
+    """Return whether NCCL found no memory for its buffers.
 
-    Allocating fails as well after a kernel has broken the context; then the device answers nothing any more.
+    Allocation also fails after a kernel has broken the context; but then the device no longer answers.
     """
     if not isinstance(error, RuntimeError):
         return False
@@ -227,7 +226,7 @@ def _device_answers() -> bool:
 
 
 def stack() -> dict[str, Any]:
-    """What the main thread does: its innermost frames (file, line, function), and how many collectives it has begun."""
+    """Return the main thread's innermost frames (file, line, function), and how many collectives it has begun."""
     main_thread = sys._current_frames().get(threading.main_thread().ident or 0)
     walked = itertools.islice(traceback.walk_stack(main_thread), STACK_FRAMES)
     frames = [(frame.f_code.co_filename, line, frame.f_code.co_name) for frame, line in walked]
@@ -235,7 +234,7 @@ def stack() -> dict[str, Any]:
 
 
 def _collectives_begun() -> int | None:
-    """Of the process groups of all ranks, by torch's own count; None where there is none yet."""
+    """Return torch's count of collectives in the groups of all ranks; None if there is none yet."""
     torch = sys.modules.get("torch")
     try:
         world = torch.distributed.distributed_c10d if torch else None

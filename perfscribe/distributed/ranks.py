@@ -1,7 +1,7 @@
-"""The place of this process in a launch: rank, world size and local rank, as launchers' variables say.
+"""The place of this process in a launch: rank, world size and local rank from launchers' variables.
 
-Everything here is a pure function of a mapping of variables. Their names are those of torchrun, Cray PALS, Open MPI,
-MPICH (Hydra) and Slurm's srun.
+Everything here is a pure function of a mapping of variables, named as by torchrun, Cray PALS, Open MPI, MPICH (Hydra)
+and Slurm's srun.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ Environment = Mapping[str, str]
 
 SINGLE = "single process"
 TORCHRUN, PLAIN, PALS, OPEN_MPI, MPICH, SLURM = "torchrun", "RANK and WORLD_SIZE", "PALS", "Open MPI", "MPICH", "Slurm"
-# Variables of rank, world size, local rank and local world size by source, innermost launcher first; of several the
-# first that is set counts. srun --mpi=pmi2 sets MPICH's, too, and leaves the local rank to Slurm's.
+# Variables of rank, world size, local rank and local world size by source, innermost launcher first; of several names
+# the first that is set counts. srun --mpi=pmi2 sets MPICH's too, but the local rank is only in Slurm's.
 _TORCH = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
 _VARIABLES: dict[str, tuple[str, str, str, str]] = {
     TORCHRUN: _TORCH,
@@ -38,9 +38,9 @@ _LAUNCHER_VARIABLE = re.compile(
 
 @dataclass(frozen=True)
 class Claim:
-    """What one source says; None where it says nothing.
+    """Place according to one source; None for what it does not give.
 
-    variables: where it says it, for messages. tasks: of each node, where Slurm tells.
+    variables: names of the variables read, for messages. tasks: per node, if Slurm gives them.
     """
 
     source: str
@@ -59,7 +59,7 @@ class Claim:
 
 @dataclass(frozen=True)
 class Place:
-    """Where a process stands. local_*: among the processes of its node. None: no source says it."""
+    """Place of a process. local_*: among the processes of its node. None: no source gives it."""
 
     rank: int
     world_size: int
@@ -70,12 +70,12 @@ class Place:
 
 
 def find(environment: Environment, host: str = "") -> Place:
-    """The place that all launchers' variables agree on.
+    """Return the place on which all launchers' variables agree.
 
     Variables of a launcher that merely started another one (srun or mpiexec before torchrun, srun before mpiexec's
     daemons) describe that other launcher's processes and do not count. A process without a launcher is rank 0 of 1.
-    ValueError, one line: two sources contradict each other (both are named), a variable is no number, or none of the
-    sources knows the local rank.
+    Raises ValueError (one line) if two sources contradict each other (both are named), a variable is not a number, or
+    no source gives the local rank.
     """
     claims = _innermost([said for source in _VARIABLES if (said := claim(source, environment)) is not None])
     if not claims:
@@ -91,7 +91,7 @@ def find(environment: Environment, host: str = "") -> Place:
 
 
 def claim(source: str, environment: Environment) -> Claim | None:
-    """What a source says; None where it says nothing or lacks rank or world size. ValueError: no number, no rank."""
+    """Return a source's claim; None without rank or world size. Raises ValueError for invalid numbers."""
     if not _speaks(source, environment):
         return None
     numbers, names = zip(*(_number(environment, words) for words in _VARIABLES[source]), strict=True)
@@ -109,17 +109,17 @@ def claim(source: str, environment: Environment) -> Claim | None:
 
 
 def _speaks(source: str, environment: Environment) -> bool:
-    """Whether the variables, of which sources share some, are this source's."""
+    """Return whether the variables, some of which sources share, are this source's."""
     by_torchrun = "TORCHELASTIC_RUN_ID" in environment
     by_pals = bool({"PALS_RANKID", "PALS_LOCAL_RANKID"} & environment.keys())
-    # A batch script has SLURM_PROCID as well, but only a step has its number.
+    # A batch script has SLURM_PROCID too, but only a step has a step id.
     in_step = bool({"SLURM_STEP_ID", "SLURM_STEPID"} & environment.keys())
     told = {TORCHRUN: by_torchrun, PLAIN: not by_torchrun, PALS: by_pals, MPICH: not by_pals, SLURM: in_step}
     return told.get(source, True)
 
 
 def _number(environment: Environment, names: str) -> tuple[int | None, str]:
-    """Value and name of the first variable that is set; None where none is."""
+    """Return value and name of the first variable that is set; None if none is."""
     for name in names.split():
         text = environment.get(name, "")
         if text:
@@ -130,7 +130,7 @@ def _number(environment: Environment, names: str) -> tuple[int | None, str]:
 
 
 def _tasks(environment: Environment) -> tuple[int, ...]:
-    """Tasks of each node from Slurm's short form: "2(x3),1" is 2, 2, 2, 1."""
+    """Return the tasks of each node from Slurm's short form: "2(x3),1" is 2, 2, 2, 1."""
     text = environment.get("SLURM_STEP_TASKS_PER_NODE", "")
     if not re.fullmatch(r"(\d+(\(x\d+\))?(,|$))*", text):
         raise ValueError(f"SLURM_STEP_TASKS_PER_NODE: {text!r} is no list of task counts")
@@ -139,10 +139,10 @@ def _tasks(environment: Environment) -> tuple[int, ...]:
 
 
 def _innermost(claims: Sequence[Claim]) -> list[Claim]:
-    """The claims about this process itself, without those about the launcher that it was started by.
+    """Return the claims about this process itself, without those about the launcher that started it.
 
-    torchrun is always innermost. Slurm tasks of which there is one a node are another launcher's daemons where that
-    one says otherwise; several tasks a node are ranks, so that a disagreement is a contradiction and stays in.
+    torchrun is always innermost. Slurm tasks, one per node, are another launcher's daemons if that launcher disagrees;
+    several tasks per node are ranks, so that a disagreement is a contradiction and is kept.
     """
     torchrun = [one for one in claims if one.source == TORCHRUN]
     inner = [one for one in claims if one.source != SLURM]
@@ -157,7 +157,7 @@ def _starts_daemons(outer: Claim, inner: Claim) -> bool:
 
 
 def _refuse_contradiction(one: Claim, other: Claim) -> None:
-    """ValueError naming both sources where they disagree in anything that both of them say."""
+    """Raise ValueError naming both sources if they disagree in anything that both give."""
     for field in ("rank", "world_size", "local_rank", "local_world_size"):
         mine, theirs = getattr(one, field), getattr(other, field)
         if None not in (mine, theirs) and mine != theirs:
@@ -166,14 +166,14 @@ def _refuse_contradiction(one: Claim, other: Claim) -> None:
 
 
 def without_launchers(environment: Environment) -> dict[str, str]:
-    """The environment without the variables that launchers set, for processes that a launch of its own starts."""
+    """Return the environment without launchers' variables, for processes started by a new launch."""
     return {name: value for name, value in environment.items() if not _LAUNCHER_VARIABLE.match(name)}
 
 
 def device_index(place: Place, visible: int) -> int:
-    """Number of the GPU that this process is to use, of those that it sees.
+    """Return the index of this process's GPU among the visible ones.
 
-    ValueError: fewer GPUs than processes on the node; they never share one.
+    Raises ValueError for fewer GPUs than processes on the node; they never share one.
     """
     if place.local_rank < visible:
         return place.local_rank

@@ -1,7 +1,7 @@
-"""The all-reduce that is tried before a training on several processes: its bandwidth, judged, and the slow pair.
+"""All-reduce test before a training on several processes: judges its bandwidth, and finds the slow pair.
 
 A launch that waits for a broken link looks like a slow training. So one large all-reduce is timed among all ranks
-first, and, where it is too slow, a smaller one between each two of them.
+first and, if it is too slow, a smaller one between each pair.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from perfscribe.distributed.rank import Rank
 
 OPERATION = "all_reduce"
-PASSED, NO_FIGURE, TOO_SLOW = 0, 44, 46  # exit statuses, those of the workshop's job script
+PASSED, NO_FIGURE, TOO_SLOW = 0, 44, 46  # exit statuses of the workshop's job script
 MIB = 2**20
 BOOT = Path("/proc/sys/kernel/random/boot_id")
 PAIR_BYTES = {"gloo": 8 * MIB, "nccl": 256 * MIB}
@@ -41,7 +41,7 @@ class Pair:
 
 @dataclass(frozen=True)
 class Trial:
-    """What is tried. threshold_gb_per_s: 0 accepts any figure."""
+    """Parameters of the test. threshold_gb_per_s: 0 accepts any bandwidth."""
 
     size_bytes: int
     warmup: int
@@ -51,10 +51,10 @@ class Trial:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of it: times of each call (the longest of any rank), or none where another program timed them.
+    """Result of the test: times of each call (the longest of any rank), or none if another program timed them.
 
-    hosts: of each rank. machines: how many these are, as name spaces of one have one kernel. pairs: empty unless the
-    bandwidth is below the threshold and there are more than two ranks.
+    hosts: of each rank. machines: number of distinct kernels, because one machine may have several host names. pairs:
+    empty unless the bandwidth is below the threshold and there are more than two ranks.
     """
 
     trial: Trial
@@ -74,7 +74,7 @@ class Outcome:
 
     @property
     def slowest(self) -> Pair | None:
-        """The pair of the lowest bandwidth; where there are but two ranks, these."""
+        """The pair with the lowest bandwidth, None if passed; with two ranks, that pair."""
         if self.code == PASSED:
             return None
         if self.world_size == 2:
@@ -82,7 +82,7 @@ class Outcome:
         return min(self.pairs, key=lambda pair: pair.busbw_gb_per_s, default=None)
 
     def line(self) -> str:
-        """One line that names nodes and figure, and the slow pair where it failed."""
+        """Return one line with nodes and bandwidth, and the slow pair if it failed."""
         size = f"{self.trial.size_bytes / MIB:g} MiB"
         nodes = ", ".join(dict.fromkeys(self.hosts)) or "unnamed nodes"
         text = f"all-reduce of {size} among {self.world_size} ranks on {nodes} by {self.backend}: "
@@ -92,7 +92,7 @@ class Outcome:
         return f"{prefix(TOO_SLOW)}{text}, below {self.trial.threshold_gb_per_s:g} GB/s{self._blame()}"
 
     def log(self) -> list[str]:
-        """Lines in the manner of NVIDIA's all_reduce_perf."""
+        """Return lines in the style of NVIDIA's all_reduce_perf."""
         ranks = [f"#  Rank {number:2} on {host}" for number, host in enumerate(self.hosts)]
         calls = f"# {self.backend}, {self.trial.warmup} calls to warm up, {len(self.times_ms)} timed: "
         times = f"median {median(self.times_ms):.4g} ms, {min(self.times_ms):.4g} to {max(self.times_ms):.4g} ms"
@@ -101,7 +101,7 @@ class Outcome:
         return [*ranks, size, f"{calls}{times}", bandwidth, *self.log_of_pairs()]
 
     def log_of_pairs(self) -> list[str]:
-        """A line for each pair that was tried."""
+        """Return a line for each pair tested."""
         return [f"#  Ranks {pair.first} and {pair.second}: {pair.busbw_gb_per_s:g} GB/s" for pair in self.pairs]
 
     def _blame(self) -> str:
@@ -119,13 +119,13 @@ class Outcome:
 
 
 def prefix(code: int) -> str:
-    """How every line of a self-test begins, and the reason of what it holds back."""
+    """Return the beginning of every line of a self-test and of the reason of blocked cells."""
     return f"preflight {code}: "
 
 
 @contextmanager
 def algorithm(environment: MutableMapping[str, str], name: str | None) -> Iterator[None]:
-    """Context in which NCCL's algorithm is set: for the test alone, so that training chooses its own."""
+    """Context that sets NCCL's algorithm only for the test, so that training chooses its own."""
     before = environment.get("NCCL_ALGO")
     if name:
         environment["NCCL_ALGO"] = name
@@ -142,17 +142,17 @@ def algorithm(environment: MutableMapping[str, str], name: str | None) -> Iterat
 
 
 def on_rank(arguments: Mapping[str, Any], rank: Rank) -> dict[str, Any]:
-    """The program of a rank: the outcome as JSON, the same on every rank."""
+    """Program of a rank: run the test; returns the outcome as JSON, the same on every rank."""
     return asdict(try_out(Trial(**arguments["trial"]), rank))
 
 
 def pairs_on_rank(arguments: Mapping[str, Any], rank: Rank) -> list[dict[str, Any]]:
-    """The program of a rank: the bandwidth of each pair as JSON, the same on every rank."""
+    """Program of a rank: test the pairs; returns their bandwidths as JSON, the same on every rank."""
     return [asdict(pair) for pair in try_pairs(rank, Trial(**arguments["trial"]))]
 
 
 def try_out(trial: Trial, rank: Rank) -> Outcome:
-    """Time the all-reduce, within an initialised process group; then, where it is too slow, one of each pair."""
+    """Time the all-reduce in an initialised process group; if it is too slow, also one for each pair."""
     message = collectives.Message(OPERATION, trial.size_bytes, warmup=trial.warmup, timed=trial.timed)
     (said,) = collectives.run_on_rank({"messages": [asdict(message)]}, rank)
     world_size = rank.place.world_size
@@ -167,14 +167,14 @@ def try_out(trial: Trial, rank: Rank) -> Outcome:
 
 
 def from_json(value: Mapping[str, Any]) -> Outcome:
-    """The inverse of asdict()."""
+    """Return an Outcome from asdict()'s result."""
     pairs = tuple(Pair(**pair) for pair in value["pairs"])
     parts = {name: tuple(value[name]) for name in ("hosts", "times_ms", "warmup_ms")}
     return Outcome(**{**value, **parts, "pairs": pairs, "trial": Trial(**value["trial"])})
 
 
 def try_pairs(rank: Rank, trial: Trial) -> list[Pair]:
-    """The bandwidth between each two ranks, one pair after the other while the rest wait; the same on every rank."""
+    """Return the bandwidth of each pair, tested in sequence while the others wait; the same on every rank."""
     import torch
     import torch.distributed as dist
 
@@ -193,7 +193,7 @@ def try_pairs(rank: Rank, trial: Trial) -> list[Pair]:
 
 
 def _time_pair(buffer: torch.Tensor, group: Any, rank: Rank) -> float:
-    """Median time of a call in ms, on the host clock."""
+    """Return the median time of a call in ms, by the host clock."""
     import torch.distributed as dist
 
     from perfscribe.instruments.timing import time_host
@@ -209,7 +209,7 @@ def _time_pair(buffer: torch.Tensor, group: Any, rank: Rank) -> float:
 
 
 def _longest(own_ms: Sequence[float], rank: Rank) -> list[float]:
-    """Of each call the longest time of any rank."""
+    """Return, for each call, the longest time of any rank."""
     import torch
     import torch.distributed as dist
 
@@ -221,7 +221,7 @@ def _longest(own_ms: Sequence[float], rank: Rank) -> list[float]:
 
 
 def _hosts(rank: Rank) -> tuple[tuple[str, ...], int]:
-    """Every rank's host, in the order of ranks, and how many kernels they run, which Linux names at each boot."""
+    """Return every rank's host, in rank order, and the number of distinct kernels, by Linux's boot id."""
     import torch.distributed as dist
 
     kernel = BOOT.read_text() if BOOT.is_file() else rank.place.host

@@ -1,8 +1,8 @@
-"""An optimizer whose state is spread over the ranks: each keeps, and updates, a part of the parameters.
+"""An optimizer with its state sharded over the ranks: each keeps and updates a part of the parameters.
 
 Sources: handout of Stanford CS336, assignment 2 (systems), 1.0.4, problem optimizer_state_sharding; Rajbhandari et al.,
-ZeRO, SC 2020 (stage 1, of which this is a simpler form: gradients are all-reduced, not reduce-scattered, before it, and
-whole parameters are handed out, not equal pieces of the flattened model).
+ZeRO, SC 2020 (this is a simpler form of stage 1: gradients are all-reduced beforehand, not reduce-scattered, and whole
+parameters are assigned, not equal pieces of the flattened model).
 """
 
 from __future__ import annotations
@@ -22,29 +22,29 @@ from perfscribe.distributed.broadcasting import broadcast_all
 from perfscribe.distributed.gathering import Gathering
 from perfscribe.distributed.process_group import backends, require_group
 
-NOT_SETTINGS = ("params", "param_names")  # of a parameter group: the rest are hyperparameters
+NOT_SETTINGS = ("params", "param_names")  # keys of a parameter group that are not hyperparameters
 
 Observer = Callable[[str], AbstractContextManager[object]]
 
 
 class ShardedOptimizer(torch.optim.Optimizer):
-    """optimizer_cls over the parameters that this rank keeps; after each step all ranks hold all updated parameters.
+    """Runs optimizer_cls on this rank's parameters; after each step all ranks have all updated parameters.
 
     params: an iterable of parameters, of (name, parameter) or of parameter groups, read once; the same on all ranks.
-    optimizer_cls: any that updates each parameter by itself, in a step that changes no setting. State shrinks to 1/W,
-    and as each parameter is updated by one rank with all of its gradient, parameters stay those of the plain optimizer
-    to the last bit. Gradients must be averages already, equal on all ranks, None included.
+    optimizer_cls: any that updates each parameter independently, in a step that changes no setting. State shrinks to
+    1/W; as one rank updates a whole parameter with its whole gradient, parameters equal the plain optimizer's bit for
+    bit. Gradients must already be averaged, equal on all ranks, including None.
 
-    step() is a collective, with no buffer that stays. gloo: the updated parameters go round in flat chunks, after the
-    update. NCCL: in pieces of each rank's part, by a flat copy and one all-gather a piece, all through the same memory;
-    each travels while the next one is updated, so that temporaries of the update are those of a piece. The copies cost
-    the device little beside an update; a call a parameter would cost the host more than it has left in a training step.
-    A parameter that neither requires a gradient nor has one is not sent; with NCCL the first step settles that.
-    param_groups holds all parameters and is what schedulers change; state holds this rank's part.
+    step() is a collective and keeps no buffer. gloo: the updated parameters are broadcast in flat chunks, after the
+    update. NCCL: in pieces of each rank's part, through a flat copy and one all-gather per piece, all in the same
+    memory; each piece is sent while the next one is updated, so that the update's temporaries are those of one piece.
+    The copies cost the device little compared with an update; a call per parameter would cost the host more time than
+    it has. A parameter that neither requires a gradient nor has one is not sent; with NCCL the first step determines
+    that. param_groups contains all parameters, for schedulers to change; state contains this rank's part.
 
-    around(name) is entered around "update" and "exchange" of each piece: an experiment puts a timer or a mark there.
+    around(name) wraps "update" and "exchange" of each piece: an experiment puts a timer or a mark there.
 
-    RuntimeError: no process group.
+    Raises RuntimeError without a process group.
     """
 
     def __init__(self, params: Iterable[Any], optimizer_cls: type[torch.optim.Optimizer], **kwargs: Any) -> None:
@@ -64,7 +64,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group, on all ranks; its parameters go to the ranks with the fewest elements, none moves."""
         super().add_param_group(param_group)
-        if self._inner is None:  # torch's constructor is calling: ours hands out all groups at once
+        if self._inner is None:  # called by torch's constructor: ours assigns all groups at once
             return
         group = self.param_groups[-1]
         self._hand_out(group["params"])
@@ -85,11 +85,11 @@ class ShardedOptimizer(torch.optim.Optimizer):
             broadcast_all(self._pieces(None)[0], self._group)
 
     def state_dict(self) -> dict[str, Any]:
-        """Refused: it would be this rank's part of the state alone."""
+        """Raise RuntimeError: it would contain only this rank's part of the state."""
         raise RuntimeError(f"{type(self).__name__} does not save its state, of which each rank keeps a part")
 
     def _pieces(self, capacity_bytes: int | None) -> list[list[tuple[Tensor, int]]]:
-        """What the step may change, with the owners, a part of each rank's at a time; the same on all ranks."""
+        """Return the parameters that the step may change, with owners, in pieces; the same on all ranks."""
         owned: list[list[Tensor]] = [[] for _ in self._loads]
         for parameter, owner in self._owners.items():
             if parameter.requires_grad or parameter.grad is not None:
@@ -99,16 +99,16 @@ class ShardedOptimizer(torch.optim.Optimizer):
             [(owned[owner][i], owner) for owner, part in enumerate(piece) for i in part or ()]
             for piece in itertools.zip_longest(*parts)
         ]
-        return pieces or [[]]  # the inner optimizer takes its step also where there is nothing to train
+        return pieces or [[]]  # the inner optimizer steps even if there is nothing to train
 
     def _travels_by_itself(self) -> bool:
-        """Whether what is sent travels while the device does something else: with NCCL, from all parameters' places."""
+        """Return whether communication overlaps with computing: if NCCL serves the devices of all parameters."""
         served = backends(self._group)
         devices = {parameter.device.type for parameter in self._owners}
         return all(served.get(device) == "nccl" for device in devices)
 
     def _step_and_gather(self) -> None:
-        """Update a piece while the one before it travels."""
+        """Update a piece while the previous one is sent."""
         assert self._inner is not None
         if self._gathering is None:
             pieces = self._pieces(PIECE_BYTES)
@@ -129,7 +129,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
             self._gathering.close()
 
     def _update(self, members: Sequence[list[Tensor]]) -> None:
-        """The inner optimizer's step, with these parameters in its groups."""
+        """Run the inner optimizer's step on only these parameters of its groups."""
         assert self._inner is not None
         groups = self._inner.param_groups
         whole = [group["params"] for group in groups]
@@ -140,14 +140,14 @@ class ShardedOptimizer(torch.optim.Optimizer):
             group["params"] = parameters
 
     def _hand_out(self, parameters: Sequence[Tensor]) -> None:
-        """Give each parameter an owner; the trainable ones first, so that frozen ones do not unbalance them."""
+        """Assign each parameter to a rank; trainable ones first, so that frozen ones do not unbalance them."""
         for trainable in (True, False):
             chosen = [parameter for parameter in parameters if parameter.requires_grad == trainable]
             owners = partition([parameter.numel() for parameter in chosen], self._loads)
             self._owners.update(zip(chosen, owners, strict=True))
 
     def _own_part(self, group: Mapping[str, Any]) -> dict[str, Any]:
-        """The group with this rank's parameters alone, perhaps none."""
+        """Return the group with only this rank's parameters, possibly none."""
         rank = dist.get_rank(self._group)
         return {**_settings(group), "params": [p for p in group["params"] if self._owners[p] == rank]}
 

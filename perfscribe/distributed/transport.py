@@ -1,6 +1,6 @@
-"""How the ranks of a launch reach each other: the switches that force a transport.
+"""Transports between ranks: environment variables that force one.
 
-NCCL is told of a transport by switching the faster ones off. gloo has TCP alone. What NCCL really did: nccl_log.py.
+NCCL is forced to a transport by disabling the faster ones. gloo has only TCP. For NCCL's actual choice see nccl_log.py.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ DEFAULT = "default"
 LOOPBACK = "127.0.0.1"
 LOOPBACK_INTERFACE = "lo0" if sys.platform == "darwin" else "lo"
 
-# By name: what is forced, in words, and NCCL's variables that force it on one machine. NVLink multicast (NVLS) is a
-# way of its own, which P2P's switch leaves on.
+# By name: description, and NCCL's variables that force it on one machine. NVLink multicast (NVLS) is a separate
+# transport, which P2P's switch leaves enabled.
 TRANSPORTS: dict[str, tuple[str, dict[str, str]]] = {
     DEFAULT: ("as the backend chooses", {}),
     "nvlink": ("NVLink", {"NCCL_P2P_DISABLE": "0", "NCCL_P2P_LEVEL": "NVL", "NCCL_SHM_DISABLE": "0"}),
@@ -38,8 +38,8 @@ _LOG = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,TUNING"}
 def set_switches(environment: MutableMapping[str, str], backend: str, transport: str, log: bool = False) -> None:
     """Set the variables that a rank needs before it joins its process group.
 
-    log: let NCCL report on standard output what it does. On one machine gloo is bound to the loopback interface, so
-    that it needs neither a network nor a name for the host; a GLOO_SOCKET_IFNAME that is set stays.
+    log: let NCCL log to standard output. On one machine gloo is bound to the loopback interface, so that it needs
+    neither a network nor a host name; an existing GLOO_SOCKET_IFNAME stays.
     """
     if backend == "gloo":
         environment.setdefault("GLOO_SOCKET_IFNAME", LOOPBACK_INTERFACE)
@@ -51,7 +51,7 @@ def set_switches(environment: MutableMapping[str, str], backend: str, transport:
 
 
 def nccl_version() -> str | None:
-    """Version of the NCCL that torch uses; None in a build without it."""
+    """Return the version of torch's NCCL; None in a build without it."""
     import torch
 
     try:

@@ -1,4 +1,4 @@
-"""Hears what the ranks of a launch say until all have given a result or one is to blame (failures.py)."""
+"""Collects the messages of a launch's ranks until all have given a result or one is to blame (failures.py)."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from perfscribe.distributed import failures
 from perfscribe.distributed.channel import END_OF_LOG, MESSAGES, OUTPUT, Event, Hub
 from perfscribe.distributed.failures import Ending, Stack
 
-# Errors of a lost peer wait this long for the one that explains them.
+# Errors of a lost peer wait this long for the error that explains them.
 EXPLANATION_S = 5.0
 ANSWER_S = 3.0
 EXIT_S = 10.0
 LAST_EVENTS_S = 1.0
 LOOK_S = 0.5
-KEPT_LINES = 500  # of what each rank prints: a crash of CUDA prints stacks behind the line that explains it
+KEPT_LINES = 500  # lines kept per rank: a CUDA crash prints stacks after the line that explains it
 LAST_WORDS = 20
-NCCL_LINE = " NCCL INFO "  # read by the program, not by people
+NCCL_LINE = " NCCL INFO "  # parsed by the program, not shown
 
 
 @dataclass
 class _State:
-    """What is known of a rank. has_result, result: of the work that it was given last."""
+    """State of a rank. has_result, result: of its latest work."""
 
     output: deque[str]
     started: bool = False
@@ -39,16 +39,16 @@ class _State:
     result: Any = None
     error: dict[str, Any] | None = None
     exit_code: int | None = None
-    gone_s: float = 0.0  # by the clock, when its end was first heard of
+    gone_s: float = 0.0  # clock time at which its end was first noticed
     stack: Stack | None = None
 
 
 @dataclass
 class RunningRanks:
-    """One launch as its launcher sees it.
+    """One launch as seen by its launcher.
 
-    timeout_s: for each result. kept_lines: of each rank's output. launcher_ended: why no further rank can report, empty
-    while one can; None where the hub hears the exit code of each rank.
+    timeout_s: per result. kept_lines: of each rank's output. launcher_ended: returns why no further rank can report,
+    empty while one can; None if the hub receives each rank's exit code.
     """
 
     world_size: int
@@ -58,16 +58,16 @@ class RunningRanks:
     kept_lines: int = KEPT_LINES
     began: float = field(default_factory=time.monotonic)
     first_ending: float = 0.0
-    work: dict[str, Any] | None = None  # what ranks are to do once they have come
+    work: dict[str, Any] | None = None  # message to send to ranks once they have started
 
     def __post_init__(self) -> None:
-        # -1: what a launcher says of itself, and a process that has not found its rank
+        # -1: output of the launcher itself, and of a process that has not found its rank
         self.states = {rank: _State(deque(maxlen=self.kept_lines)) for rank in range(-1, self.world_size)}
 
     def give(self, arguments: Mapping[str, Any]) -> None:
-        """Let all ranks run the program with these arguments; those that are not there yet, as they come."""
+        """Let all ranks run the program with these arguments; those not started yet get them when they report."""
         self._read(0.0)
-        if self.work is not None:  # the first time takes in starting
+        if self.work is not None:  # the first time includes starting
             self.began = time.monotonic()
         self.work = {"ask": "work", "arguments": arguments}
         for rank in range(self.world_size):
@@ -77,31 +77,31 @@ class RunningRanks:
                 self.hub.send(rank, self.work)
 
     def results(self) -> list[Any]:
-        """The result of each rank; raises what failures.py makes of the first failure."""
+        """Return the result of each rank; raises the exception that failures.py builds for the first failure."""
         while not all(self.states[rank].has_result for rank in range(self.world_size)):
             self._raise_failure()
             self._read(min(LOOK_S, self.began + self.timeout_s - time.monotonic()))
         return [self.states[rank].result for rank in range(self.world_size)]
 
     def read_log(self, count: int) -> None:
-        """Take in what ranks had logged before they gave their count-th result."""
+        """Read what ranks logged before their count-th result."""
         self._read_until(LAST_EVENTS_S, lambda: all(self.states[rank].logs >= count for rank in range(self.world_size)))
 
     def dismiss(self) -> None:
-        """Let all ranks leave, and wait a while for it."""
+        """Let all ranks leave, and wait for that up to EXIT_S."""
         for rank in range(self.world_size):
             self.hub.send(rank, {"ask": "leave"})
         self._read_until(EXIT_S, lambda: all(MESSAGES in self.states[rank].closed for rank in range(self.world_size)))
 
     def read_the_rest(self) -> None:
-        """Take in what the ranks had still printed, once they are gone."""
+        """Read the ranks' remaining output, once they are gone."""
         self.hub.wait_for_ends(LAST_EVENTS_S)
         self._read(0.0)
 
     # --- reading
 
     def _read(self, timeout_s: float) -> None:
-        """Note what happened, waiting at most timeout_s for the first of it."""
+        """Process events, waiting at most timeout_s for the first."""
         with contextlib.suppress(queue.Empty):
             self._note(self.hub.events.get(timeout=max(0.0, timeout_s)))
             while True:
@@ -144,9 +144,9 @@ class RunningRanks:
     # --- judging
 
     def _ending(self, rank: int) -> Ending | None:
-        """How a rank ended without a result; None while it may still say something.
+        """Return how a rank ended without a result; None while it may still report.
 
-        What it had said and printed before it died is waited for, and its exit code.
+        Waits for the messages and output from before its death, and for its exit code.
         """
         state = self.states[rank]
         last_words = tuple(state.output)
@@ -165,9 +165,9 @@ class RunningRanks:
         return [ending for rank in self.states if (ending := self._ending(rank)) is not None]
 
     def _raise_failure(self) -> None:
-        """Raise as soon as it is clear who is to blame, or when time is up."""
+        """Raise as soon as it is clear which rank is to blame, or when time is up."""
         if not self._endings() and self.launcher_ended and (how := self.launcher_ended()):
-            self._read_until(LAST_EVENTS_S, lambda: False)  # what is still on its way
+            self._read_until(LAST_EVENTS_S, lambda: False)  # events still in transit
             if not self._endings() and not all(self.states[rank].has_result for rank in range(self.world_size)):
                 raise failures.error_of_launcher(how, list(self.states[-1].output)[-LAST_WORDS:])
         endings, now = self._endings(), time.monotonic()
@@ -196,7 +196,7 @@ class RunningRanks:
 
 
 def exit_text(code: int | None) -> str:
-    """An exit status in words."""
+    """Return an exit status in words."""
     if code is None:
         return "closed its connection"
     if code >= 0:

@@ -1,1 +1,1 @@
-"""The experiments: one folder each, measure.py (what is measured) and show.py (how it is shown)."""
+"""The experiments, one folder each: levels.py (keys, cells), measure.py (measurement), show.py (tables, figures)."""

@@ -1,1 +1,1 @@
-"""What measures: timers, interleaving, statistics, peak memory, precision, profilers."""
+"""Measuring instruments: timers, interleaving, statistics, peak memory, precision, profilers."""

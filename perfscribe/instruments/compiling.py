@@ -1,7 +1,7 @@
-"""torch.compile from cold: no cache of earlier compilations, what a process pays once apart, and what was compiled.
+"""torch.compile from cold: no caches, one-time costs of the process measured separately, and counts of what it did.
 
-A compilation is what a user's first call waits for, so nothing of an earlier one may shorten it; and Dynamo works
-around what it cannot compile without saying so, so what it did is counted.
+A user's first call waits for compilation, so no earlier compilation may shorten it. Dynamo silently falls back where it
+cannot compile, so graphs, graph breaks and recompilations are counted.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def compiled(function: Function, backend: str) -> Function:
-    """The function, or module, compiled for the shapes that it is called with; its first call compiles."""
+    """Return the function, or module, compiled for fixed shapes; its first call compiles."""
     return cast(Function, torch.compile(function, backend=backend, dynamic=False))
 
 
 @contextmanager
 def cold_caches() -> Iterator[None]:
-    """Let inductor and Triton find nothing of earlier compilations, neither on disk nor in this process."""
+    """Hide earlier compilations, on disk and in this process, from inductor and Triton."""
     from torch._inductor.utils import fresh_cache
 
     with tempfile.TemporaryDirectory(prefix="perfscribe-compile-") as folder, fresh_cache(dir=folder):
@@ -36,10 +36,10 @@ def cold_caches() -> Iterator[None]:
 
 @cache
 def start_compiler(backend: str, device: str) -> float:
-    """Compile one addition, so that what a process pays once is paid; seconds that this took.
+    """Compile one addition to pay the process's one-time costs; returns the seconds it took.
 
-    That is importing the compiler, trying out the C++ compiler and starting processes that compile. Later calls in the
-    same process give the same figure.
+    These are importing the compiler, testing the C++ compiler and starting compile workers. Later calls in the same
+    process return the same number.
     """
     start = time.perf_counter()
     with cold_caches():
@@ -55,9 +55,9 @@ def _plus_one(x: torch.Tensor) -> torch.Tensor:
 
 
 def counts() -> dict[str, int]:
-    """What Dynamo and inductor did since they were last reset.
+    """Return what Dynamo and inductor did since their last reset.
 
-    graphs, graph_breaks; recompiles: times that a function was compiled again, for other shapes, dtypes or modes.
+    graphs, graph_breaks; recompiles: times that a function was recompiled, for other shapes, dtypes or modes.
     """
     from torch._dynamo.convert_frame import FRAME_COMPILE_COUNTER
     from torch._dynamo.utils import counters

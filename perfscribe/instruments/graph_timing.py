@@ -1,17 +1,16 @@
 """A third timer: device time by replaying CUDA graphs, without the time to launch kernels one by one.
 
-A call is captured once and replayed; CUDA events stand right before and after each replay, and 256 MiB are overwritten
-before each, outside the events, so that the call finds none of its inputs in L2.
+A call is captured once and replayed. CUDA events enclose each replay; before it, outside the events, 256 MiB are
+overwritten, so that none of the call's inputs are in L2.
 
-In a sample: the kernels, the gaps between them (about 1 us each), the start of the graph on the device (some us,
-shared by the calls in it). Not in it: Python, the dispatcher, autograd's bookkeeping, launches by the host, the flush.
+A sample includes the kernels, the gaps between them (about 1 us each) and the start of the graph on the device (some
+us, shared by its calls). It excludes Python, the dispatcher, autograd's bookkeeping, launches by the host, the flush.
 
-Short calls. Events resolve about 0.5 us and starting a graph takes longer than that, so a call below SHORT_MS is
-captured several times into one graph, and a sample is the replay's time over the number of calls. A flush between the
-calls would have to stand inside the events: it takes ten times as long as the shortest calls and would have to be
-subtracted, noise and all. Instead every call of the graph works on tensors of its own, which the one flush before the
-replay has pushed out of L2 together; each finds them cold, as a single call would. What all calls share (a mask) is
-cold for the first of them alone.
+Short calls: events resolve about 0.5 us, and starting a graph takes longer, so a call below SHORT_MS is captured
+several times into one graph; a sample is the replay's time over the number of calls. Flushing between the calls, inside
+the events, would take ten times as long as the shortest calls and add its noise. Instead every call of the graph works
+on separate tensors, all of which the flush before the replay evicts from L2, so that each call is cold. Tensors that
+the calls share (a mask) are cold only for the first.
 """
 
 from __future__ import annotations
@@ -31,16 +30,16 @@ if TYPE_CHECKING:
     import torch
 
 GRAPH_REPLAY = "CUDA graph replay"
-SHORT_MS = 0.1  # below this the start of a graph and the events' resolution would be seen
-BATCH_MS = 0.2  # what a graph of several calls lasts at least, as far as MOST_CALLS allows
+SHORT_MS = 0.1  # below this, the start of a graph and the events' resolution would matter
+BATCH_MS = 0.2  # least duration of a graph of several calls, as far as MOST_CALLS allows
 MOST_CALLS = 32
-PROBES = 2  # replays that tell how long a call takes, the first of which uploads the graph; they are the warm-up
-LONG_MS = 10.0  # of a call whose first replay tells enough
+PROBES = 2  # warm-up replays that measure a call's duration; the first uploads the graph
+LONG_MS = 10.0  # calls this long need only one probe
 FEWEST_SAMPLES = 3
-ENOUGH_MS = 100.0  # of timed calls, from which on fewer samples than asked for are taken
-DIGITS = 5  # of a sample that Clocks keeps: events resolve 0.5 us, and there are hundreds of cells
+ENOUGH_MS = 100.0  # total time of timed calls beyond which fewer samples than requested are taken
+DIGITS = 5  # significant digits of a sample that Clocks keeps: events resolve 0.5 us, and there are hundreds of cells
 HOST_WARMUP = 1
-# Of calls with launches: as do_bench warms up, and so many for each sample asked for, as the host's time varies most.
+# Calls timed with launches: warm-up time as in do_bench, and calls per sample requested, because host time varies most.
 LAUNCHED_WARMUP_MS = 25.0
 LAUNCHED_CALLS = 5
 
@@ -53,9 +52,9 @@ class CaptureFailed(Exception):
 
 @dataclass(frozen=True)
 class GraphTiming:
-    """Samples of one call by graph replay, or by plain events where it cannot be captured.
+    """Samples of one call by graph replay, or by plain events if it cannot be captured.
 
-    calls_per_sample: how many calls a replay held; samples are times of one call. fallback: why there was no graph.
+    calls_per_sample: calls per replay; samples are times of one call. fallback: reason why there was no graph.
     """
 
     timing: Timing
@@ -64,30 +63,30 @@ class GraphTiming:
 
 
 def samples_within(call_ms: float, samples: int) -> int:
-    """How many calls to time: as asked for, but no fewer than FEWEST_SAMPLES nor many more than ENOUGH_MS of them."""
+    """Return how many calls to time: as requested, at least FEWEST_SAMPLES, limited to about ENOUGH_MS in total."""
     affordable = int(ENOUGH_MS / call_ms) if call_ms > 0 else samples
     return max(min(FEWEST_SAMPLES, samples), min(samples, affordable))
 
 
 def time_replays(make: Make, *, samples: int, recorder: CudaGraphs) -> GraphTiming:
-    """Time a call by graph replay; by CUDA events around plain calls where it cannot be captured.
+    """Time a call by graph replay, or by CUDA events around plain calls if it cannot be captured.
 
-    make() gives a call that works on tensors of its own; it and the call run on the recorder's stream, so that what
-    autograd remembers of streams fits. The timer's name says which of the two it was. Out-of-memory errors are raised.
+    make() returns a call with its own tensors; both run on the recorder's stream, which autograd records for backward.
+    The timer's name tells which method was used. Out-of-memory errors are raised.
     """
     started, reason = time.perf_counter(), ""
     try:
         calls, warmup_ms, samples_ms, timed_s = _replayed(make, samples, recorder)
     except CaptureFailed as error:
         reason = str(error)
-    if reason:  # out here the error is gone, whose frames hold the tensors of the call
+    if reason:  # outside `except`: the error's frames would keep the call's tensors alive
         return _by_events(make, samples, reason)
     spent_s = time.perf_counter() - started
     return GraphTiming(Timing(samples_ms, warmup_ms, GRAPH_REPLAY, spent_s - timed_s, timed_s), calls)
 
 
 def _replayed(make: Make, samples: int, recorder: CudaGraphs) -> tuple[int, list[float], list[float], float]:
-    """Calls a graph, warm-up samples and samples in ms a call, wall seconds of the timed replays."""
+    """Return calls per graph, warm-up samples and samples in ms per call, wall seconds of the timed replays."""
     with recorder.capture(make, 1) as graph:
         probes_ms = graph.replay_ms(1)
         if probes_ms[0] < LONG_MS:
@@ -116,10 +115,10 @@ def _by_events(make: Make, samples: int, reason: str) -> GraphTiming:
 
 
 def time_launched(make: Make, *, samples: int, call_ms: float) -> Timing:
-    """The same call by CUDA events around plain calls, as triton.testing.do_bench reads it, launches included.
+    """Time the same call by CUDA events around plain calls, launches included, like triton.testing.do_bench.
 
-    The host runs ahead while the device overwrites 256 MiB before each call, so launches are hidden for as long as
-    that takes (about 0.1 ms) and show beyond it. call_ms: what a call takes.
+    The host runs ahead while the device overwrites 256 MiB before each call, so launches are hidden for that long
+    (about 0.1 ms) and visible beyond it. call_ms: duration of a call.
     """
     timed = samples_within(call_ms, samples)
     warmup = min(timed, int(LAUNCHED_WARMUP_MS / call_ms)) if call_ms > 0 else timed
@@ -127,9 +126,9 @@ def time_launched(make: Make, *, samples: int, call_ms: float) -> Timing:
 
 
 class CudaGraphs:
-    """Captures and replays on a stream of its own; one for all timings of a cell, as it holds the flush buffer.
+    """Captures and replays graphs on a separate stream; use one per cell, because it holds the flush buffer.
 
-    Unsupported: no CUDA device.
+    Raises Unsupported without a CUDA device.
     """
 
     def __init__(self) -> None:
@@ -142,9 +141,10 @@ class CudaGraphs:
 
     @contextmanager
     def capture(self, make: Make, calls: int) -> Iterator[Graph]:
-        """A graph of `calls` calls, each run once before, so that libraries have loaded and allocated what they need.
+        """Yield a graph of `calls` calls, each run once before, so that libraries are loaded and have allocated memory.
 
-        CaptureFailed: capture is impossible. Out-of-memory errors and errors of the calls themselves are raised.
+        Raises CaptureFailed if capture is impossible; out-of-memory errors and errors of the calls are raised
+        unchanged.
         """
         import torch
 
@@ -167,11 +167,11 @@ class CudaGraphs:
 
         try:
             with torch.cuda.graph(graph, stream=self._stream):
-                held = [call() for call in made]  # alive to the end, so that no two calls write to one place
+                held = [call() for call in made]  # kept to the end, so that no two calls write to the same memory
             del held
         except RuntimeError as error:
-            # Ending a broken capture raises an error of its own. No name may stand for an error here that is not raised
-            # again: its frames would hold it, and with them their tensors would stay.
+            # Ending a broken capture raises another error. No name may refer to an error that is not re-raised: its
+            # frames would keep their tensors alive.
             causes = (one for one in (error, error.__context__) if one is not None and is_oom(one))
             out_of_memory = next(causes, None)
             del causes
@@ -182,14 +182,14 @@ class CudaGraphs:
 
 @dataclass(frozen=True)
 class Graph:
-    """A CUDA graph, the stream it replays on and the buffer that flushes L2."""
+    """A CUDA graph, its replay stream and the buffer that flushes L2."""
 
     graph: torch.cuda.CUDAGraph
     stream: torch.cuda.Stream
     buffer: torch.Tensor
 
     def replay_ms(self, times: int) -> list[float]:
-        """Milliseconds of each replay; the host waits once, at the end, so that the queue stays full."""
+        """Return the milliseconds of each replay; the host waits once, at the end, so that the queue stays full."""
         import torch
 
         starts = [torch.cuda.Event(enable_timing=True) for _ in range(times)]
@@ -214,7 +214,7 @@ class Clocks:
         self._fallbacks: dict[str, str] = {}
 
     def time(self, measurement: Measurement, name: str, make: Make) -> None:
-        """Keep <name>_ms of the calls that make() gives, and on CUDA <name>_launched_ms, with the launches."""
+        """Record <name>_ms of the calls that make() returns, and on CUDA <name>_launched_ms, with launches."""
         if self._recorder is None:
             timing = time_host(make(), warmup=HOST_WARMUP, timed=self._samples, device="cpu")
             _keep(measurement, f"{name}_ms", timing)
@@ -226,11 +226,11 @@ class Clocks:
             self._fallbacks[name] = replayed.fallback
         call_ms = min(replayed.timing.samples_ms)
         launched = time_launched(make, samples=LAUNCHED_CALLS * self._samples, call_ms=call_ms)
-        # Its warm-up calls are those of a call which has run many times by now.
+        # Its warm-up samples are dropped: the call has run many times before.
         _keep(measurement, f"{name}_launched_ms", replace(launched, warmup_ms=[]))
 
     def values(self) -> dict[str, str]:
-        """What a record says of the timing: calls a replay in the order timed, and why anything was not replayed."""
+        """Return record values: calls per replay in the order timed, and reasons where a graph was not possible."""
         found = {"calls_per_sample": " ".join(map(str, self._calls.values()))} if self._calls else {}
         told = "; ".join(f"{name}: {reason}" for name, reason in self._fallbacks.items())
         return found | ({"no_graph": told} if told else {})

@@ -1,4 +1,4 @@
-"""Variants of one piece of work timed interleaved, so that what slows the machine for a while hits all of them."""
+"""Interleaved timing of variants, so that a temporary slowdown of the machine affects all of them."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ def time_interleaved(
     device: str | torch.device,
     prepare: Callable[[], object] | None = None,
 ) -> dict[str, dict[str, Timing]]:
-    """Time the phases of each variant `turns` times; by variant and phase, as timing.time_phases gives them.
+    """Time the phases of each variant `turns` times; returns timing.time_phases' results by variant and phase.
 
-    The order is reversed from turn to turn (A B C, C B A, ...), so that a drift of the machine favours none. Samples of
-    all turns stand in one list, `timed` of each turn after those of the turn before; split() parts them again.
-    ValueError: turns below 1, and what time_phases refuses.
+    The order alternates (A B C, C B A, ...), so that a drift of the machine favours none. Samples of all turns are in
+    one list, `timed` per turn, in order; split() separates them again. Raises ValueError for turns below 1 and for what
+    time_phases rejects.
     """
     if turns < 1:
         raise ValueError(f"expected at least one turn, not {turns}")
@@ -40,7 +40,7 @@ def time_interleaved(
 
 
 def as_one(*calls: Callable[[], object]) -> Callable[[Mark], None]:
-    """A variant of these calls one after the other, with no wait between them."""
+    """Return a variant that runs these calls in sequence, without waiting between them."""
 
     def step(mark: Mark) -> None:
         for call in calls:
@@ -61,7 +61,7 @@ def _joined(parts: list[Timing]) -> Timing:
 
 
 def split(samples: list[float], turns: int) -> list[list[float]]:
-    """The samples of each turn; ValueError where the turns cannot have had equally many, and any at all."""
+    """Return the samples by turn; raises ValueError if they do not divide into equal, non-empty turns."""
     if turns < 1 or not samples or len(samples) % turns:
         raise ValueError(f"{len(samples)} samples are not those of {turns} turns")
     timed = len(samples) // turns

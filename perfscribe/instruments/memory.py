@@ -1,9 +1,9 @@
-"""Peak memory of a pass, and what an out-of-memory error says.
+"""Peak memory of a pass, and parsing of out-of-memory errors.
 
-CUDA: the caching allocator's own counters. CPU: torch keeps none, so the pass runs under torch's profiler, which
-reports each block that the CPU allocator hands out or takes back. Either way the count is of bytes handed out for
-tensors and for kernels' scratch space, not of pages in use: code, the CUDA context, NCCL's and oneDNN's private
-buffers and fragmentation are not in it. On the CPU, blocks that kernels take on worker threads are not seen.
+CUDA: the caching allocator's counters. CPU: torch has none, so the pass runs under torch's profiler, which reports each
+block that the CPU allocator allocates or frees. Both count bytes allocated for tensors and kernels' scratch space, not
+pages in use: code, the CUDA context, NCCL's and oneDNN's private buffers and fragmentation are excluded. On the CPU,
+blocks that kernels allocate on worker threads are not seen.
 """
 
 from __future__ import annotations
@@ -43,17 +43,17 @@ _OOM_TEXT = re.compile(  # matched from the start: an error that quotes another 
 
 
 class PeakMemory:
-    """Context that counts the memory of what runs in it: run an untimed pass of its own in it.
+    """Context that measures memory; run a separate, untimed pass in it.
 
-    After it, in bytes: allocated_before_bytes (at entry, garbage collected), peak_allocated_bytes (everything at
-    once, what was there before included), allocated_after_bytes (at exit), peak_reserved_bytes (what the caching
-    allocator held; None on the CPU, which has none), and marks: allocated bytes at each mark(name). counter names
-    what counted. All are set also when the context is left by an exception, which is not caught.
+    After it, in bytes: allocated_before_bytes (at entry, after garbage collection), peak_allocated_bytes (total,
+    including what existed at entry), allocated_after_bytes (at exit), peak_reserved_bytes (of the caching allocator;
+    None on the CPU, which has none), and marks: allocated bytes at each mark(name). counter names the counter used.
+    All are set even if an exception leaves the context; it is not caught.
 
-    CUDA's counters are host-side, so they hold what is queued as well as what has run. On the CPU what was there before
-    is the storage of all tensors that Python reaches, gradients included; a tensor that only C++ holds (saved by a
-    graph built before the context) is not in it. The profiler slows the pass, and no other profiler may run meanwhile.
-    ValueError: neither a CPU nor a CUDA device.
+    CUDA's counters are host-side, so they include work that is only queued. On the CPU, memory at entry is the storage
+    of all tensors that Python reaches, including gradients; a tensor held only by C++ (saved by a graph built before
+    the context) is missing. The profiler slows the pass, and no other profiler may run at the same time. Raises
+    ValueError for a device that is neither CPU nor CUDA.
     """
 
     allocated_before_bytes: int
@@ -85,7 +85,7 @@ class PeakMemory:
         return self
 
     def mark(self, name: str) -> None:
-        """Note the bytes allocated at this moment; marks[name] holds them after the context."""
+        """Record the bytes allocated now; marks[name] holds them after the context."""
         import torch
 
         if self._events is None:
@@ -111,7 +111,7 @@ class PeakMemory:
         self.peak_allocated_bytes, self.allocated_after_bytes = peak, allocated
 
     def values(self) -> dict[str, int | str]:
-        """The figures for Measurement.values, marks as <name>_bytes; figures that do not exist are left out."""
+        """Return the numbers for Measurement.values, marks as <name>_bytes; those that do not exist are omitted."""
         figures: dict[str, int | str] = {
             "peak_allocated_bytes": self.peak_allocated_bytes,
             "allocated_before_bytes": self.allocated_before_bytes,
@@ -125,10 +125,10 @@ class PeakMemory:
 
 @dataclass(frozen=True)
 class CpuChange:
-    """A block that the CPU allocator handed out or took back, or a mark.
+    """A block that the CPU allocator allocated or freed, or a mark.
 
-    time_ns: since the epoch. size_bytes: negative where it was taken back, 0 for a mark. address: of the block.
-    origin: what CpuEvents.describe said of the profiler's event; None for ends of older blocks and for marks.
+    time_ns: since the epoch. size_bytes: negative if freed, 0 for a mark. address: of the block. origin: result of
+    CpuEvents.describe for the profiler's event; None for frees of older blocks and for marks.
     """
 
     time_ns: int
@@ -139,25 +139,25 @@ class CpuChange:
 
 
 class CpuEvents:
-    """What the CPU allocator does between start() and stop(), by torch's profiler.
+    """Records the CPU allocator's events between start() and stop(), with torch's profiler.
 
-    The profiler does not know the sizes of older blocks, so their ends come from the storages' finalizers.
+    The profiler does not know the sizes of older blocks, so their frees come from the storages' finalizers.
 
-    describe: called with the profiler's event of each block that is handed out; with it the profiler records Python's
-    stacks as well, and the event's parents lead through operators and frames outwards.
+    describe: called with the profiler's event of each allocated block; if given, the profiler records Python stacks
+    too, and the event's parents lead outwards through operators and frames.
     """
 
     def __init__(self, describe: Callable[[Any], Any] | None = None) -> None:
-        self.held: dict[int, int] = {}  # bytes by address of what was there at start()
+        self.held: dict[int, int] = {}  # bytes by address, at start()
         self._describe = describe
         self._ended: list[CpuChange] = []
         self._finalizers: list[weakref.finalize[Any, Any]] = []
 
     def start(self) -> None:
-        """Note what is there and begin."""
+        """Record the existing tensors and start."""
         import torch
 
-        # Kineto reads its log level when it first starts, and would print two lines for each pass
+        # Kineto reads its log level at first start, and would otherwise print two lines per pass.
         os.environ.setdefault("KINETO_LOG_LEVEL", "99")
         for address, storage in _live_cpu_storages().items():
             size = self.held[address] = storage.nbytes()
@@ -169,7 +169,7 @@ class CpuEvents:
         self._ended.append(CpuChange(time.time_ns(), -size, address=address))
 
     def stop(self) -> list[CpuChange]:
-        """End; all changes and marks in their order."""
+        """Stop; returns all changes and marks in order."""
         self._profiler.__exit__(None, None, None)
         for finalizer in self._finalizers:
             finalizer.detach()
@@ -179,7 +179,7 @@ class CpuEvents:
 
 
 def _profiled_changes(profiler: Any, describe: Callable[[Any], Any] | None) -> list[CpuChange]:
-    """What the events of a finished profile say of blocks, and its marks."""
+    """Return the allocations, frees and marks in the events of a finished profile."""
     from torch._C._profiler import _EventType
 
     changes: list[CpuChange] = []
@@ -199,7 +199,7 @@ def _profiled_changes(profiler: Any, describe: Callable[[Any], Any] | None) -> l
 
 
 def _of_this_profile(changes: list[CpuChange]) -> list[CpuChange]:
-    """Without the ends of blocks that an earlier profile saw begin: the finalizers count those."""
+    """Drop the frees of blocks that an earlier profile saw allocated: the finalizers count those."""
     live: set[int] = set()
     kept = []
     for change in changes:
@@ -214,7 +214,7 @@ def _of_this_profile(changes: list[CpuChange]) -> list[CpuChange]:
 
 
 def _live_cpu_storages() -> dict[int, torch.UntypedStorage]:
-    """Storages of all CPU tensors that the garbage collector knows, and of their gradients, by address."""
+    """Return the storages of all CPU tensors that the garbage collector knows, and of their gradients, by address."""
     import torch
 
     storages: dict[int, torch.UntypedStorage] = {}
@@ -232,19 +232,19 @@ def _live_cpu_storages() -> dict[int, torch.UntypedStorage]:
 
 
 def is_oom(error: BaseException) -> bool:
-    """Whether an exception, or one that it was raised from, says that memory ran out.
+    """Return whether an exception, or one in its chain of causes, means that memory ran out.
 
-    Known are torch.OutOfMemoryError, MemoryError, and RuntimeErrors with the texts of the CUDA driver, cuBLAS, cuDNN
-    and torch's CPU allocator. Errors that merely speak of memory or quote such a text do not count.
+    Recognised are torch.OutOfMemoryError, MemoryError, and RuntimeErrors with the texts of the CUDA driver, cuBLAS,
+    cuDNN and torch's CPU allocator. Errors that merely mention memory or quote such a text do not count.
     """
     return _oom_in_chain(error) is not None
 
 
 def parse_oom(error: BaseException) -> dict[str, int | None]:
-    """requested_bytes, free_bytes and total_bytes of an out-of-memory error; None for what its text does not say.
+    """Return requested_bytes, free_bytes and total_bytes of an out-of-memory error; None where its text lacks one.
 
-    CUDA's text gives two decimals of a unit, so its figures are rounded to 0.005 of it. The CPU allocator says only
-    what was asked for.
+    CUDA's text has two decimals of a unit, so its numbers are rounded to 0.005 of it. The CPU allocator reports only
+    the requested size.
     """
     text = str(_oom_in_chain(error) or "")
     found = {name: re.search(pattern, text) for name, pattern in _PATTERNS.items()}
@@ -252,7 +252,7 @@ def parse_oom(error: BaseException) -> dict[str, int | None]:
 
 
 def _oom_in_chain(error: BaseException | None) -> BaseException | None:
-    """The out-of-memory error among an exception and those that it was raised from."""
+    """Return the out-of-memory error in an exception's chain of causes."""
     while error is not None:
         # by name, so that torch need not be imported to ask
         kinds = {f"{kind.__module__.split('.')[0]}.{kind.__name__}" for kind in type(error).__mro__}

@@ -1,4 +1,4 @@
-"""What a dtype level means: fp32, tf32 (fp32 with TF32 matrix products), bf16 and fp16."""
+"""Meaning of the dtype levels: fp32, tf32 (fp32 with TF32 matrix products), bf16 and fp16."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ if TYPE_CHECKING:
 DTYPES = ("fp32", "tf32", "bf16", "fp16")
 
 
-# Largest relative error of a loss that still counts as correct. bf16 output rounds the loss itself to 2**-9.
+# Largest relative error of a loss that counts as correct. bf16 output rounds the loss itself to 2**-9.
 LOSS_TOLERANCE = {"fp32": 1e-5, "tf32": 1e-3, "bf16": 1e-2, "fp16": 2e-3}
 
 
 def loss_error(got: float, expected: float, dtype: str) -> dict[str, float]:
-    """Relative error of a loss against float64; ValueError beyond the dtype's tolerance."""
+    """Return the relative error of a loss against float64; raises ValueError beyond the dtype's tolerance."""
     error = abs(got - expected) / expected
     if not error <= LOSS_TOLERANCE[dtype]:
         raise ValueError(f"loss {got:g} against {expected:g} in float64, allowed error {LOSS_TOLERANCE[dtype]:g}")
@@ -24,10 +24,10 @@ def loss_error(got: float, expected: float, dtype: str) -> dict[str, float]:
 
 
 def requires(device: str, dtype: str) -> tuple[str, ...]:
-    """Capabilities (environment.CAPABILITIES) that a cell of this device and dtype needs.
+    """Return the capabilities (environment.CAPABILITIES) that a cell with this device and dtype needs.
 
-    A GPU without TF32 or bf16 units takes the setting without a word and computes something else. TF32 is a mode of
-    NVIDIA's GPUs: on a CPU there is none.
+    A GPU without TF32 or bf16 units silently accepts the setting and computes something else. TF32 is a mode of
+    NVIDIA's GPUs; CPUs do not have it.
     """
     on_gpu = device == "cuda"
     needed = {"cuda": on_gpu, "tf32": dtype == "tf32", "bf16": on_gpu and dtype == "bf16"}
@@ -35,14 +35,14 @@ def requires(device: str, dtype: str) -> tuple[str, ...]:
 
 
 def set_matmul_precision(dtype: str) -> None:
-    """Let fp32 products use TF32 for the level tf32, and for no other."""
+    """Allow TF32 for fp32 products at level tf32, and at no other."""
     import torch
 
     torch.set_float32_matmul_precision("high" if dtype == "tf32" else "highest")
 
 
 def autocast(device: str, dtype: str) -> AbstractContextManager[Any]:
-    """The autocast context of a model with fp32 parameters: none for fp32 and TF32."""
+    """Return the autocast context for a model with fp32 parameters; no autocast for fp32 and tf32."""
     import torch
 
     if dtype in ("fp32", "tf32"):
@@ -51,7 +51,7 @@ def autocast(device: str, dtype: str) -> AbstractContextManager[Any]:
 
 
 def tensor_dtype(dtype: str) -> torch.dtype:
-    """The dtype of tensors that are made in it, without autocast."""
+    """Return the dtype of tensors at this level, without autocast."""
     import torch
 
     return {"fp16": torch.float16, "bf16": torch.bfloat16}.get(dtype, torch.float32)

@@ -1,7 +1,7 @@
-"""Statistics of timed samples: summaries, A/B ratios, and how a figure is printed.
+"""Statistics of timed samples: summaries, A/B ratios, and number formatting.
 
-Samples come in rounds: the samples of one fresh process are one round. Samples within a round are not
-independent of each other, so every interval here is over the medians of rounds, never over single samples.
+Samples come in rounds: the samples of one fresh process are one round. Samples within a round are not independent, so
+every interval here is over the medians of rounds, never over single samples.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ Verdict = Literal["faster", "slower", "cannot tell"]
 
 CONFIDENCE = 0.95
 TOO_FEW_TURNS = "too few turns"
-ROUNDS_FOR_INTERVAL = 6  # the fewest rounds whose extremes cover the median with 95 %: 1 - 2 / 2**6 = 0.969
+ROUNDS_FOR_INTERVAL = 6  # fewest rounds whose extremes contain the median with 95 %: 1 - 2 / 2**6 = 0.969
 
 
 @dataclass(frozen=True)
 class Summary:
-    """What n samples of one quantity say, over all rounds, in the samples' own unit.
+    """Summary of n samples of one quantity over all rounds, in the samples' unit.
 
     iqr: quartiles by linear interpolation. std: sample standard deviation (divisor n - 1), None for n = 1.
     """
@@ -41,9 +41,9 @@ class Summary:
 
 
 def summarise(rounds: Rounds) -> Summary:
-    """Summary of non-negative samples that came in rounds.
+    """Summarise non-negative samples that came in rounds.
 
-    ValueError: no rounds, an empty round, or a sample that is negative, NaN or infinite.
+    Raises ValueError for no rounds, an empty round, or a sample that is negative, NaN or infinite.
     """
     samples = np.concatenate(_checked_rounds(rounds, "rounds"))
     q1, median, q3 = (float(q) for q in np.quantile(samples, [0.25, 0.5, 0.75]))
@@ -59,10 +59,10 @@ def summarise(rounds: Rounds) -> Summary:
 
 
 def median_interval(values: Sequence[float]) -> tuple[float, float] | None:
-    """Closest symmetric pair of order statistics that holds the median with at least 95 %.
+    """Return the closest symmetric pair of order statistics that contains the median with at least 95 %.
 
-    Independent values of any one continuous distribution: the k-th smallest and k-th largest of n hold the median
-    with probability 1 - 2 P(Binomial(n, 1/2) < k). None where even smallest and largest cover less.
+    For independent values of one continuous distribution, the k-th smallest and k-th largest of n contain the median
+    with probability 1 - 2 P(Binomial(n, 1/2) < k). None if even smallest and largest cover less.
     """
     ordered = np.sort(_checked(values, "values"))
     n = ordered.size
@@ -78,7 +78,7 @@ def median_interval(values: Sequence[float]) -> tuple[float, float] | None:
 
 @dataclass(frozen=True)
 class Ratio:
-    """B against A, interleaved: time of B over time of A, so that below 1 means that B takes less time.
+    """B against A, interleaved: time of B over time of A, so below 1 means that B takes less time.
 
     ratio: median over B's round medians / median over A's. low, high: 95 % interval by rounds, None below 6 rounds.
     verdict: on B ("faster" than A, "slower" or "cannot tell").
@@ -91,7 +91,7 @@ class Ratio:
 
     @property
     def interval(self) -> str:
-        """As a table says it."""
+        """Interval as text for a table."""
         if self.low is None or self.high is None:
             return TOO_FEW_TURNS
         return f"{format_figure(self.low)} to {format_figure(self.high)}"
@@ -103,21 +103,21 @@ class Ratio:
 
     @property
     def inverse(self) -> Ratio:
-        """A over B, with the verdict on B still."""
+        """Ratio of A to B; the verdict is still on B."""
         low, high = (None if end is None else 1 / end for end in (self.high, self.low))
         return Ratio(1 / self.ratio, low, high, self.verdict)
 
 
 def ratio(a_rounds: Rounds, b_rounds: Rounds, aa_rounds: Rounds | None = None) -> Ratio:
-    """Compare B with A, measured in turn (A, B, A, B, ...): round i of each belongs together.
+    """Compare B with A, measured interleaved (A, B, A, B, ...): round i of each belongs together.
 
-    Each round gives a ratio of its own, in which what slows the machine for a while and hits both cancels; the interval
-    is that of their median by order statistics, widened to hold the ratio of the medians that tables show. On an H100,
-    whose clock strays by 2.5 % from round to round, 12 rounds found 3 % more work in 55 of 60 trials, and none in 59 of
-    60 of A against itself (bench/agreement.py).
-    aa_rounds: A measured once more in the same turns as B: an effect must exceed how far it strays from A.
+    Each round gives one ratio, in which a slowdown that hits both cancels; the interval is that of their median by
+    order statistics, widened to contain the ratio of medians that tables show. On an H100 whose clock varies by 2.5 %
+    between rounds, 12 rounds detected 3 % more work in 55 of 60 trials, and no difference in 59 of 60 trials of A
+    against itself (bench/agreement.py). aa_rounds: A measured again, interleaved like B: an effect must exceed this
+    control's difference from A.
 
-    ValueError: different numbers of rounds, an empty round, or a time that is not positive and finite.
+    Raises ValueError for different numbers of rounds, an empty round, or a time that is not positive and finite.
     """
     a, b = _paired_medians(a_rounds, b_rounds, "a_rounds", "b_rounds")
     estimate = _over(a, b)
@@ -133,7 +133,7 @@ def ratio(a_rounds: Rounds, b_rounds: Rounds, aa_rounds: Rounds | None = None) -
 
 
 def format_figure(value: float, digits: int = 3) -> str:
-    """A figure as text: `digits` significant digits, a power of ten written out below 1e-4 and from 1e9."""
+    """Format with `digits` significant digits; in scientific notation below 1e-4 and from 1e9."""
     shown = Decimal(f"{value:.{digits - 1}e}")
     if value != 0 and not -4 <= shown.adjusted() < 9:
         return f"{shown:e}".replace("E", "e")
@@ -141,17 +141,16 @@ def format_figure(value: float, digits: int = 3) -> str:
 
 
 def _over(a: Array, b: Array) -> float:
-    """Median of b over median of a."""
     return float(np.median(b) / np.median(a))
 
 
 def _relative_effect(value: float) -> float:
-    """Distance of a ratio from 1, the same for r and 1 / r."""
+    """Return the distance of a ratio from 1, the same for r and 1 / r."""
     return max(value, 1 / value) - 1
 
 
 def _paired_medians(a_rounds: Rounds, b_rounds: Rounds, a_name: str, b_name: str) -> tuple[Array, Array]:
-    """Round medians of two interleaved series of positive times."""
+    """Return the round medians of two interleaved series of positive times."""
     if len(a_rounds) != len(b_rounds):
         raise ValueError(f"interleaved rounds must pair: {len(a_rounds)} {a_name}, {len(b_rounds)} {b_name}")
     pair = []
@@ -164,14 +163,14 @@ def _paired_medians(a_rounds: Rounds, b_rounds: Rounds, a_name: str, b_name: str
 
 
 def _checked_rounds(rounds: Rounds, name: str) -> list[Array]:
-    """Each round as an array of valid samples."""
+    """Return each round as an array of valid samples."""
     if len(rounds) == 0:
         raise ValueError(f"{name}: no rounds")
     return [_checked(samples, f"{name}[{index}]") for index, samples in enumerate(rounds)]
 
 
 def _checked(samples: Sequence[float], name: str) -> Array:
-    """Samples as an array; one-line ValueError where they cannot be measurements."""
+    """Return samples as an array; raises ValueError (one line) if they cannot be measurements."""
     values: Array = np.asarray(samples, dtype=np.float64)
     if values.ndim != 1 or values.size == 0:
         raise ValueError(f"{name}: expected a non-empty list of numbers")

@@ -1,9 +1,9 @@
-"""The two timers, which no sample mixes: the host clock for whole steps and I/O, CUDA events for device work.
+"""The two timers, never mixed in a sample: the host clock for whole steps and I/O, CUDA events for device work.
 
-Host clock: the device is synchronised before each reading, so a sample holds all work that the call queued and the
-time to launch it. CUDA events: the device's own time stamps before and after the queued work, without launch time
-where the queue is full; they resolve about 0.5 us, so calls below about 10 us are to be timed in batches.
-Every call is one sample, warm-up calls too; nothing is dropped here.
+Host clock: the device is synchronised before each reading, so a sample contains all work that the call queued and its
+launch time. CUDA events: the device's time stamps before and after the queued work, without launch time if the queue is
+full; they resolve about 0.5 us, so calls below about 10 us must be timed in batches.
+Every call is one sample, including warm-up calls; nothing is dropped here.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 HOST_CLOCK = "host clock"
 CUDA_EVENTS = "CUDA events"
-FLUSH_BYTES = 256 * 2**20  # five times the 50 MB that the H200's datasheet gives its L2
+FLUSH_BYTES = 256 * 2**20  # five times the 50 MB of L2 in the H200's data sheet
 STEP = "step"
 
 Mark = Callable[[str], None]
@@ -28,7 +28,7 @@ Mark = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Timing:
-    """Samples of one timed call, ms, in the order in which they were taken.
+    """Samples of one timed call, ms, in the order taken.
 
     warmup_s, timed_s: wall seconds of the warm-up and of the timed calls, `prepare` and L2 flushes included.
     """
@@ -41,7 +41,7 @@ class Timing:
 
 
 def synchronise(device: str | torch.device) -> None:
-    """Wait for all work queued on the device. ValueError: neither a CPU nor a CUDA device."""
+    """Wait for all work queued on the device; raises ValueError for a device that is neither CPU nor CUDA."""
     import torch
 
     kind = torch.device(device).type
@@ -59,11 +59,11 @@ def time_host(
     device: str | torch.device,
     prepare: Callable[[], object] | None = None,
 ) -> Timing:
-    """Time each call of fn() by the host clock, the device synchronised before and after it.
+    """Time each call of fn() by the host clock, with the device synchronised before and after it.
 
-    prepare() runs before each call, outside the timed span (gradients set to None, a fresh output to go backward
-    from); what it queues is waited for. What fn returns is freed after the span.
-    ValueError: warmup below 0 or timed below 1.
+    prepare() runs before each call, outside the timed span (gradients set to None, a fresh output for backward); its
+    queued work is waited for. fn's result is freed after the span.
+    Raises ValueError for warmup below 0 or timed below 1.
     """
 
     def one_call() -> float:
@@ -74,7 +74,7 @@ def time_host(
         result = fn()
         synchronise(device)
         elapsed_ms = (time.perf_counter() - start) * 1e3
-        del result  # held until here: freeing a graph takes time that is not the call's
+        del result  # held until here: freeing a graph takes time that does not belong to the call
         return elapsed_ms
 
     return _two_spans(lambda calls: [one_call() for _ in range(calls)], warmup, timed, HOST_CLOCK)
@@ -90,11 +90,11 @@ def time_device(
 ) -> Timing:
     """Time each call of fn() by CUDA events on the current stream of the current device.
 
-    Before each call, outside the events, prepare() runs and, with flush_l2, a buffer of 256 MiB is overwritten so
-    that no input lies in L2. The host waits once at the end, not between calls, so that the queue stays full and
-    launch time is hidden as far as it can be. The buffer counts in the device's reserved memory: read peaks in a
-    pass of their own. What fn queues on other streams is timed only if fn makes the current stream wait for it.
-    Unsupported: no CUDA device. ValueError: warmup below 0 or timed below 1.
+    Before each call, outside the events, prepare() runs and, with flush_l2, 256 MiB are overwritten so that no input is
+    in L2. The host waits once at the end, not between calls, so that the queue stays full and launch time is hidden as
+    far as possible. The buffer counts in the device's reserved memory: measure peaks in a separate pass. Work that fn
+    queues on other streams is timed only if fn makes the current stream wait for it.
+    Raises Unsupported without a CUDA device, ValueError for warmup below 0 or timed below 1.
     """
     import torch
 
@@ -127,13 +127,13 @@ def time_phases(
     device: str | torch.device,
     prepare: Callable[[], object] | None = None,
 ) -> dict[str, Timing]:
-    """Time the phases of a step and the whole of it in one pass, by the host clock.
+    """Time the phases of a step and the whole step in one pass, by the host clock.
 
-    step(mark) calls mark(name) at the end of each phase; mark waits for the device, so phases do not overlap, and
-    a phase reaches from the mark before (or the start). A name marked several times in a step adds up.
-    The result maps each name, and "step" for the whole call, to its Timing. Work after the last mark counts in
-    "step" alone. Wall seconds stand at "step"; the phases' are 0, so that a sum over all counts the pass once.
-    ValueError: no phase marked, one called "step", or steps that mark different phases.
+    step(mark) calls mark(name) at the end of each phase; mark waits for the device, so phases do not overlap. A phase
+    lasts from the previous mark (or the start). A name marked several times in a step adds up.
+    Returns a Timing for each name, and for "step", the whole call. Work after the last mark counts only in "step". Wall
+    seconds are at "step"; those of the phases are 0, so that a sum over all counts the pass once.
+    Raises ValueError if no phase is marked, one is called "step", or steps mark different phases.
     """
 
     def one_step() -> dict[str, float]:
@@ -173,19 +173,19 @@ def record(measurement: Measurement, name: str, timing: Timing) -> None:
 
 
 def record_of_ranks(measurement: Measurement, name: str, timings: Sequence[Mapping[str, Any]]) -> None:
-    """The same of a Timing of each rank, as its vars(), of the same calls: of each the longest time of any rank."""
+    """Record the Timings of all ranks (as vars()) for the same calls: of each call the longest time of any rank."""
     samples_ms, warmup_ms = (longest([one[part] for one in timings]) for part in ("samples_ms", "warmup_ms"))
     warmup_s, timed_s = (max(one[part] for one in timings) for part in ("warmup_s", "timed_s"))
     record(measurement, name, Timing(samples_ms, warmup_ms, timings[0]["timer"], warmup_s, timed_s))
 
 
 def longest(by_rank: Sequence[Sequence[float]]) -> list[float]:
-    """Of each call the longest time of any rank."""
+    """Return, for each call, the longest time of any rank."""
     return [max(call) for call in zip(*by_rank, strict=True)]
 
 
 def _two_spans(run: Callable[[int], list[float]], warmup: int, timed: int, timer: str) -> Timing:
-    """Timing of `warmup` and then `timed` calls made by run(calls), which returns their samples in ms."""
+    """Run `warmup` and then `timed` calls by run(calls), which returns their samples in ms."""
     if warmup < 0 or timed < 1:
         raise ValueError(f"expected warmup >= 0 and timed >= 1, not {warmup} and {timed}")
     start = time.perf_counter()
@@ -196,7 +196,7 @@ def _two_spans(run: Callable[[int], list[float]], warmup: int, timed: int, timer
 
 
 def _phases_ms(start: float, marks: list[tuple[str, float]], end: float) -> dict[str, float]:
-    """Milliseconds by phase and of the whole step, from clock readings in s."""
+    """Return milliseconds by phase and of the whole step, from clock readings in s."""
     spans: dict[str, float] = {}
     before = start
     for name, at in marks:
@@ -208,7 +208,7 @@ def _phases_ms(start: float, marks: list[tuple[str, float]], end: float) -> dict
 
 
 def _timings_of_phases(steps: list[dict[str, float]], whole: Timing) -> dict[str, Timing]:
-    """One Timing a phase from the spans of all steps, warm-up first."""
+    """Return a Timing per phase from the spans of all steps, warm-up first."""
     names = list(steps[0])
     if len(names) == 1:
         raise ValueError("the step marked no phase")

@@ -1,4 +1,4 @@
-"""Programs beside Python that measuring needs, and where they lie. Measuring code imports this: it must stay small."""
+"""Finds external programs needed for measuring. Measuring code imports this module, so it must stay small."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-# The config's section `tools` as variables, so that it reaches every process below the one that read it.
+# The config's section `tools` as environment variables, so that all child processes see it.
 NSYS_VARIABLE = "PERFSCRIBE_NSYS"
 NSYS_LIBRARIES_VARIABLE = "PERFSCRIBE_NSYS_LIBRARIES"
 _CONFIGURED = {"nsys": NSYS_VARIABLE}
 
-# Where the tools lie when PATH does not name them; NVIDIA's installers and container images use these folders.
+# Folders searched if PATH does not contain the tools; NVIDIA's installers and container images use them.
 TOOL_FOLDERS = {
     "nsys": (
         "opt/nvidia/nsight-systems/*/bin",
@@ -29,9 +29,9 @@ TOOL_FOLDERS = {
 
 
 def use(section: Mapping[str, Any], root: Path) -> None:
-    """Let this process, and those that it starts, find the tools where the config's section `tools` says.
+    """Let this process and its children find the tools of the config's section `tools`.
 
-    Relative paths begin at `root`. What the section leaves open stays as the variables have it.
+    Relative paths begin at `root`. Keys that the section leaves open do not change the variables.
     """
     for name, variable in (("nsys", NSYS_VARIABLE), ("nsys_libraries", NSYS_LIBRARIES_VARIABLE)):
         if section.get(name):
@@ -39,9 +39,9 @@ def use(section: Mapping[str, Any], root: Path) -> None:
 
 
 def find_tool(name: str, root: Path = Path("/")) -> Path | None:
-    """Where a program lies: as configured, else on PATH, below CUDA_HOME, in the newest of NVIDIA's usual folders.
+    """Return a program's path: as configured, else on PATH, below CUDA_HOME, in the newest of NVIDIA's usual folders.
 
-    The folders are looked for below `root`. A configured path that is no program gives None: no other one stands in.
+    The folders are searched below `root`. If a configured path is not a program, the result is None.
     """
     configured = os.environ.get(_CONFIGURED.get(name, ""))
     if configured:

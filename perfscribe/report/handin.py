@@ -9,7 +9,7 @@ from typing import Any
 
 from perfscribe.base import chapters
 from perfscribe.report import details, first_page
-from perfscribe.report.page import Problem, Table, problems
+from perfscribe.report.page import HandinTable, Problem, problems
 from perfscribe.report.quantities import NOTHING
 from perfscribe.report.rows import WORDS, Site
 from perfscribe.subjects import YOURS
@@ -117,7 +117,7 @@ def _unmeasured(problem: Problem, pages: Collection[str]) -> str:
     return ELSEWHERE if problem.name in pages else LEFT_OUT
 
 
-def _lacking(table: Table) -> dict[str, list[str]]:
+def _lacking(table: HandinTable) -> dict[str, list[str]]:
     """Names of columns or rows that lack figures, by reason; columns if only one lacks them or some lack all."""
     able = {(row, at): cell for row, cells in enumerate(table.rows) for at, cell in enumerate(cells) if cell.able}
     found: dict[str, list[tuple[int, int]]] = {}
@@ -138,7 +138,7 @@ def _lacking(table: Table) -> dict[str, list[str]]:
     return names
 
 
-def _name(table: Table, row: int) -> str:
+def _name(table: HandinTable, row: int) -> str:
     """Name a row by as many labels as distinguish it from the other rows."""
     texts = [[cell.text for cell in cells if not cell.able] for cells in table.rows]
     own = texts[row]

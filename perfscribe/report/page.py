@@ -23,7 +23,7 @@ MARKS = re.compile("[†‡]")
 
 
 @dataclass(frozen=True)
-class Cell:
+class TableCell:
     """A cell of a hand-in table.
 
     able: it can hold a number. filled: it has a number or a word that is a result. why: reason for not being filled.
@@ -35,28 +35,28 @@ class Cell:
     why: str = ""
 
 
-def read_cell(text: str) -> Cell:
+def read_cell(text: str) -> TableCell:
     """Parse a rendered cell: a number with the text around it, a status word, or a label."""
     tokens = list(TOKEN.finditer(text))
     if not tokens:
-        return Cell(text or NOTHING, able=False, filled=False)
+        return TableCell(text or NOTHING, able=False, filled=False)
     missing = next((match for match in tokens if not match[1]), None)
     if missing is not None:
-        return Cell(missing[3], filled=missing[3] == "OOM", why=missing[4])
-    return Cell(TOKEN.sub(lambda match: match[2], text))
+        return TableCell(missing[3], filled=missing[3] == "OOM", why=missing[4])
+    return TableCell(TOKEN.sub(lambda match: match[2], text))
 
 
 @dataclass
-class Table:
+class HandinTable:
     """A hand-in table. title: its content and unit; setup: how it was measured."""
 
     title: str
     setup: str
     header: Sequence[str]
-    rows: list[list[Cell]]
+    rows: list[list[TableCell]]
 
     @property
-    def cells(self) -> list[Cell]:
+    def cells(self) -> list[TableCell]:
         """All cells, row by row."""
         return [cell for row in self.rows for cell in row]
 
@@ -129,7 +129,7 @@ class Picture:
         return f"![{self.title}](figures/{self.figure}.svg)  \n*{self.title}*"
 
 
-Block = Table | Text | Picture
+Block = HandinTable | Text | Picture
 
 
 def blocks(rendered: str, source: Source) -> list[Block]:
@@ -168,7 +168,7 @@ def _texts(lines: list[str]) -> Iterator[Text | Picture]:
         yield text
 
 
-def _table(title: str, lines: list[str], source: Source) -> Table:
+def _table(title: str, lines: list[str], source: Source) -> HandinTable:
     header, *rows = [[cell.strip() for cell in BAR.split(text.strip())[1:-1]] for text in lines]
     rows = [row for row in rows if set("".join(row)) - set("-: ") or NOTHING in row]  # drop the separator line
     for row in rows:
@@ -180,10 +180,10 @@ def _table(title: str, lines: list[str], source: Source) -> Table:
     clauses = [clause for clause in setup.split("; ") if not is_incomplete(clause)]
     text = in_prose("; ".join(clauses)).rstrip("; ")
     header = [in_prose(name) for name in header]
-    return Table(in_prose(bold), f"{text}." if text and text[-1] != "." else text, header, [*map(_cells, rows)])
+    return HandinTable(in_prose(bold), f"{text}." if text and text[-1] != "." else text, header, [*map(_cells, rows)])
 
 
-def _cells(row: list[str]) -> list[Cell]:
+def _cells(row: list[str]) -> list[TableCell]:
     return [read_cell(text) for text in row]
 
 
@@ -203,7 +203,7 @@ class Problem:
         rendered, variables = Template(self.source, site, chapter, {"homework": chapter.homework(key)}).render()
         self.heading = self.source.heading
         self.blocks = blocks(rendered, self.source)
-        self.tables = [block for block in self.blocks if isinstance(block, Table) and block.rows]
+        self.tables = [block for block in self.blocks if isinstance(block, HandinTable) and block.rows]
         self.texts = [block for block in self.blocks if isinstance(block, Text)]
         self.pictures = [block for block in self.blocks if isinstance(block, Picture)]
         self.finding = _sentences(variables.get("first_page", ""))

@@ -13,27 +13,27 @@ import pytest
 from workspace import ROOT
 
 from perfscribe.base import chapters, files
-from perfscribe.report.page import Cell, Table, problems
+from perfscribe.report.page import HandinTable, TableCell, problems
 from perfscribe.report.rows import Site, of_name
 from perfscribe.verbs.fill import document, verb
 from perfscribe.verbs.fill.matching import Known, NoMatch, choose
 
 SEEDS = ROOT.parent / "shared" / "seeds"
-NOT_MEASURED = Cell("-", filled=False)
+NOT_MEASURED = TableCell("-", filled=False)
 HEAD = "| Setup | Total GPUs | Time (ms) |\n|---|---|---|\n"
 
 
-def label(text: str) -> Cell:
-    return Cell(text, able=False, filled=False)
+def label(text: str) -> TableCell:
+    return TableCell(text, able=False, filled=False)
 
 
 def known(title: str = "Times, ms", heading: str = "Baseline") -> Known:
     rows = [
-        [label("One GPU"), label("1"), Cell("12.3 ± 0.1")],
-        [label("Two GPUs"), label("2"), Cell("5.5†")],
+        [label("One GPU"), label("1"), TableCell("12.3 ± 0.1")],
+        [label("Two GPUs"), label("2"), TableCell("5.5†")],
         [label("Four GPUs"), label("4"), NOT_MEASURED],
     ]
-    return Known(heading, Table(title, "Median.", ["Setup", "Total GPUs", "Time (ms)"], rows))
+    return Known(heading, HandinTable(title, "Median.", ["Setup", "Total GPUs", "Time (ms)"], rows))
 
 
 def lines(text: str) -> list[str]:
@@ -101,18 +101,18 @@ def test_the_heading_above_decides_between_like_tables() -> None:
 
 
 def attention() -> list[Known]:
-    rows = [[label(n), label(d), Cell(n + d), Cell(d)] for n in ("16", "1024") for d in ("16", "32")]
+    rows = [[label(n), label(d), TableCell(n + d), TableCell(d)] for n in ("16", "1024") for d in ("16", "32")]
     header = ["seq_len", "d_model", "forward_ms", "mem_gb"]
     setup = "Median, ms; memory before backward in GB; FP32, batch 8, one GPU, 5 warm-up steps, no heads."
-    one = Known("Problem (plain_attention)", Table("(a) Attention.", setup, header, rows), machines="NVIDIA H200")
-    rows = [[label(size), Cell("1"), Cell("2"), Cell("1.5x")] for size in ("small", "xl")]
+    one = Known("Problem (plain_attention)", HandinTable("(a) Attention.", setup, header, rows), machines="NVIDIA H200")
+    rows = [[label(size), TableCell("1"), TableCell("2"), TableCell("1.5x")] for size in ("small", "xl")]
     header = ["Model Size", "FP32", "BF16", "BF16 Speedup"]
-    other = Table("(c) Forward and backward by dtype, ms.", "Context 512.", header, rows)
+    other = HandinTable("(c) Forward and backward by dtype, ms.", "Context 512.", header, rows)
     rows = [
-        [label("DDP"), label("yes"), label("a log has it"), Cell("3")],
-        [label("DDP"), label("no"), label("x"), Cell("4")],
+        [label("DDP"), label("yes"), label("a log has it"), TableCell("3")],
+        [label("DDP"), label("no"), label("x"), TableCell("4")],
     ]
-    offload = Table("Strategies.", "", ["Strategy", "Off-load", "Extraction", "Samples/s"], rows)
+    offload = HandinTable("Strategies.", "", ["Strategy", "Off-load", "Extraction", "Samples/s"], rows)
     return [one, Known("Problem (by_dtype)", other), Known("Strategies of sharding", offload)]
 
 

@@ -1,4 +1,4 @@
-"""The FSDP workshop's scaling tables: records of trainings beside their base, their columns and drawings.
+"""The FSDP workshop's scaling tables: records of trainings with those of their baseline, columns, and drawings.
 
 A "GB" of the workshop's titles is 2^30 bytes here.
 """
@@ -23,7 +23,7 @@ TWO_STEPS = "too few steps"
 GPU_FIGURES = ("avg_gpu_util_%", "avg_mem_alloc_MB", "avg_mem_total_MB", "peak_mem_alloc_MB")
 CALLBACK, STEPPING = "train/samples_per_second_mean", "stepping_samples_per_second"
 AGAINST = ("samples_scale", "runtime_scale", "efficiency", "inverted")
-SCALED = ("placement", "nodes", "world_size", "wrap")  # what differs between a row and its base
+SCALED = ("placement", "nodes", "world_size", "wrap")  # may differ between a row and its base
 
 SCALE_NOTE = (
     "Samples/s and runtime are of whole trainings, with any evaluation and checkpoints; scale factors compare with the "
@@ -36,28 +36,28 @@ CLOCKS_NOTE = (
 
 
 def nodes_of(record: Record) -> int:
-    """How many nodes the row's ranks are on."""
+    """Return the number of nodes that the row's ranks are on."""
     return int(record.factors["nodes"])
 
 
 def ranks_per_node(record: Record) -> int:
-    """Ranks on each node."""
+    """Return the number of ranks on each node."""
     return int(record.factors["world_size"]) // nodes_of(record)
 
 
 def step_ms(record: Record) -> float | None:
-    """Median time of an optimizer step; None where too few were timed."""
+    """Return the median time of an optimizer step; None if too few were timed."""
     return t.summary(record, "step_ms").median if any(record.samples.get("step_ms", [])) else None
 
 
 def rows(records: Sequence[Record]) -> list[Record]:
-    """Each record with its figures beside those of its base, the same training on fewest ranks."""
+    """Return each record with values relative to its base, the same training on the fewest ranks."""
     ok = [record for record in records if record.ok]
     return [with_figures(record, (one for one in ok if _same_way(record, one))) for record in records]
 
 
 def by_placement(every: Sequence[Record]) -> tuple[list[Record], list[Record]]:
-    """The rows of one node; and those of several: a single rank first, then, by ranks on each, more and more nodes."""
+    """Return the rows on one node, and those on several nodes: single rank first, then by ranks per node and nodes."""
     one = [record for record in every if nodes_of(record) == 1]
     several = [record for record in every if nodes_of(record) > 1]
     ways = list(dict.fromkeys(_way(record) for record in several))
@@ -69,7 +69,7 @@ def by_placement(every: Sequence[Record]) -> tuple[list[Record], list[Record]]:
 
 
 def _same_way(record: Record, other: Record) -> bool:
-    """Whether the two differ in nothing but their ranks, and are divided alike, or one of them by nothing."""
+    """Return whether two records differ only in their ranks and are wrapped alike, or one of them is not wrapped."""
     names = (set(record.factors) | set(other.factors)) - set(SCALED)
     ways = {one.factors["wrap"] for one in (record, other)} - {"none"}
     return len(ways) < 2 and all(record.factors.get(name) == other.factors.get(name) for name in names)
@@ -80,9 +80,9 @@ def _way(record: Record) -> tuple[str, str]:
 
 
 def with_figures(record: Record, same: Iterable[Record]) -> Record:
-    """The record with texts where a figure cannot be, scale factors, efficiencies and MFU.
+    """Return the record with scale factors, efficiencies and MFU, and texts for values that it lacks.
 
-    same: those of its kind that are ok, itself too where it is; the one on fewest ranks is the base.
+    same: the ok records of its kind, including itself if ok; the one on the fewest ranks is the base.
     """
     if not record.ok:
         return record
@@ -98,7 +98,7 @@ def with_figures(record: Record, same: Iterable[Record]) -> Record:
 
 
 def _against(record: Record, base: Record) -> dict[str, Any]:
-    """Scale factors by the base; by steps alone efficiency, and what the workshop calls so."""
+    """Return scale factors over the base, and by step time the efficiency and the workshop's inverted one."""
     rate, runtime = record.values["train_samples_per_second"], record.values["train_runtime_s"]
     base_rate, base_s = base.values["train_samples_per_second"], base.values["train_runtime_s"]
     own_ms, base_ms = step_ms(record), step_ms(base)
@@ -109,7 +109,7 @@ def _against(record: Record, base: Record) -> dict[str, Any]:
 
 
 def _rate_efficiency(record: Record, base: Record) -> float | str:
-    """Samples/s of a rank, steps alone, over the base's."""
+    """Return samples/s per rank, by steps only, over the base's (%)."""
     own, of_base = record.values[STEPPING], _stepping(base)
     if not isinstance(own, float) or not isinstance(of_base, float):
         return TWO_STEPS
@@ -118,7 +118,7 @@ def _rate_efficiency(record: Record, base: Record) -> float | str:
 
 
 def _stepping(record: Record) -> Any:
-    """Samples/s of steps alone. The meter, which keeps the first step apart, takes the last of an epoch for full."""
+    """Return samples/s by steps only; the meter skips the first step and counts an epoch's last as full: corrected."""
     values, factors = record.values, record.factors
     rate = values.get(STEPPING, TWO_STEPS)
     if rate == TWO_STEPS or "batch_found" in values:
@@ -129,7 +129,7 @@ def _stepping(record: Record) -> Any:
 
 
 def _flop(record: Record) -> float:
-    """Of a rank in an optimizer step, with the batch that a tuned loop has found."""
+    """Return FLOP of a rank per optimizer step, with the batch that a tuned loop has found."""
     factors = record.factors
     rows = record.values.get("batch_found", factors["batch_size"]) * factors["grad_acc"]
     return step_flop(shape_of(factors), rows * factors["max_length"], factors["max_length"])
@@ -139,7 +139,7 @@ def _flop(record: Record) -> float:
 
 
 def _setup(record: Record) -> str:
-    """The workshop's name of a row."""
+    """Return the workshop's name of a row."""
     ranks, nodes, each = record.factors["world_size"], nodes_of(record), ranks_per_node(record)
     unit, units = ("GPU", "GPUs") if record.factors["device"] == "cuda" else ("process", "processes")
     if nodes > 1:
@@ -152,12 +152,12 @@ def _rows_per_step(record: Record) -> Any:
 
 
 def _first_loss(record: Record) -> Any:
-    """The first that was logged: of a step, or the mean of the first few; why not where none was."""
+    """Return the first loss logged, of one step or the mean of the first few, or a text if there is none."""
     return next(iter(record.series.get("train_loss", [])), "none logged")
 
 
 def gib(figure: str, title: str, name: str) -> t.Column:
-    """A meter's figure, which is in MiB."""
+    """Return a column in GiB of a meter's value in MiB."""
     return t.value(figure, title, 1 / 1024, name)
 
 
@@ -190,20 +190,20 @@ WRAPPED = [t.value("wrapped_by", "Wrapped by", exact=True), t.value("units", "Un
 
 
 def numbers(rows: pd.DataFrame, column: str) -> pd.DataFrame:
-    """Rows whose column holds a number."""
+    """Return the rows whose column holds a number."""
     found = pd.to_numeric(rows[column], errors="coerce")
     return rows[found.notna()].assign(**{column: found.dropna().astype(float)})
 
 
 def over_ranks(axes: Any, lines: Iterable[tuple[str, pd.DataFrame]], y: str) -> None:
-    """A line each of a name and rows."""
+    """Draw a line over ranks for each name and its rows."""
     for colour, (name, rows) in zip(f.COLOURS, lines, strict=False):
         rows = numbers(rows, y).sort_values("world_size", kind="stable")
         axes.plot(rows["world_size"], rows[y], linewidth=1, marker="o", color=colour, label=name)
 
 
 def finish(axes: Any, rows: pd.DataFrame, title: str, more: Sequence[Any] = ()) -> None:
-    """Axes of ranks and of what is drawn, with the legend; more: what it explains beside the lines."""
+    """Label the axes over ranks and add the legend; more: legend handles in addition to the lines."""
     if axes.get_yscale() == "linear":
         axes.set_ylim(bottom=0)
     axes.set_xscale("log", base=2)
@@ -214,7 +214,7 @@ def finish(axes: Any, rows: pd.DataFrame, title: str, more: Sequence[Any] = ()) 
 
 
 def ways(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
-    """The rows of each device, loop and wrapping, by name; each wrapping's begin with the rows that nothing wraps."""
+    """Return rows by device, loop and wrapping; each wrapping's rows start with the unwrapped ones."""
     found = {}
     for (device, loop), own in rows.groupby(["device", "loop"], sort=False):
         wraps = [wrap for wrap in dict.fromkeys(own["wrapped_by"]) if wrap != "none"] or ["none"]
@@ -225,7 +225,7 @@ def ways(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
 
 
 def samples_per_s(canvas: Any, rows: pd.DataFrame, y: str) -> None:
-    """A line for each device, loop and wrapping; dashed: in proportion to ranks."""
+    """Draw a line per device, loop and wrapping; dashed: linear scaling."""
     axes = canvas.subplots()
     rows = numbers(rows, y)
     groups = ways(rows)

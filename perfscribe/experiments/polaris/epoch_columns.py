@@ -1,4 +1,4 @@
-"""What the epochs of a training run of the Polaris homework say, and the columns that its tasks share."""
+"""Epoch times of the Polaris homework's training runs, and the columns that its experiments share."""
 
 from __future__ import annotations
 
@@ -9,33 +9,33 @@ from perfscribe.show import tables as t
 
 
 def epochs_s(record: Record) -> list[list[float]]:
-    """Times of all epochs of each round, the first ones included."""
+    """Return the times of all epochs by round (s), first epochs included."""
     rounds = zip(record.warmup["epoch_s"], record.samples["epoch_s"], strict=True)
     return [[*first, *later] for first, later in rounds]
 
 
 def total_s(record: Record) -> float:
-    """All epochs together; the median of that where there are several rounds."""
+    """Return the time of all epochs together (s); the median over rounds."""
     return float(median(sum(epochs) for epochs in epochs_s(record)))
 
 
 def first_s(record: Record) -> float:
-    """The first epoch; the median where there are several rounds."""
+    """Return the time of the first epoch (s); the median over rounds."""
     return float(median(first[0] for first in record.warmup["epoch_s"]))
 
 
 def samples_per_s(record: Record) -> float:
-    """Samples of an epoch over the median time of the later ones."""
+    """Return the samples of an epoch divided by the median time of the later epochs."""
     return float(record.factors["samples"] / t.summary(record, "epoch_s").median)
 
 
 def lowest_per_s(record: Record) -> float:
-    """Of the slowest epoch, the first ones included."""
+    """Return samples per second of the slowest epoch, first epochs included."""
     return float(record.factors["samples"] / max(max(epochs) for epochs in epochs_s(record)))
 
 
 def highest_per_s(record: Record) -> float:
-    """Of the quickest epoch."""
+    """Return samples per second of the fastest epoch, first epochs included."""
     return float(record.factors["samples"] / min(min(epochs) for epochs in epochs_s(record)))
 
 
@@ -44,7 +44,7 @@ def _behind_ms(record: Record) -> float:
 
 
 TOTAL = t.derived("training_s", "Training time (s)", total_s)
-# How long the device went on after the last step was queued: next to nothing where the host sets the pace.
+# Time the device needs after the last step is queued: almost none where the host sets the pace.
 BEHIND = t.only(
     lambda record: record.has(device="cuda"),
     "computes as it queues",
@@ -55,5 +55,5 @@ LATER_EPOCHS = [
     *t.timed("epoch_s", "A later epoch (s)", "n"),
     t.rate("samples_per_s", "Samples/s", samples_per_s, "epoch_s"),
 ]
-# Of allocated memory in one step.
+# Peak of allocated memory in one step.
 PEAK_GIB = t.gib("peak_allocated", "Peak memory", "peak")

@@ -1,1 +1,1 @@
-"""Profilers: what ran on the device, when, and inside which ranges of the program."""
+"""Profilers: what ran on the device, when, and in which ranges of the program."""

@@ -1,4 +1,4 @@
-"""Kernel families: what a kernel does, told from its name."""
+"""Kernel families: classifies kernels by name."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ GEMM, ELEMENTWISE, REDUCTION, SOFTMAX = "gemm", "elementwise", "reduction", "sof
 COPY, OPTIMIZER, COMMUNICATION, OTHER = "copy", "optimizer", "communication", "other"
 FAMILIES = (GEMM, ELEMENTWISE, REDUCTION, SOFTMAX, COPY, OPTIMIZER, COMMUNICATION, OTHER)
 
-# The first rule whose expression is found in the name decides. Names are those of nsys (demangled, `<unnamed>`), of
-# the torch profiler (`(anonymous namespace)`) and, on a CPU, of torch's operators (aten::).
+# The first rule that matches the name decides. Names are those of nsys (demangled, `<unnamed>`), of the torch profiler
+# (`(anonymous namespace)`) and, on a CPU, of torch's operators (aten::).
 RULES: tuple[tuple[str, str], ...] = (
-    # NCCL's kernels, whatever its version (ncclKernel_, ncclDevKernel_, ncclSymkDevKernel_); gloo's operators
+    # NCCL's kernels of any version (ncclKernel_, ncclDevKernel_, ncclSymkDevKernel_); gloo's operators
     (r"(?i)^(void )?nccl", COMMUNICATION),
     (r"^(gloo|c10d|record_param_comms)\b", COMMUNICATION),
     # symmetric-memory and one-shot collectives of torch and of inference engines
     (r"(multimem|one_shot|two_shot|cross_device)_(all_)?(reduce|gather)", COMMUNICATION),
     # copies and sets of whole tensors by the driver, as nsys and the torch profiler name them
     (r"^\[CUDA mem(cpy|set)|^Mem(cpy|set) ", COPY),
-    # foreach operators: torch's optimizers are made of them; a foreach copy (of a graph's inputs) is a copy
+    # foreach operators, which torch's optimizers consist of; a foreach copy (of a graph's inputs) is a copy
     (r"multi_tensor_apply_kernel<.*\bCopy<", COPY),
     (r"multi_tensor_apply_kernel|[Ff]used_?[Aa]dam|^aten::_(foreach|fused_(adam|sgd|adagrad))", OPTIMIZER),
-    # fused attention counts as matrix products, which its arithmetic is: FlashAttention, cuDNN, CUTLASS, FlexAttention
+    # fused attention counts as matrix products, most of its arithmetic: FlashAttention, cuDNN, CUTLASS, FlexAttention
     (r"(?i)flash_?(fwd|bwd|attn)|fmha|_sdpa_|flex_attention|^aten::_?(scaled_dot_product|flash|efficient)", GEMM),
-    # softmax and log-softmax, and compiled kernels that hold one (they reduce rows as well)
+    # softmax and log-softmax, and compiled kernels that contain one (they reduce rows as well)
     (r"(?i)softmax", SOFTMAX),
     # cuBLASLt's separate epilogues add a bias and apply an activation
     (r"cublasLt::epilogue", ELEMENTWISE),
-    # matrix products of cuBLAS, CUTLASS, cuDNN and compiled templates, with the sums over split K that belong to them;
-    # cuBLAS' products of vectors (gemv, dot_kernel) have its gemv types among their parameters
+    # matrix products of cuBLAS, CUTLASS, cuDNN and compiled templates, including their sums over split K; cuBLAS'
+    # vector products (gemv, dot_kernel) have its gemv types among their parameters
     (r"(?i)gemm|gemv|nvjet|xmma|splitkreduce|cutlass.*(tensorop|simt)|^triton_(mm|bmm|tem)(_|$)", GEMM),
     (r"(?i)winograd|convolve", GEMM),
     (r"^(aten|mkl|mkldnn)::_?(mm|addmm|bmm|baddbmm|matmul|linear|addbmm|addmv|mv|dot|einsum)(_|\b)", GEMM),
@@ -75,12 +75,12 @@ RULES: tuple[tuple[str, str], ...] = (
 
 @cache
 def family(name: str) -> str:
-    """The family of a kernel, copy or operator; OTHER where no rule knows it."""
+    """Return the family of a kernel, copy or operator; OTHER if no rule matches."""
     return next((found for expression, found in RULES if re.search(expression, name)), OTHER)
 
 
 def require_communication(trace: Trace, ranks: int) -> None:
-    """ValueError where a trace of several ranks holds no communication kernel: then it saw one rank, or none."""
+    """Raise ValueError if a trace of several ranks has no communication kernel: then it saw one rank, or none."""
     if ranks > 1 and not any(family(kernel.name) == COMMUNICATION for kernel in trace.kernels):
         processes = {process_and_thread(one.launch_thread)[0] for one in trace.kernels if one.launch_thread}
         raise ValueError(

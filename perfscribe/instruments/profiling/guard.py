@@ -1,12 +1,12 @@
-"""Runs nsys and leaves neither processes nor temporary files of it behind: guard.py TIMEOUT_S COMMAND [ARGUMENT ...]
+"""Runs nsys and leaves no processes or temporary files behind: guard.py TIMEOUT_S COMMAND [ARGUMENT ...]
 
-nsys puts its agent and the profiled program into sessions of their own, where a signal to the process group that
-started nsys does not reach them: after a time-out the program would go on using the GPU. This process adopts all that
-the command starts, and ends it when the command has ended, when it took too long, and when whoever started the guard
-has died (standard input closes). Linux; elsewhere it ends what it can see below it. The command's folder for temporary
-files (TMPDIR) is one of its own, which is removed.
+nsys starts its agent and the profiled program in separate sessions, which a signal to nsys's process group does not
+reach: after a time-out the program would keep using the GPU. This process adopts everything that the command starts,
+and kills it when the command has ended, when it took too long, or when the guard's starter has died (standard input
+closes). Adopting needs Linux; elsewhere it kills the descendants it can see. The command's folder for temporary files
+(TMPDIR) is a new one, which is removed.
 
-Exit status: the command's, 124 after a time-out, 128 + signal where one ended the command.
+Exit status: the command's, 124 after a time-out, 128 + signal if a signal ended the command.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ import psutil
 
 TIMED_OUT = 124
 POLL_S = 0.05
-# Variables of the profiled program that name files which nsys puts into /tmp and, where it is killed, leaves there.
+# Variables of the profiled program that name files that nsys puts into /tmp and, if killed, leaves there.
 FILES_OF_NSYS = ("QUADD_INJECTION_CONFIG", "QUADD_CUDA_CONFIG")
-# Processes that nsys starts end by themselves shortly after it; its agent, where it does not, is ended.
+# Processes that nsys starts exit shortly after it; its agent is killed if it does not.
 GRACE_S = 2.0
 
 
 def adopt_orphans() -> None:
-    """Make this process the parent of whatever below it loses its own."""
+    """Make this process the parent of orphaned descendants."""
     if sys.platform.startswith("linux"):
         import ctypes
 
@@ -42,7 +42,7 @@ def adopt_orphans() -> None:
 
 
 def starter_is_gone() -> bool:
-    """Whether standard input was closed, at its other end or here, by a signal."""
+    """Return whether standard input is closed: at its other end, or here by a signal."""
     try:
         readable, _, _ = select.select([0], [], [], 0)
         return bool(readable) and not os.read(0, 1)
@@ -51,13 +51,13 @@ def starter_is_gone() -> bool:
 
 
 def close_standard_input(*_: object) -> None:
-    """As if the starter had gone."""
+    """Simulate the starter's death; a signal handler."""
     with contextlib.suppress(OSError):
         os.close(0)
 
 
 def end_all(grace_s: float) -> None:
-    """Wait a moment for every process below this one, then kill what is left, until there is none."""
+    """Wait grace_s for all descendants, then kill the rest, until there are none."""
     kill_from = time.monotonic() + grace_s
     while True:
         with contextlib.suppress(ChildProcessError):
@@ -77,7 +77,7 @@ def end_all(grace_s: float) -> None:
 
 
 def main(timeout_s: float, command: Sequence[str]) -> int:
-    """Run it in a scratch folder to its end, or end it; the exit status."""
+    """Run the command in a scratch folder to its end or time-out; returns the exit status."""
     adopt_orphans()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, close_standard_input)

@@ -1,8 +1,8 @@
-"""A memory history: what the allocator did during a pass, every block handed out and taken back with who asked for it.
+"""Records a memory history: every block that the allocator allocates and frees during a pass, with its origin.
 
-CUDA: torch's own memory history (torch.cuda.memory._record_memory_history, entries of _snapshot()). CPU: the memory
-events of torch's profiler, as perfscribe.instruments.memory counts them. Times are of the host's clock, at which the
-allocator works; the device may run far behind.
+CUDA: torch's memory history (torch.cuda.memory._record_memory_history, entries of _snapshot()). CPU: the memory events
+of torch's profiler, as perfscribe.instruments.memory counts them. Times are host times, because the allocator works on
+the host; the device may lag far behind.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from perfscribe.instruments.memory import CPU_COUNTER, CUDA_COUNTER, CpuEvents
 if TYPE_CHECKING:
     import torch
 
-# The CUDA allocator's unit (c10/cuda/CUDACachingAllocator.cpp, kMinBlockSize): each block is a multiple of it.
+# The CUDA allocator's granularity (c10/cuda/CUDACachingAllocator.cpp, kMinBlockSize).
 CUDA_GRANULARITY_BYTES = 512
 BACKWARD_NODE = "autograd::engine::evaluate_function: "
 PROJECT = Path(__file__).resolve().parents[3]
@@ -36,7 +36,7 @@ Labels = Callable[[], Mapping[str, Iterable["torch.Tensor"]]]
 
 @dataclass(frozen=True)
 class Origin:
-    """Who asked for a block: the operator ("" where it is not recorded) and Python's frames, innermost first."""
+    """Requester of a block: the operator ("" if not recorded) and Python's frames, innermost first."""
 
     operator: str
     frames: tuple[str, ...]
@@ -44,7 +44,7 @@ class Origin:
 
 @dataclass(frozen=True)
 class Held:
-    """A block that was there before. rest_bytes: beyond size_bytes, since the allocator did not split the block."""
+    """A block allocated before the pass. rest_bytes: part beyond size_bytes of a block that was not split."""
 
     address: int
     size_bytes: int
@@ -54,9 +54,9 @@ class Held:
 
 @dataclass(frozen=True)
 class Change:
-    """A block handed out, or taken back (size_bytes negative, origin -1).
+    """A block allocated, or freed (size_bytes negative, origin -1).
 
-    time_us: since the history's start. size_bytes: as asked for, not rounded up. origin: index in History.origins.
+    time_us: since the history's start. size_bytes: as requested, not rounded up. origin: index in History.origins.
     """
 
     time_us: int
@@ -67,7 +67,7 @@ class Change:
 
 @dataclass(frozen=True)
 class Mark:
-    """The end of a phase; the allocator's own counters of it, in bytes, where it has some (CUDA)."""
+    """End of a phase, with the allocator's counters for it, in bytes, if it has any (CUDA)."""
 
     name: str
     time_us: int
@@ -78,7 +78,7 @@ class Mark:
 
 @dataclass
 class History:
-    """One recorded pass; labels: what the blocks are that were alive at its end, by address."""
+    """One recorded pass; labels: contents of the blocks alive at its end, by address."""
 
     counter: str
     granularity_bytes: int
@@ -89,18 +89,18 @@ class History:
     labels: dict[int, str] = field(default_factory=dict)
 
     def write(self, path: Path) -> None:
-        """As compressed JSON, an object a dataclass; the file's folder is made where it is missing."""
+        """Write as compressed JSON, one object per dataclass; creates the file's folder if it is missing."""
         text = json.dumps(self, default=vars, allow_nan=False, separators=(",", ":"))
         with replacing(path) as temporary:
             temporary.write_bytes(gzip.compress(text.encode(), mtime=0))
 
 
 class Recorder:
-    """Context that records the history of what runs in it; history is set after it, also where an exception left it.
+    """Context that records the history of a pass; history is set after it, even if an exception left it.
 
-    labels: gives tensors by what they are ("parameters"), asked at entry and at exit. viewer_file: where torch's own
-    dump for PyTorch's memory viewer goes (CUDA alone); nothing here reads it. The caller warms up before, and records
-    nothing else meanwhile.
+    labels: returns tensors by label ("parameters"), called at entry and at exit. viewer_file: path of torch's dump for
+    PyTorch's memory viewer (CUDA only); nothing here reads it. The caller warms up before, and records nothing else at
+    the same time.
     """
 
     def __init__(self, device: str, labels: Labels, viewer_file: Path | None = None) -> None:
@@ -117,11 +117,11 @@ class Recorder:
         return self
 
     def mark(self, name: str) -> None:
-        """End a phase, the device's work included."""
+        """End a phase, after waiting for the device."""
         begun_ns = time.time_ns()
         counters = self._source.counters()
-        # Waiting for the device takes a while, in which nothing is allocated: its middle is the moment furthest from
-        # both phases, since the allocator's time stamps are a few us off from this clock.
+        # Nothing is allocated while waiting for the device: the middle of the wait is the moment furthest from both
+        # phases, because the allocator's time stamps differ from this clock by a few us.
         self._marks.append((name, (begun_ns + time.time_ns()) // 2, counters))
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
@@ -135,7 +135,7 @@ class Recorder:
 
 
 def _by_address(labelled: Mapping[str, Iterable[torch.Tensor]]) -> dict[int, str]:
-    """What lies where: the label of each tensor's storage."""
+    """Return the label of each tensor's storage, by address."""
     return {
         tensor.untyped_storage().data_ptr(): label
         for label, tensors in labelled.items()
@@ -159,12 +159,12 @@ class _Cuda:
         torch.cuda.synchronize()
         torch.cuda.empty_cache()
         self._before = torch.cuda.memory._snapshot()["segments"]
-        # Frames of Python alone: those of C++ take minutes to look up. Taking a block back needs no stack.
+        # Only Python frames: C++ frames take minutes to resolve. Frees need no stack.
         torch.cuda.memory._record_memory_history("all", context="alloc", stacks="python")
         torch.cuda.reset_peak_memory_stats()
 
     def counters(self) -> dict[str, int]:
-        """Of the phase that ends; the next one's begin anew."""
+        """Return the counters of the phase that ends, and reset them for the next."""
         import torch
 
         torch.cuda.synchronize()
@@ -184,17 +184,17 @@ class _Cuda:
         if self.viewer_file is not None:
             self.viewer_file.parent.mkdir(parents=True, exist_ok=True)
             torch.cuda.memory._dump_snapshot(str(self.viewer_file))
-        torch.cuda.memory._record_memory_history(None)  # which also forgets the entries
+        torch.cuda.memory._record_memory_history(None)  # also discards the entries
         return from_cuda(
             [segment for segment in self._before if segment.get("device", device) == device], trace, start_ns
         )
 
 
 def from_cuda(segments: Sequence[Mapping[str, Any]], trace: Sequence[Mapping[str, Any]], start_ns: int) -> History:
-    """A history of the segments before a pass and the trace entries of it, both as torch's _snapshot() gives them.
+    """Build a history from the segments before a pass and its trace entries, both from torch's _snapshot().
 
-    A block counts from `alloc` to `free_requested`, as torch.cuda.memory_allocated counts. The sizes of entries are
-    those asked for, those of segments' blocks the allocator's own.
+    A block counts from `alloc` to `free_requested`, like torch.cuda.memory_allocated. Sizes of entries are as
+    requested, those of segments' blocks are the allocator's.
     """
     history = History(CUDA_COUNTER, CUDA_GRANULARITY_BYTES)
     history.held = [held for segment in segments for held in _live_blocks(segment)]
@@ -212,7 +212,7 @@ def from_cuda(segments: Sequence[Mapping[str, Any]], trace: Sequence[Mapping[str
 
 
 def _live_blocks(segment: Mapping[str, Any]) -> Iterator[Held]:
-    """The segment's blocks that tensors hold. Older versions leave out their addresses, which follow from the sizes."""
+    """Yield the segment's blocks in use. Older versions omit their addresses, which follow from the sizes."""
     address = segment["address"]
     for block in segment["blocks"]:
         if block["state"] == "active_allocated":
@@ -230,7 +230,7 @@ class _Cpu:
         self.start = self._events.start
 
     def counters(self) -> dict[str, int]:
-        """The CPU allocator keeps none."""
+        """Return {}: the CPU allocator has no counters."""
         return {}
 
     def stop(self, start_ns: int) -> History:
@@ -247,10 +247,10 @@ class _Cpu:
 
 
 def _cpu_origin(event: Any) -> Origin:
-    """The operator that Python or autograd called, and the frames around it.
+    """Return the operator that Python or autograd called, and the frames around it.
 
-    The profiler knows the line of a call, but not that of an operator written as + or @: there the line is the one in
-    which the function begins.
+    The profiler records the line of a call, but not that of an operator written as + or @; then the line is the
+    function's first.
     """
     from torch._C._profiler import _EventType
 
@@ -275,7 +275,7 @@ def _cpu_origin(event: Any) -> Origin:
 
 
 def place(file: str, function: str, line: int) -> str:
-    """`file:function:line`, the file relative to the project or to the folder that libraries are installed in.
+    """Return `file:function:line`, the file relative to the project or to the folder of installed libraries.
 
     A function of the project is named with its class, as perfscribe/models/transformer.py:Block.forward:120.
     """
@@ -288,8 +288,8 @@ def place(file: str, function: str, line: int) -> str:
 
 @cache
 def _relative(file: str) -> str:
-    """The file without what is private to a machine; the base name where nothing else is known to be public."""
-    # Libraries first: the environment may lie in the project's folder.
+    """Return the file's path without machine-specific folders; only the base name if none of its folders is known."""
+    # Libraries first: the environment may be in the project's folder.
     for private in (
         r"/.*/(?:site|dist)-packages/",
         re.escape(f"{PROJECT}/"),
@@ -302,7 +302,7 @@ def _relative(file: str) -> str:
 
 @cache
 def _functions(relative: str) -> list[tuple[int, int, str]]:
-    """(first line, last line, qualified name) of every function of a file, outer ones first."""
+    """Return (first line, last line, qualified name) of every function in a file, outer ones first."""
 
     def walk(node: ast.AST, prefix: str) -> Iterator[tuple[int, int, str]]:
         for child in ast.iter_child_nodes(node):

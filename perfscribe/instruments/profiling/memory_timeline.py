@@ -1,4 +1,4 @@
-"""What a memory history says: bytes by kind at every moment, the peak of each phase, where large blocks come from."""
+"""Analyses a memory history: bytes by kind at every moment, the peak of each phase, origins of large blocks."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ DIRECT = "called there directly"
 
 @dataclass(frozen=True)
 class Lifetime:
-    """A block from its change `begins` (-1: held before) to its change `ends` (number of changes: alive at the end).
+    """A block from its change `begins` (-1: allocated before) to its change `ends` (number of changes: never freed).
 
-    size_bytes: rounded up as the allocator does. asked_bytes: as asked for. phase: in which it began.
+    size_bytes: rounded up as by the allocator. asked_bytes: as requested. phase: in which it was allocated.
     """
 
     begins: int
@@ -47,7 +47,7 @@ class Lifetime:
 
 @dataclass(frozen=True)
 class Group:
-    """Blocks of one size and kind that one place in the source asked for in one phase.
+    """Blocks of one size and kind that one place in the source allocated in one phase.
 
     frame: the project's innermost frame. below: the library's frame or operator under it.
     """
@@ -64,12 +64,12 @@ class Timeline:
     """A history replayed.
 
     phases: names of the phases that the history's marks end, in order; one that an error cut short has no mark.
-    copy_bytes: sizes of the low-precision copies that autocast makes of linear layers' weights. What a linear layer
-    allocates in such a size counts as one: choose tokens so that no cast input has the size of a cast weight.
+    copy_bytes: sizes of the low-precision copies that autocast makes of linear layers' weights. A block of such a size
+    from a linear layer counts as a copy: choose tokens so that no cast input has the size of a cast weight.
 
-    Kinds: what was held before, and what a label names at the end, is called by its label; without one, held blocks
-    are workspaces. A block of the first phase, the forward pass, is saved for backward if it is alive when that phase
-    ends. All else is temporary.
+    Kinds: blocks allocated before, and blocks with a label at the end, have their label as kind; held blocks without
+    one are workspaces. A block of the first phase, the forward pass, is saved for backward if it is alive when that
+    phase ends. All others are temporary.
 
     totals, by_kind[kind]: bytes before the first change and after each.
     """
@@ -89,12 +89,12 @@ class Timeline:
         self.totals: list[int] = bytes_by_kind.sum(axis=0).tolist()
 
     def phase_of(self, index: int) -> str:
-        """The phase of a change."""
+        """Return the phase of a change."""
         number = bisect_right(self.ends, index)
         return self.phases[number] if number < len(self.phases) else AFTER
 
     def phase_ranges(self) -> dict[str, tuple[int, int]]:
-        """First and last index into totals of each phase that began, its first moment being the last one's last."""
+        """Return first and last index into totals of each phase that began; adjacent phases share an index."""
         limits = [0, *self.ends]
         if len(self.ends) < len(self.phases):
             limits.append(len(self.history.changes))
@@ -105,14 +105,14 @@ class Timeline:
         }
 
     def peak_index(self, phase: str) -> int:
-        """Index into totals of the phase's peak; KeyError where the phase did not begin."""
+        """Return the index into totals of the phase's peak; raises KeyError if the phase did not begin."""
         first, last = self.phase_ranges()[phase]
         return max(range(first, last + 1), key=self.totals.__getitem__)
 
     def points(self, at_most: int) -> list[int]:
-        """Indices into totals that show its course: ends, limits and peaks of phases, and every stretch's extremes.
+        """Return indices into totals that outline the curve: ends, limits and peaks of phases, extremes of stretches.
 
-        The changes are cut into stretches of equal length, of each of which the highest and the lowest moment stay.
+        The changes are cut into stretches of equal length; the highest and the lowest moment of each are kept.
         """
         last = len(self.totals) - 1
         kept = {0, last, *self.ends, *(self.peak_index(phase) for phase in self.phase_ranges())}
@@ -123,7 +123,7 @@ class Timeline:
         return sorted(kept)
 
     def groups(self) -> list[Group]:
-        """What was allocated, largest blocks first; blocks alike in all but their moment are one group."""
+        """Return the allocations, largest blocks first; blocks that differ only in time form one group."""
         counts: Counter[tuple[int, str, str, str, str]] = Counter()
         for life in self.lifetimes:
             if life.begins >= 0:
@@ -136,7 +136,7 @@ class Timeline:
 
     def _lifetimes(self) -> list[Lifetime]:
         history, unit = self.history, self.history.granularity_bytes
-        # Of each live block its first change, its size as asked for and its kind, as far as that is known.
+        # By address of each live block: its first change, its requested size and, if known, its kind.
         alive = {held.address: (-1, held.size_bytes, held.label or OTHER) for held in history.held}
         found = []
 
@@ -147,7 +147,7 @@ class Timeline:
             found.append(Lifetime(begins, ends, size, asked, kind or label or self._kind(begins, ends, asked), phase))
 
         for index, change in enumerate(history.changes):
-            if change.address in alive:  # its end may have gone unseen, as that of a block freed on another thread
+            if change.address in alive:  # its free may have gone unseen, e.g. on another thread
                 end(change.address, index)
             if change.size_bytes > 0:
                 alive[change.address] = (index, change.size_bytes, "")
@@ -164,7 +164,7 @@ class Timeline:
 
 
 def where(origin: Origin) -> tuple[str, str]:
-    """The project's innermost frame of a stack, and what lies below it."""
+    """Return the project's innermost frame of a stack, and the frame or operator below it."""
     if not origin.frames:
         return NO_FRAME, origin.operator or DIRECT
     position = next((n for n, frame in enumerate(origin.frames) if frame.startswith(PROJECT_PREFIX)), 0)

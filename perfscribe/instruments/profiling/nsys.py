@@ -1,4 +1,4 @@
-"""Nsight Systems: find it, profile a command with it, export and check what it recorded."""
+"""Nsight Systems: finds it, profiles a command with it, exports and checks the recording."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ __all__ = ["Nsys", "NsysError", "check", "export_sqlite", "find", "profile", "re
 
 EXPORT_TIMEOUT_S = 600.0
 VERSION_TIMEOUT_S = 60.0
-# No sampling of call stacks, no scheduler events: they are large (gigabytes for a few kernels) and nothing reads them.
-# Kernels in CUDA graphs one by one, since a graph traced as a whole names none.
+# No call-stack sampling, no scheduler events: they are large (gigabytes for a few kernels) and unused. Kernels in CUDA
+# graphs are traced one by one, because a graph traced as a whole names none.
 SETTINGS = ("-s", "none", "--cpuctxsw=none", "--cuda-graph-trace=node", "--force-overwrite=true")
-# Lines of nsys itself after a program's own: progress, names of files.
+# Lines that nsys prints after a program's output: progress, names of files.
 NSYS_SAYS = re.compile(r"\s*(\[\d+/\d+\]|Generat(ing|ed)\b|.*\.(nsys-rep|qdstrm)'?$)")
 NO_RANGES = (
     "holds no range that the program marked: the nvtx package is missing, or too new for this nsys"
@@ -36,7 +36,7 @@ NO_RANGES = (
 
 
 class NsysError(RuntimeError):
-    """nsys failed, or its trace is of no use; one line."""
+    """nsys failed, or its trace is unusable; one line."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Nsys:
 
 
 def find() -> Nsys:
-    """The nsys of this machine, looked for as tools.find_tool says. NsysError: there is none, or none that runs."""
+    """Return this machine's nsys, found by tools.find_tool; raises NsysError if there is none, or it does not run."""
     path = find_tool("nsys")
     if path is None:
         configured = os.environ.get(NSYS_VARIABLE)
@@ -62,7 +62,7 @@ def find() -> Nsys:
 
 @cache
 def _version(path: Path) -> tuple[str, str]:
-    """Its version, or why it tells none."""
+    """Return its version and "", or "" and why there is none."""
     try:
         text = _run([str(path), "--version"], VERSION_TIMEOUT_S)
     except NsysError as error:
@@ -73,17 +73,17 @@ def _version(path: Path) -> tuple[str, str]:
 
 @cache
 def _traces(path: Path) -> str:
-    """What to trace, as --trace takes it: cuBLAS calls only where this nsys knows them."""
+    """Return the value of --trace: includes cuBLAS calls only if this nsys supports them."""
     help_text = _run([str(path), "profile", "--help"], VERSION_TIMEOUT_S)
     return "cuda,nvtx,cublas" if "'cublas'" in help_text else "cuda,nvtx"
 
 
 def profile(nsys: Nsys, command: Sequence[str], output: Path, timeout_s: float) -> Path:
-    """Run the command under nsys and give the path of the report, `output` with the suffix .nsys-rep.
+    """Run the command under nsys and return the report's path, `output` with the suffix .nsys-rep.
 
-    No process is left behind, however this ends; nor are temporary files, whose folder is nsys's own.
-    Raises NsysError where the command takes too long, fails (its exit status is in the text) or leaves no report.
-    The report holds all environment variables and the host's name: it is not for publishing.
+    No process or temporary file is left behind, however this ends.
+    Raises NsysError if the command takes too long, fails (its exit status is in the text) or leaves no report.
+    The report contains all environment variables and the host's name: do not publish it.
     """
     report = output.with_name(output.name.removesuffix(".nsys-rep") + ".nsys-rep")
     report.parent.mkdir(parents=True, exist_ok=True)
@@ -97,11 +97,11 @@ def profile(nsys: Nsys, command: Sequence[str], output: Path, timeout_s: float) 
 
 
 def run_module(nsys: Nsys, module: str, request: object, base: Path, timeout_s: float) -> tuple[dict[str, Any], Path]:
-    """What `python -m MODULE REQUEST ANSWER` answers under nsys, and the report's export.
+    """Run `python -m MODULE REQUEST ANSWER` under nsys; returns its answer and the path of the report's export.
 
-    The module reads a request and writes an object, both JSON files, which lie beside the report for so long. base: the
-    report's path without its suffix. RuntimeError: the answer has an "error", which no other nsys would mend.
-    NsysError: as profile and export_sqlite.
+    The module reads a request and writes an object, both temporary JSON files next to the report. base: the report's
+    path without its suffix. Raises RuntimeError if the answer has an "error", which another nsys would not fix;
+    NsysError as profile and export_sqlite.
     """
     base.parent.mkdir(parents=True, exist_ok=True)
     asked, answer = (base.with_name(f"{base.name}.{end}.json") for end in ("request", "answer"))
@@ -118,13 +118,13 @@ def run_module(nsys: Nsys, module: str, request: object, base: Path, timeout_s: 
         path.unlink(missing_ok=True)
     if "error" in told:
         raise RuntimeError(told["error"])
-    if failure or not told:  # nsys itself may end well although the program did not
+    if failure or not told:  # nsys itself may succeed although the program did not
         raise failure or NsysError("the traced program gave nothing")
     return told, export_sqlite(nsys, report, base.with_name(f"{base.name}.sqlite"))
 
 
 def export_sqlite(nsys: Nsys, report: Path, output: Path) -> Path:
-    """Export a .nsys-rep to SQLite; the file is whole or not there. Raises NsysError."""
+    """Export a .nsys-rep to SQLite, atomically; raises NsysError."""
     if not report.is_file():
         raise NsysError(f"{report}: no such file")
     with replacing(output) as temporary:
@@ -136,20 +136,20 @@ def export_sqlite(nsys: Nsys, report: Path, output: Path) -> Path:
 
 
 def check(trace: Trace, uses_cuda: bool) -> None:
-    """NsysError where a trace cannot be what the program did: none of its ranges, or CUDA was used without a kernel."""
+    """Raise NsysError if a trace is implausible: without the program's ranges, or without kernels despite CUDA."""
     if not any(not one.domain for one in trace.ranges):
         raise NsysError(f"the trace of {trace.tool} {NO_RANGES}")
-    if uses_cuda and not any(one.kind == KERNEL for one in trace.kernels):  # copies alone are no pass
+    if uses_cuda and not any(one.kind == KERNEL for one in trace.kernels):  # only copies are not a pass
         more = "".join(f"; {remark}" for remark in trace.remarks)
         raise NsysError(f"{trace.tool} recorded no kernel of a program that used CUDA: too old for the driver{more}")
 
 
 def _run(command: list[str], timeout_s: float) -> str:
-    """Everything that the command said. Raises NsysError where it fails or takes too long."""
+    """Return the command's output; raises NsysError if it fails or takes too long."""
     libraries = [os.environ.get(name, "") for name in (NSYS_LIBRARIES_VARIABLE, "LD_LIBRARY_PATH")]
     process = subprocess.Popen(
         [sys.executable, "-P", str(guard.__file__), str(timeout_s), *command],
-        stdin=subprocess.PIPE,  # closed when this process ends, however it does: then the guard ends all
+        stdin=subprocess.PIPE,  # closes when this process ends, in whatever way; the guard then ends everything
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         env={**os.environ, "LD_LIBRARY_PATH": os.pathsep.join(filter(None, libraries))} if libraries[0] else None,

@@ -1,7 +1,7 @@
 """Reads a SQLite export of Nsight Systems.
 
-Tables and columns as versions 2023.4 to 2025.3 write them (NVIDIA's user guide, "SQLite Schema Reference"). A table is
-there only where the report holds such events. Threads are 64-bit numbers whose low 24 bits are the thread, the next 24
+Tables and columns are those of versions 2023.4 to 2025.3 (NVIDIA's user guide, "SQLite Schema Reference"). A table
+exists only if the report contains such events. Threads are 64-bit numbers whose low 24 bits are the thread, the next 24
 the process.
 """
 
@@ -25,7 +25,7 @@ from perfscribe.instruments.profiling.trace import (
     Trace,
 )
 
-THREAD_MASK = (1 << 48) - 1  # what trace.thread_key holds; above lie the machine's and the hypervisor's numbers
+THREAD_MASK = (1 << 48) - 1  # the bits in trace.thread_key; above are the machine's and the hypervisor's numbers
 PROCESS_MASK = ~((1 << 24) - 1)
 STYLES = {59: PUSH_POP, 60: START_END, 70: PUSH_POP, 71: START_END}  # ENUM_NSYS_EVENT_TYPE; 70, 71: imported text files
 DOMAIN_CREATED = 75
@@ -34,7 +34,7 @@ WARNING = 2  # ENUM_DIAGNOSTIC_SEVERITY_LEVEL
 
 @contextmanager
 def opened(path: Path) -> Iterator[sqlite3.Connection]:
-    """An export for reading; ValueError with one line for a file that cannot be read or is no export of nsys."""
+    """Open an export for reading; raises ValueError (one line) if it cannot be read or is not an export of nsys."""
     try:
         with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro&immutable=1", uri=True)) as connection:
             if not {"StringIds", "META_DATA_EXPORT"} <= table_names(connection):
@@ -45,22 +45,22 @@ def opened(path: Path) -> Iterator[sqlite3.Connection]:
 
 
 def table_names(connection: sqlite3.Connection) -> set[str]:
-    """Of the tables that an export has."""
+    """Return the names of the tables in an export."""
     return {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}
 
 
 def tool(connection: sqlite3.Connection) -> str:
-    """Which nsys made the export ("nsys 2025.3.1")."""
+    """Return the nsys that made the export ("nsys 2025.3.1")."""
     told = dict(connection.execute("SELECT name, value FROM META_DATA_EXPORT").fetchall())
     return "nsys " + ".".join(str(told.get("EXPORT_PRODUCT_VERSION", "of an unknown version")).split(".")[:3])
 
 
 def read_sqlite(path: Path) -> Trace:
-    """Kernels, copies and memsets with their launches, and all NVTX ranges, of every process in the report.
+    """Read kernels, copies and memsets with their launches, and all NVTX ranges, of every process in the report.
 
-    Kernels have their demangled names. Ranges that one thread began and another ended are left out, as nsys's own
-    summaries do; a range that never ended lasts until the last range event.
-    ValueError with one line for a file that cannot be read or is no export of nsys.
+    Kernels have demangled names. Ranges begun on one thread and ended on another are omitted, as in nsys's own
+    summaries; a range that never ended lasts until the last range event.
+    Raises ValueError (one line) for a file that cannot be read or is not an export of nsys.
     """
     with opened(path) as connection:
         return _Export(connection).trace()
@@ -71,7 +71,7 @@ class _Export:
         self.connection, self.tool, self.tables = connection, tool(connection), table_names(connection)
         connection.row_factory = sqlite3.Row
         self.strings = {row["id"]: row["value"] for row in self._rows("StringIds")}
-        self.backward = 0  # records that were left out, as they end before they start
+        self.backward = 0  # records omitted because they end before they start
 
     def trace(self) -> Trace:
         launches = self._launches()
@@ -81,12 +81,12 @@ class _Export:
         return Trace(self.tool, kernels, ranges, absent, self._remarks(kernels))
 
     def _rows(self, table: str) -> Iterator[sqlite3.Row]:
-        """All rows of a table, in the order in which they were written; none where it is absent."""
+        """Yield all rows of a table in the order written; none if the table is missing."""
         if table in self.tables:
             yield from self.connection.execute(f'SELECT * FROM "{table}" ORDER BY rowid')
 
     def _events(self, table: str) -> Iterator[sqlite3.Row]:
-        """The rows of a table that end when they start, or later."""
+        """Yield a table's rows that do not end before they start."""
         for row in self._rows(table):
             if None in (row["start"], row["end"]) or row["start"] > row["end"]:
                 self.backward += 1
@@ -94,7 +94,7 @@ class _Export:
                 yield row
 
     def _launches(self) -> dict[tuple[int, int], tuple[int, int, int]]:
-        """Start, end and thread of the CUDA calls that started something, by process and correlation."""
+        """Return start, end and thread of the CUDA calls that launched work, by process and correlation."""
         found: dict[tuple[int, int], tuple[int, int, int]] = {}
         for row in self._events("CUPTI_ACTIVITY_KIND_RUNTIME"):
             thread, correlation = row["globalTid"], row["correlationId"]
@@ -149,5 +149,5 @@ class _Export:
             "ranges ended by another thread left out": crossing,
         }
         complaints = {row["text"] for row in self._rows("DIAGNOSTIC_EVENT") if row["severity"] >= WARNING}
-        told = sorted(text for text in complaints if "CUDA" in text and "/" not in text)  # no paths of the machine
+        told = sorted(text for text in complaints if "CUDA" in text and "/" not in text)  # without paths of the machine
         return [f"{count} {what}" for what, count in counts.items() if count] + told

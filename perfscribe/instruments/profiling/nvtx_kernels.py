@@ -1,10 +1,9 @@
-"""The summary of kernels by NVTX range that `nsys stats -r nvtx_kern_sum` prints, made from a trace.
+"""Computes from a trace the kernel summary by NVTX range that `nsys stats -r nvtx_kern_sum` prints.
 
-A kernel belongs to every range that encloses the call which launched it, ends included, on the thread of that call; so
-it may count for several ranges, and twice for ranges of one name within each other. Copies and memsets are left out.
-Kernels that no range encloses stand in rows without a range. The torch backward pass on a GPU launches from a thread of
-its own, so that its kernels are in no range of the main thread (torch.autograd.set_multithreading_enabled(False)
-keeps it there).
+A kernel belongs to every range that encloses its launch call (ends included) on the same thread; so it may count for
+several ranges, and twice for nested ranges of one name. Copies and memsets are omitted. Kernels that no range encloses
+are in rows without a range. torch's backward pass on a GPU launches from a separate thread, so its kernels are in no
+range of the main thread (torch.autograd.set_multithreading_enabled(False) keeps it there).
 """
 
 from __future__ import annotations
@@ -36,11 +35,11 @@ COLUMNS = (
 
 
 def nvtx_kernel_summary(trace: Trace) -> pd.DataFrame:
-    """One row, in COLUMNS, for each range, thread and kernel; in nsys's order: range, thread, total time descending.
+    """Return one row, in COLUMNS, per range, thread and kernel; in nsys's order: range, thread, total time descending.
 
-    Times in ns as nsys prints them: averages with one decimal, the deviation that of a sample. The names of ranges have
-    the domain before a colon, and none for the default domain (nsys 2023.4; later versions print the colon alone). The
-    order is that of later versions.
+    Times in ns as nsys prints them: averages with one decimal, sample standard deviation. Range names have the domain
+    before a colon, and no colon for the default domain (nsys 2023.4; later versions print only the colon). The order is
+    that of later versions.
     """
     groups: dict[tuple[str, str, str, int, str], list[tuple[int, Kernel, int]]] = defaultdict(list)
     for number, kernel, position, one in _pairs(trace):
@@ -70,7 +69,7 @@ def nvtx_kernel_summary(trace: Trace) -> pd.DataFrame:
 
 
 def _pairs(trace: Trace) -> Iterator[tuple[int, Kernel, int, Range | None]]:
-    """Every kernel with each range around its launch, or with None; both also by number."""
+    """Yield every kernel with each range around its launch, or with None; each with its index (-1: no range)."""
     ranges: dict[int, list[tuple[int, Range]]] = defaultdict(list)
     for position, one in enumerate(trace.ranges):
         ranges[one.thread].append((position, one))
@@ -92,5 +91,5 @@ def _pairs(trace: Trace) -> Iterator[tuple[int, Kernel, int, Range | None]]:
 
 
 def _one_decimal(value: float) -> str:
-    """Halves away from zero, as SQLite rounds."""
+    """Round halves away from zero, like SQLite."""
     return str(Decimal(value).quantize(Decimal("0.1"), ROUND_HALF_UP))

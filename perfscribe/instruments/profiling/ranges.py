@@ -24,11 +24,11 @@ FINAL_MATMUL = "final matmul"
 
 @contextmanager
 def annotate(name: str) -> Iterator[None]:
-    """Mark what runs inside for whichever profiler watches.
+    """Mark the body as a range for the active profiler.
 
-    For nsys an NVTX range in the default domain, by the nvtx package (without the package none); for the torch profiler
-    a record_function, while it records. With neither it costs about a microsecond. The range is the host's: kernels
-    belong to it by the time of their launch.
+    For nsys an NVTX range in the default domain, if the nvtx package is installed; for the torch profiler, while it
+    records, a record_function. With neither it costs about a microsecond. The range is the host's: kernels belong to it
+    by launch time.
     """
     nvtx = _nvtx()
     torch = sys.modules.get("torch")
@@ -56,11 +56,11 @@ def _nvtx() -> Any | None:
 
 
 def annotated_scaled_dot_product_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
-    """What perfscribe.attention.eager.scaled_dot_product_attention computes, by the same operators, in three ranges.
+    """Compute perfscribe.attention.eager.scaled_dot_product_attention with the same operators, in three ranges.
 
     q (..., n, d), k (..., m, d), v (..., m, e); mask (n, m) or broadcastable to (..., n, m). Returns (..., n, e).
-    Scaling of q and the mask count as attention scores. Backward runs outside of Python, so its kernels are in none
-    of the three ranges.
+    Scaling of q and the mask count as attention scores. Backward runs outside Python, so its kernels are in none of
+    the three ranges.
     """
     import torch
 

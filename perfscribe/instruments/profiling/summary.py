@@ -1,8 +1,8 @@
-"""Which kernels belong to a range, and how long they kept the device busy.
+"""Assigns kernels to ranges, and computes how long they kept the device busy.
 
-Here a kernel belongs to a range where its launch began inside of it, on the range's thread or on another thread of the
-process that was in no range of its own: so `backward` holds the kernels that autograd's thread launched. (The summary
-of nsys, nvtx_kernels.py, counts the range's own thread alone.)
+A kernel belongs to a range if its launch began inside it, on the range's thread or on another thread of the process
+that was in no range itself: so `backward` contains the kernels launched by autograd's thread. (The summary of nsys,
+nvtx_kernels.py, counts only the range's thread.)
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ class DeviceTime:
 
 
 def device_time(kernels: Sequence[Kernel]) -> DeviceTime:
-    """Of kernels in order of start; all zero without any.
+    """Return the device time of kernels in order of start; all zero without any.
 
-    A gap before a kernel is launch-bound where its launch had not ended when the device fell idle; else the kernel was
-    queued, and the time is the device's own.
+    A gap before a kernel is launch-bound if the launch had not ended when the device became idle; otherwise the kernel
+    was already queued, and the gap is due to the device.
     """
     start_ns = idle_from = kernels[0].start_ns if kernels else 0
     gap_ns = launch_bound_ns = 0
@@ -45,7 +45,7 @@ def device_time(kernels: Sequence[Kernel]) -> DeviceTime:
 
 
 class Launches:
-    """A trace's kernels by the threads that launched them, and which of these launches lie in ranges."""
+    """A trace's kernels by launching thread, and which of these launches are in ranges."""
 
     def __init__(self, trace: Trace) -> None:
         self._own: dict[int, list[Kernel]] = defaultdict(list)
@@ -62,7 +62,7 @@ class Launches:
             self._free[thread] = _outside(kernels, ranges[thread])
 
     def within(self, one: Range) -> list[Kernel]:
-        """Kernels of the range, in order of start."""
+        """Return the kernels of the range, in order of start."""
         found = _between(self._own.get(one.thread, []), one)
         process = process_and_thread(one.thread)[0]
         for thread, kernels in self._free.items():
@@ -72,14 +72,14 @@ class Launches:
 
 
 def _between(kernels: Sequence[Kernel], one: Range) -> list[Kernel]:
-    """Those whose launch, in whose order they are, began within the range."""
+    """Return the kernels (in order of launch) whose launch began within the range."""
     first = bisect_left(kernels, one.start_ns, key=lambda kernel: kernel.launch_start_ns)
     last = bisect_right(kernels, one.end_ns, key=lambda kernel: kernel.launch_start_ns)
     return list(kernels[first:last])
 
 
 def _outside(kernels: Sequence[Kernel], ranges: Sequence[Range]) -> list[Kernel]:
-    """Those, in order of launch, whose launch began within none of the ranges."""
+    """Return the kernels, in order of launch, whose launch began in none of the ranges."""
     waiting = sorted(ranges, key=lambda one: one.start_ns, reverse=True)
     found, covered_until = [], -1
     for kernel in kernels:

@@ -1,6 +1,6 @@
-"""The torch profiler (Kineto) in place of nsys: the same trace from the file that it writes for trace viewers.
+"""Uses the torch profiler (Kineto) instead of nsys: the same trace, from the file it writes for trace viewers.
 
-That file is read, rather than the profiler's own objects, because its form is public and has stayed the same.
+That file is read, not the profiler's own objects, because its format is public and stable.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from perfscribe.instruments.profiling.trace import (
 KINDS = {"kernel": KERNEL, "gpu_memcpy": COPY, "gpu_memset": MEMSET}
 LAUNCHES = ("cuda_runtime", "cuda_driver")
 ON_CPU = "operators on the CPU"
-# Operators that change shapes, strides and the like and touch no element: on a GPU no kernel stands for them.
+# Operators that change only shapes, strides and the like: on a GPU they launch no kernel.
 BOOKKEEPING = re.compile(
     r"aten::_?((un)?squeeze|(un)?flatten|(un)?safe_view|unsafe_view|unsafe_split|view(_as|_as_real)?|reshape(_alias|_as)?|"
     r"as_strided|transpose|t|numpy_T|permute|movedim|expand(_as)?|broadcast_(to|tensors)|alias|detach|select|slice|narrow|"
@@ -39,23 +39,23 @@ BOOKKEEPING = re.compile(
     r"empty(_like|_strided)?|new_empty(_strided)?|set|set_data|requires_grad|output_nr|version|is_nonzero|item|"
     r"local_scalar_dense|promote_types|scalar_tensor|has_compatible_shallow_copy_type|to_dense|sparse_mask|record_stream|retain_grad)_?$"
 )
-# An operator that calls others does work of its own where its longest stretch outside of them is this part of it.
+# An operator that calls others counts as work if its longest stretch outside them is at least this share of it.
 OWN_WORK = 0.25
 
 
 class Recording:
-    """What recording() gives: its trace, once the block has ended."""
+    """Result of recording(): its trace is set once the block has ended."""
 
     trace: Trace
 
 
 @contextmanager
 def recording(device: str) -> Iterator[Recording]:
-    """Record what the block runs on this device, cpu or cuda; all queued work is waited for.
+    """Record what the block runs on this device, cpu or cuda; waits for all queued work.
 
-    Ranges are those of ranges.annotate and every other record_function. Starting costs up to seconds the first time,
-    before the block begins.
-    RuntimeError where CUDA work was to be recorded and no kernel was.
+    Ranges are those of ranges.annotate and every other record_function. The first start can take seconds, before the
+    block begins.
+    Raises RuntimeError if device is cuda and no kernel was recorded.
     """
     import torch
     from torch.profiler import ProfilerActivity, profile
@@ -75,12 +75,12 @@ def recording(device: str) -> Iterator[Recording]:
 
 
 def read_chrome_trace(path: Path, device: str, version: str) -> Trace:
-    """The trace in a file that torch.profiler wrote. ValueError with one line where it is none.
+    """Return the trace in a file that torch.profiler wrote; raises ValueError (one line) if it is not one.
 
-    On cuda kernels, copies and memsets with the calls that launched them. On cpu operators (torch's own and custom
-    ones) take their place, each the longest stretch of time in which it called no other operator, so that times add
-    up and nothing counts twice; operators that only call others, or touch no element, are left out. Their launch is
-    their start.
+    On cuda: kernels, copies and memsets with the calls that launched them. On cpu: operators instead (torch's and
+    custom ones), each with the longest stretch of time in which it called no other operator, so that times add up and
+    nothing counts twice; operators that only call others, or touch no element, are omitted. Their launch is their
+    start.
     """
     try:
         content = json.loads(path.read_text(encoding="utf-8", errors="replace"), parse_float=Decimal)
@@ -102,7 +102,7 @@ def read_chrome_trace(path: Path, device: str, version: str) -> Trace:
 
 
 def _span_ns(event: Mapping[str, Any]) -> tuple[int, int]:
-    """Start and end; the file has µs with three decimals."""
+    """Return start and end in ns; the file has µs with three decimals."""
     start = int(Decimal(event["ts"]) * 1000)
     return start, start + int(Decimal(event["dur"]) * 1000)
 
@@ -132,7 +132,7 @@ def _operators(events: list[Mapping[str, Any]]) -> list[Kernel]:
     by_thread: dict[int, list[tuple[int, int, str]]] = defaultdict(list)
     for event in events:
         name = event["name"]
-        # an operator, and no node of autograd or region of the compiler
+        # an operator, not an autograd node or a compiled region
         if event.get("cat") == "cpu_op" and "::" in name and not name.startswith(("autograd::", "torch::autograd::")):
             by_thread[_thread(event)].append((*_span_ns(event), name))
     return [kernel for thread, calls in by_thread.items() for kernel in _own_work(calls, thread)]
@@ -148,7 +148,7 @@ class _Call:
     called_work: bool = False
 
     def take(self, until: int) -> None:
-        """Its own time goes on from where it was reached to here."""
+        """Extend its own time from where it was reached to `until`, and keep it if it is the longest stretch."""
         if until - self.reached > self.longest[1] - self.longest[0]:
             self.longest = (self.reached, until)
 
@@ -158,7 +158,7 @@ class _Call:
 
 
 def _own_work(calls: list[tuple[int, int, str]], thread: int) -> Iterator[Kernel]:
-    """The operators of one thread that do work."""
+    """Yield the operators of one thread that do work."""
     open_calls: list[_Call] = []
 
     def close(until: int) -> Iterator[Kernel]:

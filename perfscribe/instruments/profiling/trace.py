@@ -1,30 +1,30 @@
-"""A trace, whichever profiler made it: device work and the program's ranges on one clock."""
+"""A trace from any profiler: device work and the program's ranges on one clock."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-# Kinds of device work. Operators take the kernels' place on a machine without a GPU.
+# Kinds of device work. Without a GPU, operators replace kernels.
 KERNEL, COPY, MEMSET, OPERATOR = "kernel", "copy", "memset", "operator"
 PUSH_POP, START_END = "PushPop", "StartEnd"
-# launch_thread of work whose launch the profiler did not record.
+# launch_thread of work with an unrecorded launch.
 UNKNOWN_THREAD = 0
-_BITS_OF_THREAD = 24  # more than Linux's largest thread number (2**22) needs
+_BITS_OF_THREAD = 24  # Linux's largest thread number needs 22
 
 
 def thread_key(process: int, thread: int) -> int:
-    """A thread of a process as one number, the same in launch_thread and in Range.thread."""
+    """Return a thread of a process as one number, used in launch_thread and Range.thread."""
     return process << _BITS_OF_THREAD | thread
 
 
 def process_and_thread(key: int) -> tuple[int, int]:
-    """The operating system's numbers of a thread_key."""
+    """Return the operating system's process and thread numbers of a thread_key."""
     return key >> _BITS_OF_THREAD, key & (1 << _BITS_OF_THREAD) - 1
 
 
 @dataclass(frozen=True)
 class Kernel:
-    """One piece of device work: a kernel, a copy or a memset; on a machine without a GPU an operator on the CPU.
+    """A piece of device work: a kernel, a copy or a memset; on a machine without a GPU an operator on the CPU.
 
     start_ns, end_ns: on the device. launch_start_ns, launch_end_ns: the host call that queued it, on launch_thread
     (a thread_key). Work without a recorded launch has its own times there, and UNKNOWN_THREAD.
@@ -50,7 +50,7 @@ class Kernel:
 
 @dataclass(frozen=True)
 class Range:
-    """One range that the program opened and closed on the host (NVTX, or a profiler's annotation).
+    """A range that the program opened and closed on the host (NVTX, or a profiler's annotation).
 
     thread: a thread_key. style: PUSH_POP or START_END. domain: NVTX domain, empty for the default one; libraries such
     as NCCL have their own.
@@ -73,8 +73,8 @@ class Range:
 class Trace:
     """Device work and ranges of one run, both in order of start.
 
-    tool: who traced, with its version ("nsys 2025.3.1", "torch profiler 2.13.0").
-    kernels is empty, and no_kernels says why, where the tool saw the host alone.
+    tool: the profiler and its version ("nsys 2025.3.1", "torch profiler 2.13.0").
+    If the tool saw only the host, kernels is empty, and no_kernels gives the reason.
     """
 
     tool: str

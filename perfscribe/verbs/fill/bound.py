@@ -9,10 +9,10 @@ from itertools import product
 from typing import Any
 
 from perfscribe.base import files
-from perfscribe.report.page import Cell
+from perfscribe.report.page import TableCell
 from perfscribe.report.quantities import NOTHING, Quantity
 from perfscribe.report.rows import LEVELS, Mistake, Rows, Site
-from perfscribe.verbs.fill.document import Table
+from perfscribe.verbs.fill.document import MarkdownTable
 from perfscribe.verbs.fill.matching import KINDS, LONGEST_NAME, SAID, Known, Match, NoMatch, choose, same, words_of
 
 OWN, UNKNOWN = "-", "?"  # what a comment has for a column of the page's own, and where its author has to say something
@@ -48,7 +48,7 @@ class Column:
         return dict(zip(parts[1::2], match.groups(), strict=True)) if match else None
 
 
-def bind(table: Table, known: Sequence[Known], site: Site) -> Match:
+def bind(table: MarkdownTable, known: Sequence[Known], site: Site) -> Match:
     """The table that the comment above names: of the hand-in by its problem, else of the site by its id.
 
     NoMatch where there is none, or a part of the comment leads to nothing.
@@ -97,7 +97,7 @@ def _clause(text: str) -> Column:
     return Column(match[1].strip(), match[2].strip(), dict(map(_pair, pairs)))
 
 
-def _of_site(table: Table, rows: Rows, fixed: Mapping[str, str], clauses: Sequence[Column]) -> Match:
+def _of_site(table: MarkdownTable, rows: Rows, fixed: Mapping[str, str], clauses: Sequence[Column]) -> Match:
     levels = {name: _level(rows, name, text) for name, text in fixed.items()}
     for name, level in levels.items():
         _compare(table, name, same(str(level)), [text for text in _levels(rows, name) if not text.isdecimal()])
@@ -106,7 +106,7 @@ def _of_site(table: Table, rows: Rows, fixed: Mapping[str, str], clauses: Sequen
     labels = {at: column for at, column in columns.items() if not column.name or _is_level(rows, column.name)}
     figures = {at: _with_unit(table, at, columns[at], rows) for at in columns.keys() - labels.keys() - left}
 
-    def find(texts: Mapping[int, str]) -> tuple[Hashable, Mapping[int, Cell]]:
+    def find(texts: Mapping[int, str]) -> tuple[Hashable, Mapping[int, TableCell]]:
         names, of_row = {}, {}
         for at, text in texts.items():
             text = {same(name): level for name, level in labels[at].pairs.items()}.get(same(text), text)
@@ -116,7 +116,9 @@ def _of_site(table: Table, rows: Rows, fixed: Mapping[str, str], clauses: Sequen
         cells = {at: _cell(rows, column, {**levels, **of_row}, names) for at, column in figures.items()}
         if not any(cells.values()):
             raise ValueError(f"{rows.table} has no such row")
-        return tuple(sorted(names.items())), {at: cell or Cell(NOTHING, filled=False) for at, cell in cells.items()}
+        return tuple(sorted(names.items())), {
+            at: cell or TableCell(NOTHING, filled=False) for at, cell in cells.items()
+        }
 
     what = {
         at: (column.name or at, column.unit, *sorted(column.pairs.items()))
@@ -137,7 +139,7 @@ def _of_site(table: Table, rows: Rows, fixed: Mapping[str, str], clauses: Sequen
     return Match(rows.table, setup, what, labels, find, left, about=about, shows=shows).read(table)
 
 
-def _compare(table: Table, name: str, level: str, others: Sequence[str]) -> None:
+def _compare(table: MarkdownTable, name: str, level: str, others: Sequence[str]) -> None:
     """Refuse a level where the nearest short text that names any, such as `medium`, names another."""
     for text in filter(lambda text: len(text.text.split()) <= LONGEST_NAME, table.above):
         said = [other for other in others if re.search(rf"(?<![\w.]){re.escape(other)}(?![\w.])", same(text.text))]
@@ -187,7 +189,7 @@ def _level(rows: Rows, name: str, text: str) -> Any:
     return levels[same(text)]
 
 
-def _cell(rows: Rows, column: Column, levels: Mapping[str, Any], names: Mapping[str, str]) -> Cell | None:
+def _cell(rows: Rows, column: Column, levels: Mapping[str, Any], names: Mapping[str, str]) -> TableCell | None:
     """The figure of the row with these levels; None where there is none, ValueError where there are several."""
     levels = {**levels, **column.pairs}
     fitting = rows.where(**levels)
@@ -203,9 +205,9 @@ def _cell(rows: Rows, column: Column, levels: Mapping[str, Any], names: Mapping[
     name = re.sub(r"\{(.*?)\}", lambda match: names.get(same(match[1]), match[0]), column.name)
     value = fitting.row()[name]
     if not isinstance(value, Quantity):
-        return Cell(str(value))
+        return TableCell(str(value))
     if not value:
-        return Cell(value.word, filled=value.word == "OOM")
+        return TableCell(value.word, filled=value.word == "OOM")
     has = unit_of(rows, name)
     unit = column.unit or has
     alike = next((units for units in (TIME, BYTES) if has in units), {has: 1.0})
@@ -215,7 +217,7 @@ def _cell(rows: Rows, column: Column, levels: Mapping[str, Any], names: Mapping[
     if scale != 1:
         spread = None if value.spread is None else value.spread * scale
         value = replace(value, value=value.value * scale, spread=spread, exact=False)
-    return Cell(value.quoted)
+    return TableCell(value.quoted)
 
 
 def unit_of(rows: Rows, name: str) -> str:
@@ -232,7 +234,7 @@ def _scale(text: str) -> str:
     return (match.lastgroup or match[3]) if match else ""
 
 
-def _with_unit(table: Table, at: int, column: Column, rows: Rows) -> Column:
+def _with_unit(table: MarkdownTable, at: int, column: Column, rows: Rows) -> Column:
     """The column in the unit of its heading, else of its cells or of the nearest text above, else in its own."""
     unit = unit_of(rows, column.name)
     alike = next((units for units in (TIME, BYTES) if unit in units), {})
@@ -255,7 +257,9 @@ def _with_unit(table: Table, at: int, column: Column, rows: Rows) -> Column:
     return replace(column, unit=unit)
 
 
-def _setup(table: Table, rows: Rows, labels: Mapping[int, Column], figures: Mapping[int, Column]) -> tuple[str, str]:
+def _setup(
+    table: MarkdownTable, rows: Rows, labels: Mapping[int, Column], figures: Mapping[int, Column]
+) -> tuple[str, str]:
     """Title of the table, its levels, and units that headings do not name; and what texts above may say of it."""
     described = files.read_json(rows.site.folder / f"{rows.table}.json")
     shown = {column.name for column in labels.values()} | {name for column in figures.values() for name in column.pairs}

@@ -51,7 +51,7 @@ class Text(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Table:
+class MarkdownTable:
     """A table. line: of its header, from 0; above: what says something of it, nearest first: a caption below, the last
     texts since the heading (or the table before), the first below the heading, all headings that it is under; unread:
     lines that cannot be told apart into cells; comment: what the comment right above says to perfscribe."""
@@ -70,7 +70,7 @@ class Document:
     and is not, with the reason."""
 
     lines: list[str]
-    tables: list[Table] = field(default_factory=list)
+    tables: list[MarkdownTable] = field(default_factory=list)
     loose: list[Text] = field(default_factory=list)
 
 
@@ -154,7 +154,7 @@ def _loose(tokens: Sequence[Token]) -> list[int]:
     return found
 
 
-def _table(block: Sequence[Token], lines: Sequence[str], above: tuple[Text, ...], comment: str) -> Table:
+def _table(block: Sequence[Token], lines: Sequence[str], above: tuple[Text, ...], comment: str) -> MarkdownTable:
     """block: the tokens from table_open up to its end."""
     headings = [place for place, token in enumerate(block) if token.type == "th_open"]
     headers = tuple(plain(block[place + 1]) for place in headings)
@@ -172,7 +172,7 @@ def _table(block: Sequence[Token], lines: Sequence[str], above: tuple[Text, ...]
         else:
             rows.append(row)
     first = block[0].map[0] if block[0].map else 0
-    return Table(first, above, headers, tuple(rows), tuple(unread), comment)
+    return MarkdownTable(first, above, headers, tuple(rows), tuple(unread), comment)
 
 
 def _row(number: int, line: str, cells: Sequence[Token]) -> Row | None:

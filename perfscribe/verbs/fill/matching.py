@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import cache, cached_property
 from typing import Any
 
-from perfscribe.report.page import Cell, Table
+from perfscribe.report.page import HandinTable, TableCell
 from perfscribe.report.quantities import NOTHING
 from perfscribe.verbs.fill import document
 
@@ -81,7 +81,7 @@ class Known:
     """A table of the hand-in with the heading and the key of its problem. machines: what measured it."""
 
     heading: str
-    table: Table
+    table: HandinTable
     key: str = ""
     machines: str = ""
 
@@ -124,7 +124,7 @@ class Known:
             return len(text) * (_bare(text) == _bare(self.heading))
         return len(self.problem) * bool(re.search(rf"(?<!\w){re.escape(same(self.problem))}(?!\w)", same(text)))
 
-    def has_title(self, table: document.Table) -> bool:
+    def has_title(self, table: document.MarkdownTable) -> bool:
         """Whether its title begins a text above."""
         title = same(document.plain_of(self.table.title).rstrip(".†‡"))
         return bool(title) and any(same(text.text).startswith(title) for text in table.above)
@@ -144,7 +144,7 @@ class Match:
     setup: str
     columns: dict[int, Any]
     labels: Collection[int]
-    find: Callable[[Mapping[int, str]], tuple[Hashable, Mapping[int, Cell]]]
+    find: Callable[[Mapping[int, str]], tuple[Hashable, Mapping[int, TableCell]]]
     left: set[int] = field(default_factory=set)
     known: Known | None = None
     about: str = ""
@@ -152,10 +152,10 @@ class Match:
     proof: str = "comment"
     remarks: list[str] = field(default_factory=list)
     identities: dict[int, Hashable] = field(default_factory=dict)
-    cells: dict[int, Mapping[int, Cell]] = field(default_factory=dict)
+    cells: dict[int, Mapping[int, TableCell]] = field(default_factory=dict)
     refused: dict[int, str] = field(default_factory=dict)
 
-    def read(self, table: document.Table) -> Match:
+    def read(self, table: document.MarkdownTable) -> Match:
         """Find the rows. A blank label is what the row above has, or an unknown one: only the last ones may be."""
         for number, row in enumerate(table.rows):
             texts = {at: row.texts[at] for at in sorted(self.labels) if row.texts[at]}
@@ -167,7 +167,7 @@ class Match:
                 self.refused[number] = str(error)
         return self
 
-    def check(self, table: document.Table) -> None:
+    def check(self, table: document.MarkdownTable) -> None:
         """Refuse columns and rows that lead to the same, and what a text disproves; NoMatch where nothing is left."""
         for column, count in Counter(self.columns.values()).items():
             there = [at for at, other in self.columns.items() if other == column] if count > 1 else []
@@ -189,7 +189,7 @@ class Match:
         if self.remarks and not {*self.columns} - {*self.labels}:
             raise NoMatch(f"{self.name}: {'; '.join(self.remarks)}")
 
-    def label(self, table: document.Table, number: int) -> str:
+    def label(self, table: document.MarkdownTable, number: int) -> str:
         """The labels of a row."""
         return " / ".join(filter(None, (table.rows[number].texts[at] for at in sorted(self.labels))))
 
@@ -200,7 +200,7 @@ class Match:
             self.refused[number] = "another row of the page is the same row"
             del self.identities[number], self.cells[number]
 
-    def _compare_texts(self, table: document.Table) -> None:
+    def _compare_texts(self, table: document.MarkdownTable) -> None:
         """Leave figures of which a text above, or a column of the page's own, says another thing than the table."""
         figures = [at for at in self.columns if at not in self.labels]
         for at in figures:
@@ -234,13 +234,13 @@ class Match:
             theirs = f"line {line} says {_listed(words)} ({kind}), {its}"
             self._drop(table, [at for at in figures if at in shown and not shown[at]], theirs)
 
-    def _drop(self, table: document.Table, columns: Collection[int], why: str) -> None:
+    def _drop(self, table: document.MarkdownTable, columns: Collection[int], why: str) -> None:
         self.left |= {*columns}
         self.columns = {at: column for at, column in self.columns.items() if at not in columns}
         self.remarks += [f"left: {', '.join(table.headers[at] for at in columns)}: {why}"] if columns else []
 
 
-def choose(table: document.Table, known: Sequence[Known], renamed: Mapping[str, str] | None = None) -> Match:
+def choose(table: document.MarkdownTable, known: Sequence[Known], renamed: Mapping[str, str] | None = None) -> Match:
     """The one that fits best; NoMatch where none does, or several alike.
 
     renamed: where a comment chose the known ones, the hand-in's headings for those of the document, `-` for its own.
@@ -267,7 +267,7 @@ def choose(table: document.Table, known: Sequence[Known], renamed: Mapping[str, 
     return fits[0]
 
 
-def _fit(table: document.Table, known: Known, renamed: Mapping[str, str]) -> Match | None:
+def _fit(table: document.MarkdownTable, known: Known, renamed: Mapping[str, str]) -> Match | None:
     """The match by headings; None where too few are the same."""
     names = [same(renamed.get(header, re.sub(r"^[a-z]\) +", "", header))) for header in table.headers]
     columns = {at: known.headers.index(name) for at, name in enumerate(names) if known.headers.count(name) == 1}
@@ -275,7 +275,7 @@ def _fit(table: document.Table, known: Known, renamed: Mapping[str, str]) -> Mat
     if len(columns) < 2 or len(columns) < LEAST_SHARE * sum(name not in ("", "-") for name in names) or not labels:
         return None
 
-    def find(texts: Mapping[int, str]) -> tuple[Hashable, Mapping[int, Cell]]:
+    def find(texts: Mapping[int, str]) -> tuple[Hashable, Mapping[int, TableCell]]:
         fitting = [
             (number, row)
             for number, row in enumerate(known.table.rows)

@@ -9,7 +9,7 @@ from functools import cache, cached_property
 
 from perfscribe.report.rows import LEVELS, Site
 from perfscribe.verbs.fill.bound import OWN, UNKNOWN, measured
-from perfscribe.verbs.fill.document import Table
+from perfscribe.verbs.fill.document import MarkdownTable
 from perfscribe.verbs.fill.matching import same
 
 ALIKE = 0.5  # how like a heading has to be, and
@@ -73,7 +73,7 @@ class Nearest:
             result.append(Candidate(name, titles, levels))
         return result
 
-    def lines(self, table: Table) -> list[str]:
+    def lines(self, table: MarkdownTable) -> list[str]:
         """The nearest one, its headings that differ, and the comment; none where no table is like it."""
         headings = [header for header in table.headers if header]
         above = frozenset().union(*(_words(text.text) for text in table.above))

@@ -16,13 +16,13 @@ from pathlib import Path
 from perfscribe.base import called_from, chapters, files
 from perfscribe.base.one_line import Parser
 from perfscribe.report import handin
-from perfscribe.report.page import Cell, problems
+from perfscribe.report.page import TableCell, problems
 from perfscribe.report.quantities import NOTHING
 from perfscribe.report.rows import WORDS, Site, of_name
 from perfscribe.run import session
 from perfscribe.verbs.fill import document
 from perfscribe.verbs.fill.bound import bind
-from perfscribe.verbs.fill.document import Document, Table
+from perfscribe.verbs.fill.document import Document, MarkdownTable
 from perfscribe.verbs.fill.matching import PLACEHOLDER, Known, Match, NoMatch, NoRows, choose
 from perfscribe.verbs.fill.nearest import Nearest
 
@@ -55,7 +55,7 @@ def _of_gpus(site: Site) -> list[Known]:
     """The hand-in's tables for a GPU, of a site without: their rows, no figures."""
 
     def without_figures(known: Known) -> Known:
-        blank, setup = Cell(NOTHING, filled=False), f"site {site.name} has no GPU"
+        blank, setup = TableCell(NOTHING, filled=False), f"site {site.name} has no GPU"
         rows = [[blank if cell.able else cell for cell in row] for row in known.table.rows]
         return replace(known, table=replace(known.table, rows=rows, setup=setup))
 
@@ -70,7 +70,7 @@ def fill(
     site: whose tables comments name, and which a table that is not known may be like.
     """
     account = [(line, [text]) for line, text in page.loose]
-    matched: list[tuple[Table, Match]] = []
+    matched: list[tuple[MarkdownTable, Match]] = []
     nearest = Nearest(site) if site else None
     for table in page.tables:
         try:
@@ -97,7 +97,7 @@ def fill(
     return [f"line {line + 1}: " + "\n  ".join(lines) for line, lines in sorted(account)], total
 
 
-def _match(table: Table, tables: Sequence[Known], site: Site | None) -> Match:
+def _match(table: MarkdownTable, tables: Sequence[Known], site: Site | None) -> Match:
     if table.comment and site:
         return bind(table, tables, site)
     try:
@@ -109,7 +109,7 @@ def _match(table: Table, tables: Sequence[Known], site: Site | None) -> Match:
         raise
 
 
-def _refuse_again(matched: Sequence[tuple[Table, Match]]) -> None:
+def _refuse_again(matched: Sequence[tuple[MarkdownTable, Match]]) -> None:
     """Refuse rows that are in several tables of the page, where no comment says so."""
     rows = [(match, [*match.identities.values()]) for _, match in matched if match.known and match.proof != "comment"]
     for match, _ in rows:
@@ -117,7 +117,7 @@ def _refuse_again(matched: Sequence[tuple[Table, Match]]) -> None:
         match.refuse_same([identity for identities in others for identity in identities])
 
 
-def _fill_table(page: Document, table: Table, match: Match, overwrite: bool) -> tuple[int, list[str]]:
+def _fill_table(page: Document, table: MarkdownTable, match: Match, overwrite: bool) -> tuple[int, list[str]]:
     title = match.known.table.title if match.known else ""
     mark = "".join(re.findall("[†‡]", title))
     marked, count, held = "", 0, []

@@ -87,7 +87,7 @@ FIXED = ("megabyte", "warmup_steps", "samples", "limit_s")
 
 
 def cells(config: Mapping[str, Any]) -> list[Cell]:
-    """The homework's grid, the sweep over sizes for each operation, the forced transports; none of them twice."""
+    """Return the homework's grid, the size sweep of each operation, and forced transports, without duplicates."""
     sweep, forced = config["sweep"], config["transports"]
     kb_per_mb = {"10^6": 1000, "2^20": 1024}[config["megabyte"]]
     swept = {backend: [size_kb / kb_per_mb for size_kb in sweep[f"{backend}_size_kb"]] for backend in needs.DEVICES}
@@ -104,7 +104,7 @@ def cells(config: Mapping[str, Any]) -> list[Cell]:
 
 def _cell(name: str, level: dict[str, Any], config: Mapping[str, Any]) -> Cell:
     device, size_mb = needs.DEVICES[level["backend"]], level["size_mb"]
-    level["size_mb"] = int(size_mb) if size_mb == int(size_mb) else size_mb  # one level however it was written
+    level["size_mb"] = int(size_mb) if size_mb == int(size_mb) else size_mb  # 1 and 1.0 are one level
     factors = {"grid": name, **level, "device": device, **{key: config[key] for key in FIXED}}
     moved = size_bytes(size_mb, config["megabyte"]) * level["world_size"]
     traffic = moved * bus_factor(level["operation"], level["world_size"])

@@ -1,8 +1,8 @@
 """CS336's problem distributed_communication_single_node: times of collectives between the processes of one machine.
 
-Every result is checked before anything is timed. The time of a call is the longest that any rank took. Ranks stay
-between cells: one launch for each backend, transport and number of processes, and with NCCL a second one, in which NCCL
-logs what it chooses, as the log costs time with each call.
+Every result is checked before anything is timed. A call's time is the longest of any rank. Ranks stay between cells:
+one launch per backend, transport and number of processes, and with NCCL a second one in which NCCL logs its choices,
+because the log slows every call.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ if TYPE_CHECKING:
     from perfscribe.distributed.rank import Rank
 
 PRELOADED = needs.BASE
-# Rates that any machine reaches, for the time that a cell is given; and the longest, below the worker's own limit.
+# Rates that any machine reaches, for a cell's time limit; the longest limit is below the worker's.
 LEAST_BYTES_PER_S = {"gloo": 1e8, "nccl": 1e9}
 STARTING_S, LONGEST_S = 90.0, 540.0
-# What NCCL's log says of channels under a transport that was forced.
+# Names in NCCL's log for channels of a forced transport.
 CONNECTIONS = {"nvlink": "P2P", "shm": "SHM", "tcp": "NET/Socket"}
 NOT_LOGGED, NO_LINKS = "not in NCCL's log", "not told"
 
 
 def run(cell: Cell) -> Measurement:
-    """Time the cell's collective; with NCCL by both timers, and ask NCCL what it chose.
+    """Time the cell's collective; with NCCL by two timers, and read NCCL's choices from its log.
 
     samples: time_ms by CUDA events (NCCL) or the host clock (gloo); host_ms with NCCL, by the host clock. series:
     rank_<r>_ms. values: see collectives.combine; algorithm, protocol, channels, connections, links with NCCL.
-    RuntimeError: NCCL says that it took another transport than the one that was forced.
+    Raises RuntimeError if NCCL's log shows another transport than the forced one.
     """
     from dataclasses import asdict
 
@@ -68,7 +68,7 @@ def _way(cell: Cell) -> dict[str, Any]:
 
 
 def _choices(cell: Cell, message: Mapping[str, Any], timeout_s: float, message_bytes: int) -> dict[str, Any]:
-    """What NCCL says that it took for the message, which is sent once more; how the GPUs are joined."""
+    """Send the message once more and return NCCL's logged choices for it, and the GPUs' links."""
     from perfscribe.distributed import launch
     from perfscribe.distributed.nccl_log import parse_nccl_log
 
@@ -85,7 +85,7 @@ def _choices(cell: Cell, message: Mapping[str, Any], timeout_s: float, message_b
 
 
 def send_once(arguments: Mapping[str, Any], rank: Rank) -> str:
-    """On a rank: exchange the message once; the kinds of links between the GPUs, of rank 0 alone."""
+    """Exchange the message once, on a rank; return the kinds of links between the GPUs, on rank 0 only."""
     from perfscribe.distributed.collectives import run_once
     from perfscribe.distributed.links import visible_links
 

@@ -26,12 +26,12 @@ RULES = (
     "Time: slowest rank per call, median over calls; rates as in nccl-tests (PERFORMANCE.md). "
     "NCCL's algorithm and protocol are those that its log names."
 )
-# What the sizes of one way to communicate have in common.
+# Factors that all sizes of one way to communicate share.
 WAY = ("operation", "backend", "device", "transport", "world_size", "megabyte")
 
 
 def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
-    """The homework's grid; every operation, and forced transports, over sizes."""
+    """Return the homework's grid, and every operation and forced transport over sizes."""
     every = _once(records[NAME])
     grid = t.having(every, grid="sizes")
     nccl = _nccl(every)
@@ -48,14 +48,14 @@ def _way_of(record: Record) -> tuple[Any, ...]:
 
 
 def _once(records: Iterable[Record]) -> list[Record]:
-    """The records without cells that the preset leaves out while it has the same message, timed within other limits."""
+    """Return the records without skipped cells whose message the preset measures with other limits."""
     every = list(records)
     planned = {(*_way_of(record), record.factors["size_mb"]) for record in every if record.status != "skipped"}
     return [r for r in every if r.status != "skipped" or (*_way_of(r), r.factors["size_mb"]) not in planned]
 
 
 def _swept(every: Iterable[Record]) -> list[Record]:
-    """The sweep, the forced transports, and the homework's cells of the same ways, by size; what has no times last."""
+    """Return the sweep, forced transports and the homework's cells of the same ways by size; without times last."""
     groups = t.grouped(every, _way_of).values()
     swept = [group for group in groups if any(one.factors["grid"] != "sizes" for one in group)]
     found = [one for group in swept for one in sorted(group, key=lambda r: r.factors["size_mb"])]
@@ -63,7 +63,7 @@ def _swept(every: Iterable[Record]) -> list[Record]:
 
 
 def message(record: Record) -> str:
-    """A size as people write it: 1 KB, 64 KB, 10 MB, 1 GB."""
+    """Return a size as text: 1 KB, 64 KB, 10 MB, 1 GB."""
     size_mb, step = record.factors["size_mb"], 1024 if record.factors["megabyte"] == "2^20" else 1000
     if size_mb < 1 and size_mb * step == round(size_mb * step):
         return f"{round(size_mb * step)} KB"
@@ -71,7 +71,7 @@ def message(record: Record) -> str:
 
 
 def _way(record: Record) -> str:
-    """How messages go: gloo knows TCP alone, NCCL's own choice is named by what its log says."""
+    """Return the transport's name: gloo uses only TCP, NCCL's choice is named after its log."""
     asked = "tcp" if record.factors["backend"] == "gloo" else record.factors["transport"]
     if asked != "default":
         return TRANSPORTS[asked][0]
@@ -79,7 +79,7 @@ def _way(record: Record) -> str:
 
 
 def _on_host(record: Record) -> Summary:
-    """By the host's clock, which alone compares backends."""
+    """Return times by the host clock, the only one that compares backends."""
     return t.summary(record, "host_ms" if "host_ms" in record.samples else "time_ms")
 
 
@@ -88,7 +88,7 @@ def _host_iqr(record: Record) -> float | str:
 
 
 def busbw(record: Record) -> float:
-    """What each link carries, in GB/s."""
+    """Return the bus bandwidth in GB/s."""
     sent = int(record.values["message_bytes"]), t.summary(record, "time_ms").median
     return busbw_gb_per_s(record.factors["operation"], record.factors["world_size"], *sent)
 
@@ -98,7 +98,7 @@ PLACE = [
     t.factor("transport", "Transport", _way),
     t.factor("world_size", "Processes"),
     t.factor("message", "Message", message),
-    # As asked: what is sent is cut to what divides evenly among ranks.
+    # The size requested; the message sent is cut to divide evenly among ranks.
     t.factor("size_bytes", "Message (B)", lambda r: size_bytes(r.factors["size_mb"], r.factors["megabyte"])),
 ]
 TIMES = [
@@ -110,14 +110,14 @@ TIMES = [
 
 
 def _nccl(records: Iterable[Record]) -> list[t.Column]:
-    """What NCCL said of itself; nothing where it was never asked."""
+    """Return columns of NCCL's logged choices; none if NCCL was not measured."""
     if not any(record.ok and record.has(backend="nccl") for record in records):
         return []
     return t.only(lambda record: record.has(backend="nccl"), NO_NCCL, *t.exact(**NCCL))
 
 
 def _published_ms(source: str) -> t.Column:
-    """Published times of the same processes and MB, the longest of its ranks where a source tells ranks apart."""
+    """Return a column of published times of the same processes and MB, the longest if a source lists ranks."""
 
     def get(record: Record) -> Any:
         levels = {name: record.factors[name] for name in ("backend", "world_size", "size_mb")}
@@ -128,7 +128,7 @@ def _published_ms(source: str) -> t.Column:
 
 
 def figures(tables: Mapping[str, t.Table]) -> list[f.Figure]:
-    """Time over size."""
+    """Return the figure of time over size."""
     caption = (
         "All-reduce of fp32 over size, one panel per backend. Median of the slowest rank's time; bars show the "
         "interquartile range. Host clock with synchronise."
@@ -138,7 +138,7 @@ def figures(tables: Mapping[str, t.Table]) -> list[f.Figure]:
 
 
 def _by_size(canvas: Any, rows: pd.DataFrame) -> None:
-    """A line a number of processes, a panel a backend that was measured."""
+    """Draw a line per number of processes, a panel per measured backend."""
     ok = rows[rows["status"] == "ok"].astype({"host_ms": float})
     backends = list(dict.fromkeys(ok["backend"]))
     panels = canvas.subplots(1, len(backends), squeeze=False, sharey=True)[0]
@@ -152,7 +152,7 @@ def _by_size(canvas: Any, rows: pd.DataFrame) -> None:
 
 
 def _name_sizes(axes: Any, rows: pd.DataFrame) -> None:
-    """Name messages on the x axis, the largest first, as far as names stay apart."""
+    """Label messages on the x axis, largest first, skipping labels too close together."""
     named = dict(sorted(zip(rows["size_bytes"].astype(float), rows["message"], strict=True)))
     apart = (max(named) / min(named)) ** (1 / MOST_TICKS)
     chosen: list[float] = []

@@ -29,7 +29,7 @@ SHOWN = Shown(tables=("cs336.pytorch_attention", "cs336.attention_accounting"), 
 
 
 def cells(config: Mapping[str, Any]) -> list[Cell]:
-    """Every combination of the config's device, dtype, sequence length and head dimension; a plain product each."""
+    """Return every combination of device, dtype, sequence length and head dimension, all with eager attention."""
     config = {**config, "implementation": ["eager"]}
     factors = {name: config[name] for name in ("device", "implementation", "dtype", "seq_len", "head_dim")}
     fixed = {name: config[name] for name in ("batch", "warmup_passes", "passes")}
@@ -44,6 +44,6 @@ def cells(config: Mapping[str, Any]) -> list[Cell]:
 
 
 def _cost(levels: Mapping[str, Any], fixed: Mapping[str, Any]) -> float:
-    """Products and element-wise passes over the N x N matrix, in elements, and a floor for launching."""
+    """Return elements of products and element-wise passes over the N x N matrix, and a floor for launching."""
     matrix = fixed["batch"] * levels["seq_len"] ** 2
     return float((fixed["warmup_passes"] + fixed["passes"]) * (matrix * (levels["head_dim"] + 32) + 1e6))

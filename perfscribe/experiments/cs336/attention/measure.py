@@ -12,16 +12,16 @@ from perfscribe.instruments.timing import STEP, Mark, record, time_device, time_
 if TYPE_CHECKING:
     from torch import Tensor
 
-# Rows of the output that are compared with float64 before anything is timed.
+# Rows of the output compared with float64 before anything is timed.
 CHECKED_ROWS = 64
 # Largest relative error (Frobenius norm) of the output and of each gradient that still counts as correct.
 TOLERANCE = {"fp32": 1e-5, "tf32": 5e-3, "bf16": 2e-2, "fp16": 5e-3}
-# Calls by CUDA events are a second opinion on the host clock's; they need fewer.
+# CUDA events only check the host clock, so they time fewer calls.
 DEVICE_SHARE = 5
 
 
 def run(cell: Cell) -> Measurement:
-    """Time forward and backward passes, and count their memory; the result is checked against float64 first."""
+    """Check the result against float64, then time forward and backward passes and count their memory."""
     import torch
 
     from perfscribe.attention.eager import scaled_dot_product_attention
@@ -58,7 +58,7 @@ def run(cell: Cell) -> Measurement:
 
 
 def _time_on_device(measurement: Measurement, q: Tensor, k: Tensor, v: Tensor, d_out: Tensor, timed: int) -> None:
-    """The same passes by CUDA events with L2 flushed: what the device itself needs."""
+    """Time the same passes by CUDA events with L2 flushed: the device's own time."""
     from perfscribe.attention.eager import scaled_dot_product_attention
 
     held: list[Tensor] = []
@@ -77,14 +77,14 @@ def _time_on_device(measurement: Measurement, q: Tensor, k: Tensor, v: Tensor, d
 
 
 def _memory(q: Tensor, k: Tensor, v: Tensor, d_out: Tensor, device: str) -> dict[str, Any]:
-    """Bytes allocated before a backward pass, and the peaks of both passes, in an untimed pass each."""
+    """Return bytes allocated before a backward pass and both passes' peaks, each from one untimed pass."""
     import torch
 
     from perfscribe.attention.eager import scaled_dot_product_attention
 
     q.grad = k.grad = v.grad = None
     if device == "cuda":
-        torch.cuda.empty_cache()  # what the timers' buffers left reserved is not this pass's
+        torch.cuda.empty_cache()  # memory still reserved by the timers' buffers is not this pass's
     with PeakMemory(device) as forward:
         out = scaled_dot_product_attention(q, k, v)
     with PeakMemory(device) as both:
@@ -104,10 +104,10 @@ def _memory(q: Tensor, k: Tensor, v: Tensor, d_out: Tensor, device: str) -> dict
 
 
 def compare_with_float64(q: Tensor, k: Tensor, v: Tensor, d_out: Tensor, tolerance: float) -> dict[str, float]:
-    """Relative errors of some output rows and of the gradients against float64; ValueError beyond tolerance.
+    """Return relative errors of some output rows and of the gradients against float64; ValueError beyond tolerance.
 
-    The gradients of k and v gather over all queries; they are compared on the first batch element with a sequence
-    that is cut short, so that the float64 matrices stay small.
+    Gradients of k and v sum over all queries; they are compared on the first batch element with a shortened sequence,
+    so that the float64 matrices stay small.
     """
     import torch
 

@@ -33,13 +33,13 @@ PUBLISHED = {"forward_ms": "Forward, {} (ms)", "backward_ms": "Backward, {} (ms)
 
 
 def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
-    """The homework's grid beside published figures; the memory of one cell, item by item."""
+    """Return the homework's grid with published values, and the memory of one cell item by item."""
     cells = records["attention"]
     return [t.make(TABLES[0], "Attention in PyTorch, no head axis", cells, COLUMNS, [NOTE]), _accounting(cells)]
 
 
 def predicted_items(factors: Mapping[str, Any]) -> dict[str, Items]:
-    """Bytes by item that the memory model expects of a cell before backward, and at the peak of backward."""
+    """Return bytes by item that the memory model predicts for a cell before backward, and at backward's peak."""
     call = model.AttentionCall(
         batch=factors["batch"],
         seq_len=factors["seq_len"],
@@ -76,7 +76,7 @@ COLUMNS = [
 
 
 def _accounting(cells: list[Record]) -> t.Table:
-    """Of the smallest cell that ran out of memory, else of the largest that ran: a row an item, and their total."""
+    """Tabulate items and total of the smallest cell that ran out of memory, else of the largest that ran."""
 
     def work(record: Record) -> int:
         return int(record.factors["seq_len"]) ** 2 * int(record.factors["head_dim"])
@@ -103,7 +103,7 @@ def _accounting(cells: list[Record]) -> t.Table:
 
 
 def figures(tables: Mapping[str, t.Table]) -> list[f.Figure]:
-    """Time of both passes over sequence length."""
+    """Return the figure of both passes' times over sequence length."""
     caption = (
         "Median time of a forward and a backward pass over sequence length, one line per d_model; bars show the "
         "interquartile range. Host clock."

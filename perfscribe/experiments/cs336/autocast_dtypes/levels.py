@@ -27,9 +27,9 @@ SHOWN = Shown(tables=("cs336.autocast_dtypes", "cs336.layernorm_variance"))
 
 
 def cells(config: Mapping[str, Any]) -> list[Cell]:
-    """Dtype and variance cells for each device and half-precision dtype, and for fp32, the yardstick of both.
+    """Return dtype and variance cells for each device and half-precision dtype, and for fp32 as the reference.
 
-    Autocast to fp32 leaves every operation alone: torch warns that it switches it off.
+    Autocast to fp32 changes no operation: torch warns that it disables itself.
     """
     levels = {"device": config["device"], "dtype": [*(name for name in config["dtype"] if name != "fp32"), "fp32"]}
     drawn = {"variance_mean": config["variance_mean"], "variance_std": [config["variance_std"]]}

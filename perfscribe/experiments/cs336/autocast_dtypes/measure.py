@@ -1,8 +1,8 @@
 """Dtypes under autocast (CS336, assignment 2, benchmarking_mixed_precision), and its LayerNorm question measured.
 
-Two kinds of cells, told apart by the factor `part`. "dtypes": a forward and backward pass of the toy model under
+The factor `part` distinguishes two kinds of cells. "dtypes": a forward and backward pass of the toy model under
 autocast, the dtypes read off the tensors. "variance": mean and variance of vectors like LayerNorm's inputs, computed
-in one dtype throughout, against float64 of the very same rounded inputs.
+entirely in one dtype, against float64 of the same rounded inputs.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from typing import Any
 from perfscribe.base.cells import Cell, Measurement
 
 DTYPES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
-BATCH, IN_FEATURES, OUT_FEATURES = 8, 20, 5  # of the toy model: its dtypes do not depend on them
+BATCH, IN_FEATURES, OUT_FEATURES = 8, 20, 5  # of the toy model; its dtypes do not depend on these
 
 
 def run(cell: Cell) -> Measurement:
-    """Values of one cell: six dtypes and the loss, or the errors of mean and variance."""
+    """Measure one cell: six dtypes and the loss, or the errors of mean and variance."""
     if cell["part"] == "dtypes":
         return Measurement(values=autocast_values(cell["device"], DTYPES[cell["dtype"]]))
     from perfscribe.experiments.cs336.autocast_dtypes.variance import variance_values
@@ -33,10 +33,10 @@ def run(cell: Cell) -> Measurement:
 
 
 def autocast_values(device: str, dtype_name: str) -> dict[str, Any]:
-    """One training pass of the toy model under autocast: dtype names as torch writes them, and the loss.
+    """Train the toy model for one pass under autocast; return dtype names as torch writes them, and the loss.
 
-    Outputs are seen by hooks on the modules, parameters and gradients on the model afterwards. Several dtypes in
-    one place are joined by a comma. Weights and inputs are random, from torch's global generator, inputs in fp32.
+    Hooks on the modules read outputs; parameters and gradients are read afterwards. Several dtypes in one place are
+    joined by a comma. Weights and inputs are random, from torch's global generator, inputs in fp32.
     """
     import torch
     from torch import nn
@@ -68,5 +68,5 @@ def autocast_values(device: str, dtype_name: str) -> dict[str, Any]:
 
 
 def dtype_names(*tensors: Any) -> str:
-    """The dtypes of tensors without "torch.", each once, sorted."""
+    """Return the tensors' dtypes without "torch.", each once, sorted."""
     return ", ".join(sorted({str(tensor.dtype).removeprefix("torch.") for tensor in tensors}))

@@ -34,7 +34,7 @@ VARIANCE_NOTE = (
 
 
 def _published(metric: str) -> Callable[[Record], str]:
-    """What the write-ups, which agree, print for the same dtype."""
+    """Return a function for the dtype that the write-ups, which agree, print for the same autocast dtype."""
 
     def get(record: Record) -> str:
         found = references.find("autocast_dtypes", metric, dtype=record.factors["dtype"])
@@ -44,7 +44,7 @@ def _published(metric: str) -> Callable[[Record], str]:
 
 
 def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
-    """The six dtypes, a row a device and autocast dtype; errors of the variance, a row a dtype and mean."""
+    """Return six dtypes per device and autocast dtype, and errors of the variance per dtype and mean."""
     cells = records["autocast_dtypes"]
     dtype_columns = [t.factor("dtype", "Autocast"), t.factor("device", "Device")]
     for name, title in PARTS.items():

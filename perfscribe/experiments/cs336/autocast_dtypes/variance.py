@@ -1,4 +1,4 @@
-"""Mean and variance in one dtype throughout, as a LayerNorm without wider accumulators would compute them."""
+"""Mean and variance entirely in one dtype, as a LayerNorm without wider accumulators would compute them."""
 
 from __future__ import annotations
 
@@ -6,24 +6,24 @@ import torch
 from torch import Tensor
 from torch.nn.functional import layer_norm, pad
 
-ROWS = 64  # vectors; the figures are medians over them
+ROWS = 64  # vectors; results are medians over them
 EPS = 1e-5  # torch's default for LayerNorm
 OVERFLOW = "overflow"
 CONSTANT = "constant inputs"
 
 
 def variance_values(*, device: str, dtype_name: str, mean: float, std: float, features: int) -> dict[str, object]:
-    """Errors of mean, variance and torch's own layer_norm on ROWS vectors of `features` values from N(mean, std).
+    """Return errors of mean, variance and torch's layer_norm on ROWS vectors of `features` values from N(mean, std).
 
     The vectors are drawn on the CPU from torch's global generator, so that all dtypes and devices get the same ones.
     Every error is relative, the median over the rows, against float64 arithmetic on the same rounded inputs:
-    mean_relative_error, and mean_error_over_std, which stays meaningful where the mean is near 0;
+    mean_relative_error, and mean_error_over_std, which stays meaningful if the mean is near 0;
     variance_two_pass_relative_error: E[(x - mean)^2]; variance_moments_relative_error: E[x^2] - E[x]^2, both with
-    sums from left to right; variance_pairwise_relative_error: the former with sums over a binary tree, which
-    loses little precision but has no more range; layer_norm_relative_error: Euclidean, of torch's output.
-    A figure that is not finite reads "overflow"; one relative to a standard deviation of 0 "constant inputs".
-    inputs_variance: of the rounded inputs, to be held against std squared. not_finite_rows, moments_negative_rows:
-    rows in which a variance came out so. overflow: whether anything did, layer_norm included.
+    sums from left to right; variance_pairwise_relative_error: two-pass with sums over a binary tree, which lose little
+    precision but have no more range; layer_norm_relative_error: Euclidean, of torch's output.
+    A value that is not finite is "overflow"; one relative to a standard deviation of 0 is "constant inputs".
+    inputs_variance: of the rounded inputs, to compare with std squared. not_finite_rows, moments_negative_rows: rows
+    with such a variance. overflow: whether any variance or layer_norm output is not finite.
     """
     dtype = getattr(torch, dtype_name)
     x = torch.normal(mean, std, (ROWS, features), dtype=torch.float64).to(device).to(dtype)  # (rows, features)
@@ -56,7 +56,7 @@ def variance_values(*, device: str, dtype_name: str, mean: float, std: float, fe
 
 
 def naive_variances(x: Tensor, mean: Tensor) -> dict[str, Tensor]:
-    """Variances (rows,) of x (rows, features) by method, each operation rounded to x's dtype; mean: (rows,)."""
+    """Return variances (rows,) of x (rows, features) by method, each operation in x's dtype; mean: (rows,)."""
     features = x.shape[1]
     pairwise_mean = pairwise_sum(x) / features
     return {
@@ -67,7 +67,7 @@ def naive_variances(x: Tensor, mean: Tensor) -> dict[str, Tensor]:
 
 
 def left_to_right_sum(x: Tensor) -> Tensor:
-    """Sums (rows,) of x (rows, features) with one accumulator a row in x's dtype; torch.sum would use a wider one."""
+    """Return sums (rows,) of x (rows, features), one accumulator per row in x's dtype; torch.sum uses a wider one."""
     total = torch.zeros_like(x[:, 0])
     for column in x.T.contiguous():
         total = total + column
@@ -75,7 +75,7 @@ def left_to_right_sum(x: Tensor) -> Tensor:
 
 
 def pairwise_sum(x: Tensor) -> Tensor:
-    """Sums (rows,) of x (rows, features) by adding halves, every partial sum in x's dtype."""
+    """Return sums (rows,) of x (rows, features) by adding halves, every partial sum in x's dtype."""
     while x.shape[1] > 1:
         x = pad(x, (0, x.shape[1] % 2))
         left, right = x.chunk(2, dim=1)
@@ -84,7 +84,7 @@ def pairwise_sum(x: Tensor) -> Tensor:
 
 
 def middle(errors: Tensor, variance: Tensor | None = None) -> float | str:
-    """Median over rows (rows,), or why there is none: variance (rows,) 0 in half of them, or not finite in half."""
+    """Return the median over rows (rows,), or a text if variance's median is 0 or the errors' is not finite."""
     if variance is not None and float(variance.median()) == 0:
         return CONSTANT
     value = float(errors.nan_to_num(nan=torch.inf, posinf=torch.inf).median())

@@ -1,1 +1,1 @@
-"""Short experiments that tell the machine's ceilings: products, memory, links, transfers to the device, disk."""
+"""Short experiments that measure the machine's ceilings: products, memory, links, transfers to the device, disk."""

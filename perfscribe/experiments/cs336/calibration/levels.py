@@ -51,21 +51,21 @@ LEVELS = experiment(
     ),
 )
 
-# The roofline shows what the experiments that it reads have measured.
+# The roofline shows results of the experiments in `reads`.
 SHOWN = Shown(
     tables=("cs336.ceilings_products", "cs336.ceilings_bandwidths", "cs336.roofline"),
     reads=("attention", "end_to_end", "flash_benchmarking"),
 )
 
-# Costs are in seconds, at rates between a CPU's and a GPU's, and what making and checking the operands takes at least.
+# Costs are in seconds, at rates between a CPU's and a GPU's, plus a minimum for making and checking the operands.
 FLOP_PER_S, BYTES_PER_S, DISK_BYTES_PER_S, LEAST_S = 1e12, 5e10, 1e9, 0.2
 
 
 def cells(config: Mapping[str, Any]) -> list[Cell]:
-    """Products, memory, each ordered pair of GPUs (a link may carry less in one direction), transfers, disk."""
+    """Return products, memory, ordered pairs of GPUs (a link may be slower in one direction), transfers, disk."""
 
     def levels(workload: str, *names: str) -> list[dict[str, Level]]:
-        """The section's levels; what it leaves open is the experiment's."""
+        """Return the section's levels, completed by the experiment's."""
         section = {**config, **config[workload]}
         listed = {name: section[name] for name in names}
         return list(grid({"workload": [workload], **listed, "samples": [section["samples"]]}))

@@ -1,11 +1,11 @@
-"""The machine's ceilings, each by the plainest work that has it as its bound.
+"""Measures the machine's ceilings, each by the simplest work that it bounds.
 
-Kinds of cell, told apart by the factor `workload`: product (a square product of random matrices), memory (a copy and a
-triad within a device's memory), link (a copy from one GPU to another), transfer (between host and device) and disk
-(one file, where the results lie; it is removed).
+The factor `workload` distinguishes the kinds of cells: product (a square product of random matrices), memory (a copy
+and a triad within a device's memory), link (a copy from one GPU to another), transfer (between host and device) and
+disk (one file next to the results; it is removed).
 
 Bytes by operation: a copy reads and writes each byte and counts twice within a memory, once over a link; a triad
-a = b + s c reads two and writes one, so three times (as STREAM counts: no read of what is about to be overwritten).
+a = b + s c reads two and writes one, so three times (as in STREAM: the read before an overwrite does not count).
 Tensors are fp32, of random numbers.
 """
 
@@ -36,7 +36,7 @@ FP32_BYTES = 4
 TRIAD_FACTOR = 3.0
 ACCESSES = {"copy": 2, "triad": 3}
 CHECKED_ELEMENTS = 2**16
-TOLERANCE = 1e-6  # relative, of fp32 against float64 for one multiplication and one addition
+TOLERANCE = 1e-6  # relative error of fp32 against float64 after one multiplication and one addition
 WARMUP = 2
 BLOCK_BYTES = 8 * MIB  # written or read at once
 KEPT_FREE_BYTES = 256 * MIB
@@ -46,8 +46,8 @@ MOUNTS = Path("/proc/self/mounts")
 def run(cell: Cell) -> Measurement:
     """Check the result of one kind of work, then time it.
 
-    samples: product_ms, or time_ms. values: bytes, that a call moves by the convention of its kind; relative_error of
-    a product; of a link what the machine says of it; of the disk its file system.
+    samples: product_ms, or time_ms. values: bytes moved per call, by the convention of its kind; relative_error of a
+    product; the machine's description of a link; the disk's file system.
     """
     if cell["workload"] == PRODUCT:
         precision.set_matmul_precision(cell["dtype"])
@@ -58,7 +58,7 @@ def run(cell: Cell) -> Measurement:
 
 
 def within(factors: Mapping[str, Any]) -> Measurement:
-    """Copy or triad in a device's own memory: by graph replay with L2 flushed on CUDA, by the host clock on a CPU."""
+    """Time copy or triad in a device's memory: graph replay with L2 flushed on CUDA, host clock on a CPU."""
     device, operation, size_mib = factors["device"], factors["operation"], factors["size_mib"]
 
     def make() -> Callable[[], Tensor]:
@@ -79,17 +79,17 @@ def _random(size_mib: int, device: str) -> Tensor:
 
 
 def _operation_on(operation: str, first: Tensor, second: Tensor) -> Callable[[], Tensor]:
-    """The call of an operation: copy of first, or triad of both, into a tensor of its own."""
+    """Return the call of an operation: copy of first, or triad of both, into a separate tensor."""
     import torch
 
-    out = torch.zeros_like(first)  # zeros, not empty: pages of a CPU are there before anything is timed
+    out = torch.zeros_like(first)  # zeros, not empty: a CPU's pages are mapped before anything is timed
     if operation == "copy":
         return lambda: out.copy_(first)
     return lambda: torch.add(first, second, alpha=TRIAD_FACTOR, out=out)
 
 
 def _check(operation: str, first: Tensor, second: Tensor) -> None:
-    """ValueError where the operation's ends are others than in float64, beyond fp32's rounding."""
+    """Raise ValueError if the operation's ends differ from float64 by more than fp32's rounding."""
     out = _operation_on(operation, first, second)()
     found, a, b = (_ends(tensor).double() for tensor in (out, first, second))
     expected = a + (TRIAD_FACTOR * b if operation == "triad" else 0)
@@ -99,14 +99,14 @@ def _check(operation: str, first: Tensor, second: Tensor) -> None:
 
 
 def _ends(tensor: Tensor) -> Tensor:
-    """The first and last elements: to widen all of a large tensor would take more memory than the work itself."""
+    """Return the first and last elements: widening all of a large tensor takes more memory than the work itself."""
     import torch
 
     return torch.cat([tensor[:CHECKED_ELEMENTS], tensor[-CHECKED_ELEMENTS:]])
 
 
 def same_content(one: Tensor, other: Tensor) -> None:
-    """ValueError where two tensors, on any devices, hold other bits: by the sum of their words and by their ends."""
+    """Raise ValueError if two tensors, on any devices, differ by the sum of their words or in their ends."""
     import torch
 
     words = [tensor.view(torch.int32) for tensor in (one, other)]
@@ -116,7 +116,7 @@ def same_content(one: Tensor, other: Tensor) -> None:
 
 
 def between(factors: Mapping[str, Any]) -> Measurement:
-    """Copies from one GPU to another, timed by events on the source's stream, on which torch queues them."""
+    """Time copies from one GPU to another by events on the source's stream, where torch queues them."""
     import torch
 
     from perfscribe.distributed import links
@@ -136,13 +136,13 @@ def between(factors: Mapping[str, Any]) -> Measurement:
 
 
 def from_host(factors: Mapping[str, Any]) -> Measurement:
-    """Copies between the host's memory, pinned or pageable, and the device, by the host clock, device synchronised."""
+    """Time copies between host memory, pinned or pageable, and device, by the host clock with a synchronise."""
     import torch
 
     pinned = factors["host_memory"] == "pinned"
     on_device = _random(factors["size_mib"], "cuda")
     on_host = torch.empty(on_device.shape, pin_memory=pinned).copy_(on_device)
-    on_host.neg_()  # other bits than on the device
+    on_host.neg_()  # differs from the device's content
     held, received = (on_host, on_device) if factors["operation"] == "host to device" else (on_device, on_host)
 
     def copy() -> Tensor:
@@ -159,8 +159,8 @@ def from_host(factors: Mapping[str, Any]) -> Measurement:
 def on_disk(factors: Mapping[str, Any], data_folder: str) -> Measurement:
     """Time writing with fsync, or reading after the file was dropped from the page cache, in blocks of 8 MiB.
 
-    Unsupported: too little free space, or the kernel keeps the file in its cache. ValueError: what was read is not
-    what was written.
+    Raises Unsupported if there is too little free space or the kernel keeps the file cached, ValueError if the content
+    read is not the content written.
     """
     from perfscribe.data import page_cache
 
@@ -169,7 +169,7 @@ def on_disk(factors: Mapping[str, Any], data_folder: str) -> Measurement:
     free, needed = shutil.disk_usage(folder).free, 2 * size_bytes + KEPT_FREE_BYTES
     if free < needed:
         raise Unsupported(f"the disk of the results has {free // MIB} MiB free, {needed // MIB} MiB are asked for")
-    # One name a cell: what a killed run has left is overwritten by the next.
+    # One name per cell, so that the next run overwrites a killed run's file.
     path = folder / f"calibration-{factors['operation'].replace(' ', '-')}-{factors['size_mib']}.tmp"
     blocks = [os.urandom(min(BLOCK_BYTES, size_bytes - at)) for at in range(0, size_bytes, BLOCK_BYTES)]
     call: Callable[[], object] = partial(_read, path, bytearray(BLOCK_BYTES))
@@ -188,7 +188,7 @@ def on_disk(factors: Mapping[str, Any], data_folder: str) -> Measurement:
 
 
 def _write(path: Path, blocks: list[bytes]) -> None:
-    """Write the blocks into a new file, which is on the disk in the end, as far as the kernel can tell."""
+    """Write the blocks into a new file and flush it to disk, as far as the kernel can tell."""
     with path.open("wb", buffering=0) as stream:
         for block in blocks:
             stream.write(block)
@@ -213,7 +213,7 @@ def _check_content(path: Path, blocks: list[bytes]) -> None:
 
 
 def file_system(folder: Path, mounts: Path = MOUNTS) -> str:
-    """Type of the file system that holds the folder (ext4, xfs, nfs4, tmpfs, …); `not told` outside Linux."""
+    """Return the type of the folder's file system (ext4, xfs, nfs4, tmpfs, …); `not told` outside Linux."""
     if not mounts.is_file():
         return "not told"
     whole, best = folder.resolve(), (0, "not told")

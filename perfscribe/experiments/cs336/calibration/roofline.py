@@ -1,6 +1,6 @@
-"""The roofline: training steps, attention that stores N × N matrices, and attention that does not, against its bound.
+"""Roofline of training steps and of attention, with and without stored N × N matrices.
 
-It measures nothing: its points are cells of other experiments.
+Measures nothing: its points are cells of other experiments.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from perfscribe.show.ceilings import TERA, Ceilings
 
 STEP, EAGER, FUSED = "training step", "attention, N × N stored", "attention, N × N not stored"
 PASSES = ("forward", "backward")
-TF32_PRODUCTS = 3  # that Triton's kernels make of one in fp32
+TF32_PRODUCTS = 3  # per fp32 product in Triton's kernels
 NOT_KNOWN = "not known"
 NOTE = (
     "Bound: the lower of peak rate and FLOP/byte times the memory's bandwidth, both measured where calibration ran, "
@@ -32,7 +32,7 @@ FACTORS |= {"head_dim": "d", "dtype": "Dtype", "device": "Device"}
 
 
 def table(table_id: str, records: Mapping[str, list[Record]]) -> t.Table:
-    """A row a work and pass."""
+    """Return the table, one row per kind of work and pass."""
     known = Ceilings(records)
     found = _steps(records.get("end_to_end", []))
     found += _eager(records.get("attention", []))
@@ -41,11 +41,11 @@ def table(table_id: str, records: Mapping[str, list[Record]]) -> t.Table:
     return t.make(table_id, "Rates against the roofline", rows, COLUMNS, [NOTE])
 
 
-# What stands there; values: flop, bytes
+# Rows; values: flop, bytes
 
 
 def _steps(cells: Sequence[Record]) -> list[Record]:
-    """Each size and dtype at its longest context that ran; where none did, the cell with the first status."""
+    """Return each size and dtype at its longest context that ran; if none ran, the cell with the first status."""
     found = []
     same = t.grouped(cells, lambda one: (one.factors["device"], one.factors["size"], one.factors["dtype"]))
     for group in same.values():
@@ -59,15 +59,14 @@ def _steps(cells: Sequence[Record]) -> list[Record]:
 
 
 def _eager(cells: Sequence[Record]) -> list[Record]:
-    """Every length of pytorch_attention at the smallest and the largest head dimension that ran: FLOP a byte grow with
-    it, so that the memory may bound the one and the products the other."""
+    """Return pytorch_attention's cells at the smallest and largest head dimension that ran; FLOP/byte grow with it."""
     dims = {one.factors["head_dim"] for one in cells if one.ok} or {one.factors["head_dim"] for one in cells}
     chosen = [one for one in cells if one.factors["head_dim"] in (min(dims), max(dims))]
     return [_attention(one, EAGER, "eager, no heads", name) for one in chosen for name in PASSES]
 
 
 def _flash(cells: Sequence[Record]) -> list[Record]:
-    """Eager, ours and SDPA's flash backend, at the shortest and the longest length that ours ran, by dtype."""
+    """Return eager, ours and SDPA's flash backend at the shortest and longest length that ours ran, by dtype."""
     found = []
     for group in t.grouped(cells, lambda one: (one.factors["device"], one.factors["dtype"])).values():
         ours = backends.ours(group[0].factors["device"])
@@ -86,8 +85,9 @@ def _flash(cells: Sequence[Record]) -> list[Record]:
 
 
 def _attention(cell: Record, work: str, title: str, one: str) -> Record:
-    """A pass. Where N × N matrices are stored all of them are computed, whatever a mask hides, and backward makes four
-    products: it finds the softmax that forward kept, which a fused one computes again."""
+    """Return the row of a pass. Stored N × N matrices are computed whole, masked or not, and their backward needs four
+    products: it reads forward's softmax, which a fused backward recomputes.
+    """
     of = {"heads": 1, "causal": False, **cell.factors}
     if work == EAGER:
         flop = attention_flop({**of, "causal": False}, one) * (4 / 5 if one == "backward" else 1)
@@ -100,7 +100,7 @@ def _attention(cell: Record, work: str, title: str, one: str) -> Record:
 
 
 def _row(cell: Record, work: str, name: str, one: str, sample: str, flop: float, moved: float) -> Record:
-    """The cell's time of one pass under a name that all rows share."""
+    """Return the cell's time of one pass under a name that all rows share."""
     factors = {"head_dim": "model's", **cell.factors, "work": work, "name": name, "pass": one}
     timed = {"time_ms": cell.samples[sample]} if sample in cell.samples else {}
     timers = {"time_ms": cell.timers[sample]} if sample in cell.timers else {}
@@ -109,7 +109,7 @@ def _row(cell: Record, work: str, name: str, one: str, sample: str, flop: float,
 
 
 def _with_ceilings(row: Record, known: Ceilings) -> Record:
-    """With the ceilings of its device and dtype and its bound, as far as they are known."""
+    """Return the row with the ceilings of its device and dtype and its bound, if known."""
     if not row.samples:
         return row
     device, dtype = row.factors["device"], row.factors["dtype"]

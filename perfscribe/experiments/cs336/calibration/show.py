@@ -36,7 +36,7 @@ BANDWIDTHS_NOTE = (
 
 
 def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
-    """Products by dtype and size; bandwidths; what other experiments measured against the roofline."""
+    """Return products by dtype and size, bandwidths, and other experiments' results against the roofline."""
     products = t.having(records["calibration"], workload=PRODUCT)
     others = [one for one in records["calibration"] if one.factors["workload"] != PRODUCT]
     return [
@@ -51,7 +51,7 @@ def _device(record: Record) -> str:
 
 
 def _rate(record: Record) -> float:
-    """TFLOP/s of a product, GB/s of all else."""
+    """Return TFLOP/s of a product, GB/s of other work."""
     return product_flop_per_s(record) / TERA if record.factors["workload"] == PRODUCT else bytes_per_s(record) / GB
 
 
@@ -61,19 +61,19 @@ def _rate_iqr(record: Record) -> Any:
 
 
 def _way(record: Record) -> str:
-    """The link, or the file system."""
+    """Return the link or the file system."""
     found = record.values.get("link") or record.values.get("file_system")
     return str(found) if found else "its memory" if record.factors["workload"] == MEMORY else "the PCIe slot"
 
 
 def _percent(get: Callable[[Record], Any], record: Record) -> Any:
-    """A rate, or its spread, in percent of what the data sheet says."""
+    """Return a rate, or its spread, in percent of the data sheet's value."""
     printed, rate = _printed(record)[0], get(record)
     return printed if isinstance(printed, str) else rate if isinstance(rate, str) else 100 * rate / printed
 
 
 def _against_sheet(unit: str) -> list[t.Column]:
-    """What the data sheet says of the same, and the share of it that was reached."""
+    """Return columns of the data sheet's value, the share of it that was reached, and its source."""
     share = t.derived("share_percent", "Share of it (%)", partial(_percent, _rate), spread="share_percent_spread")
     return [
         t.derived("printed", f"Data sheet ({unit})", lambda record: _printed(record)[0]),
@@ -83,7 +83,7 @@ def _against_sheet(unit: str) -> list[t.Column]:
 
 
 def _printed(record: Record) -> tuple[float | str, str]:
-    """What the data sheet, or the driver, says of the same; the source."""
+    """Return the value of the data sheet, or of the driver, and its source."""
     kind, of = record.factors["workload"], record.factors
     if kind == LINK and "rated_gb_per_s" in record.values:
         by = record.values["rated_by"]

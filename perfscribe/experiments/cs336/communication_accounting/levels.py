@@ -1,4 +1,4 @@
-"""experiments.communication_accounting has no keys of its own; what it shows."""
+"""The cell and tables of experiments.communication_accounting, which has no keys."""
 
 from __future__ import annotations
 
@@ -19,6 +19,6 @@ SHOWN = Shown(tables=("cs336.communication_inputs", "cs336.communication_steps")
 
 
 def cells(config: Mapping[str, Any]) -> list[Cell]:
-    """One cell; every input of the problem is a factor of one level, a whole number as int."""
+    """Return one cell; every input of the problem is a factor of one level, whole numbers as int."""
     given = {field.name: getattr(Inputs(), field.name) for field in fields(Inputs)}
     return [Cell({name: int(value) if value == int(value) else value for name, value in given.items()})]

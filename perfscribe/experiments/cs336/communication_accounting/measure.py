@@ -1,10 +1,10 @@
 """CS336's problem communication_accounting: nothing is timed, a cell is the arithmetic of one set of inputs.
 
-The steps come from perfscribe.analytic.communication, but for those of part d: what lets a smaller batch be bound by
-compute. With y = Y alpha / (M_Y F), the share of compute's time that tensor parallelism communicates, the least number
-of tokens a device is alpha^2 / (M_X M_Y F) times 1 / (y (1 - y)) where FSDP's and tensor parallelism's communication
-take turns, least at y = 1/2, and times 1 / y where they go on at once, least at y = 1. Both follow from the times that
-perfscribe.analytic.communication states. Weights that are gathered in one byte in place of two halve FSDP's time.
+Steps come from perfscribe.analytic.communication, except those of part d: remedies that let a smaller batch be bound by
+compute. Let y = Y alpha / (M_Y F), tensor parallelism's communication as a share of compute time. The least number of
+tokens per device is alpha^2 / (M_X M_Y F) times 1 / (y (1 - y)) if FSDP's and tensor parallelism's communication
+alternate, least at y = 1/2, and times 1 / y if they overlap, least at y = 1. Both follow from the times stated in
+perfscribe.analytic.communication. Gathering weights in one byte instead of two halves FSDP's time.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ DESCRIPTION = ("part", "name", "quantity", "formula", "unit")
 
 
 def run(cell: Cell) -> Measurement:
-    """All steps of parts a to d in their order: values by the step's name, what describes them as series.
+    """Compute all steps of parts a to d in order: values by the step's name, their descriptions as series.
 
-    A value is "none" where there is none; formula then says why.
+    A missing value is "none"; its formula gives the reason.
     """
     inputs = Inputs(**{name: cell[name] for name in cell.factors})
     lines = [*account(inputs), *remedies(inputs)]
@@ -30,7 +30,7 @@ def run(cell: Cell) -> Measurement:
 
 
 def remedies(inputs: Inputs) -> list[Line]:
-    """The least tokens a device under each remedy, X and Y chosen best, and what pipeline stages send each other."""
+    """Return the least tokens per device under each remedy with best X and Y, and a pipeline stage's communication."""
     devices = inputs.fsdp_devices * inputs.tensor_devices
     alpha = inputs.flop_per_s / inputs.bandwidth_bytes_per_s
     once = alpha**2 / (inputs.fsdp_axes * inputs.tensor_axes * inputs.d_ff)

@@ -17,7 +17,7 @@ from perfscribe.show import tables as t
 TABLES = SHOWN.tables
 NAME = "communication_accounting"
 LINE = ("quantity", "formula", "value", "unit")
-# Config key -> symbol of the formulas, what it is, unit.
+# Config key -> symbol in the formulas, description, unit.
 INPUTS = {
     "d_model": ("D", "Width of the model", "1"),
     "d_ff": ("F", "Width between the two linear layers of a block", "1"),
@@ -37,11 +37,11 @@ INPUTS = {
 DIGITS = 6
 NOTE = "Arithmetic, nothing is measured. Symbols are those of the table of inputs and of the lines above."
 SOURCES = ("brandon-snider", "damek")
-KINDS = {"GiB": "gib", "B": "bytes"}  # last part of a published step's metric by unit; of any other unit it is count
+KINDS = {"GiB": "gib", "B": "bytes"}  # suffix of a published step's metric by unit; count for any other unit
 
 
 def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
-    """The inputs; the steps of all parts. A row is one input or one step of a record."""
+    """Return the inputs, and the steps of all parts; a row is one input or one step of a record."""
     made = records[NAME]
     inputs = [
         replace(record, factors={**record.factors, "key": key, "symbol": symbol, "quantity": quantity, "unit": unit})
@@ -68,14 +68,14 @@ def _steps(record: Record) -> Iterator[tuple[str, str, dict[str, Any]]]:
 
 
 def _rounded(value: float | str) -> float | str:
-    """Whole numbers as they are, others with so many digits that published answers differ by their own rounding."""
+    """Return whole numbers unchanged, others to DIGITS digits: published answers differ only by their rounding."""
     if isinstance(value, str):
         return value
     return int(value) if value == int(value) else float(f"{value:.{DIGITS}g}")
 
 
 def _published(row: Record, source: str) -> Any:
-    """What the source prints for a step, where its inputs are those of the record."""
+    """Return the value that the source prints for a step, if its inputs are the record's."""
     metric = f"step_{KINDS.get(row.values.get('unit', ''), 'count')}"
     return references.shown(NAME, source, metric, row.factors)
 

@@ -1,4 +1,4 @@
-"""The pictures of ddp."""
+"""Figures of ddp."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ COMPUTE, COMMUNICATION = f.COLOURS[0], f.COLOURS[1]
 LANES = {"compute": COMPUTE, "communication": COMMUNICATION}
 PHASE_COLOURS = {"forward": "#D8D8D8", "backward": "#9A9A9A", "communication": "#F4C7A1", "optimizer": "#C9D9E8"}
 SHORT = {v.NAIVE: "naive", v.FLAT: "flat", v.OVERLAP: "overlap", v.BUCKETED: "bucket", v.TORCH: "torch DDP"}
-NO_FIT = "no fit: "  # begins what stands for the model's figures where it is not fitted or does not fit
-FAINTEST = 0.08  # that is still seen
-BESIDE = 1.06  # how far cells of the same bucket size are drawn apart
+NO_FIT = "no fit: "  # prefix of the texts that replace the model's values
+FAINTEST = 0.08  # least opacity that is visible
+BESIDE = 1.06  # factor in x between cells of the same bucket size
 
 
 def _cells(rows: pd.DataFrame) -> list[tuple[Any, pd.DataFrame]]:
@@ -42,15 +42,15 @@ def _floats(rows: pd.DataFrame, name: str) -> np.ndarray:
 
 
 def _interval(rows: pd.DataFrame) -> list[np.ndarray]:
-    """Lengths below and above exposed communication."""
+    """Return the lengths of the interval below and above exposed communication."""
     low, exposed, high = (_floats(rows, f"exposed{end}_ms") for end in ("_low", "", "_high"))
     return [np.nan_to_num(exposed - low).clip(0), np.nan_to_num(high - exposed).clip(0)]
 
 
 def timelines(canvas: Any, rows: pd.DataFrame, traced: pd.DataFrame) -> None:
-    """Two panels of one cell, naive above overlapped: phases, below them what the device computes and communicates.
+    """Draw two panels of one cell, naive above overlapped: phases, below them computing and communication.
 
-    traced: the same steps in figures, which say how much of its spans a lane is busy.
+    traced: values of the same steps, which give the busy share of each lane's spans.
     """
     cells = _cells(rows)
     key, own = next((cell for cell in cells if "fp32" in cell[0]), cells[0])
@@ -74,7 +74,7 @@ def timelines(canvas: Any, rows: pd.DataFrame, traced: pd.DataFrame) -> None:
 
 
 def _one_timeline(axes: Any, rows: pd.DataFrame, step: pd.DataFrame, device: str) -> None:
-    """Spans of a traced step: a row of phases, and one of the device's two lanes. step: its row of figures."""
+    """Draw a traced step's spans: a row of phases, a row of the device's two lanes. step: its row of values."""
     bars = {lane: (-0.4 * place, 0.4, shade) for place, (lane, shade) in enumerate(LANES.items())}
     bars |= {f"phase {phase}": (0.6, 0.8, shade) for phase, shade in PHASE_COLOURS.items()}
     for lane, (bottom, height, shade) in bars.items():
@@ -95,7 +95,7 @@ def _one_timeline(axes: Any, rows: pd.DataFrame, step: pd.DataFrame, device: str
 
 
 def _busy(spans: pd.DataFrame, step: pd.DataFrame, lane: str) -> float:
-    """What part of a lane's spans it is busy: spans were recorded with the gaps that are too short to be drawn."""
+    """Return the busy share of a lane's spans, which were recorded including gaps too short to be drawn."""
     covered = float(_floats(spans, "duration_ms").sum())
     if not covered:
         return 1.0
@@ -103,7 +103,7 @@ def _busy(spans: pd.DataFrame, step: pd.DataFrame, lane: str) -> float:
 
 
 def buckets(canvas: Any, rows: pd.DataFrame) -> None:
-    """Exposed communication over bucket size, a colour a cell, with the model where it fits."""
+    """Draw exposed communication over bucket size, one colour per cell, with the model where it fits."""
     axes = canvas.subplots()
     rows = rows[rows["implementation"] == v.BUCKETED]
     cells = _cells(rows)

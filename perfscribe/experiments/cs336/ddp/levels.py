@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 LEVELS = experiment(
     "Training steps of the language model on several ranks, gradients averaged in several ways, interleaved",
     **shared.DIVIDED_BATCH
-    # On 4 H200 half the IQR of a step is 0.5 ms at most with 32, 3 to 16 ms with 16.
+    # On 4 H200 half the IQR of a step is at most 0.5 ms with 32, and 3 to 16 ms with 16.
     | {"batch": wholes("sequences in a batch, divided among the ranks", 1, 1_048_576, [4], gpu=[32])},
     dtype=dtypes("tf32: fp32 with TF32 matrix products, as published runs have it; bf16, fp16: autocast", ["fp32"]),
     implementation=choices(
@@ -57,12 +57,12 @@ COUNTS = ("turns", "steps", "warmup_steps")
 
 
 def datasets(config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Token batches for every batch and context length."""
+    """Return token batches for every batch and context length."""
     return tokens.datasets(config["batch"], config["seq_len"], config["seed"])
 
 
 def cells(config: Mapping[str, Any]) -> list[Cell]:
-    """One for each dtype, shape and number of ranks, with all implementations and bucket sizes."""
+    """Return one cell per dtype, shape and number of ranks, with all implementations and bucket sizes."""
     chosen = as_level(variants(config["implementation"], config["bucket_mb"]))
     counts = {name: config[name] for name in COUNTS}
     return [
@@ -77,7 +77,7 @@ def _cell(factors: dict[str, Any]) -> Cell:
     parameters = shape.layers * (4 * shape.d_model**2 + 3 * shape.d_model * shape.d_ff)
     parameters += 2 * shape.vocab_size * shape.d_model
     steps = len(factors["variants"].split()) * factors["turns"] * (factors["warmup_steps"] + 2 * factors["steps"])
-    # FLOP of all steps, and the elements that are sent and updated, on the scale of FLOP.
+    # FLOP of all steps, and elements sent and updated, weighted to the scale of FLOP.
     work = steps * parameters * (6 * batch * factors["seq_len"] + 100 * world_size)
     return Cell(
         factors,

@@ -1,7 +1,7 @@
 """naive_ddp to ddp_bucketed_benchmarking of CS336 assignment 2: training steps of one model on several ranks.
 
-A cell is a model, a backend and a number of ranks; all implementations take turns within its one launch, each with its
-communication and without, so that what is compared is of the same minutes, devices and parameters.
+A cell is a model, a backend and a number of ranks; all implementations alternate within one launch, each with and
+without its communication, so that they are compared in the same minutes, on the same devices and parameters.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
 PRELOADED = needs.PRELOADED
-# Below the worker's own limit (timeout_s), so that the rank that hangs is named.
+# Below the worker's limit (timeout_s), so that a hanging rank is named.
 LAUNCH_TIMEOUT_S = 540.0
 
 
 def run(cell: Cell) -> Measurement:
-    """One launch: every implementation is checked, then all take turns, then a step of each is traced."""
+    """Check every implementation, time all interleaved, then trace a step of each, in one launch."""
     from perfscribe.experiments.cs336.ddp.program import on_rank
 
     return launched(cell, on_rank)
 
 
 def launched(cell: Cell, on_rank: Callable[..., Any]) -> Measurement:
-    """One launch of the cell's ranks with this program."""
+    """Launch the cell's ranks once with this program."""
     from perfscribe.distributed.launch import launch
 
     arguments = {"factors": dict(cell.factors), "data_folder": cell.data_folder}
@@ -39,11 +39,11 @@ def launched(cell: Cell, on_rank: Callable[..., Any]) -> Measurement:
 
 
 def combine(ranks: Sequence[Mapping[str, Any]]) -> Measurement:
-    """A Measurement from what each rank says.
+    """Combine the results of all ranks into a Measurement.
 
-    Of each variant (names begin with its key): samples <key>_step_ms (all with communication), _off_ms (without), and
-    where they are timed _<phase>_ms and _copies_ms; a sample is the longest time of any rank. Values are the largest of
-    any rank. Series: the traced step of rank 0.
+    Of each variant (names start with its key): samples <key>_step_ms (all with communication), _off_ms (without), and
+    if timed _<phase>_ms and _copies_ms; a sample is the longest time of any rank. Values are the largest of any rank.
+    Series: the traced step of rank 0.
     """
     first = ranks[0]
     measurement = Measurement(

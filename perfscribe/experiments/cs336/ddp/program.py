@@ -1,8 +1,8 @@
-"""What each rank of a ddp cell does: check, time all implementations interleaved, trace a step of each.
+"""Runs on each rank of a ddp cell: check, time all implementations interleaved, trace a step of each.
 
-Of each turn of an implementation: it is put around the module anew, which makes all replicas equal again; steps to warm
-up; then steps with communication and without, in an order that is reversed from turn to turn; then, for some, one step
-whose phases are timed, for which the device is waited for after each of them.
+Each turn of an implementation wraps the module again, which makes all replicas equal, and warms up. It then times steps
+with and without communication, in an order that is reversed every turn, and for some implementations one step phase by
+phase, synchronising the device after each.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ if TYPE_CHECKING:
 
 COPIES = ("flatten", "unflatten")
 OURS: dict[str, type[DataParallel]] = {v.NAIVE: NaiveDDP, v.FLAT: FlatDDP, v.OVERLAP: OverlappedDDP}
-# The model that is compared with a single process's.
+# The model compared with a single process's.
 CHECKED_SIZE, CHECKED_LENGTH = "nano", 32
-# Plain steps without normalisation: a gradient that is off by a factor moves parameters by that factor.
+# SGD does not normalise: a gradient that is off by a factor moves parameters by that factor.
 CHECKED_RATE = 0.1
 
 
 def on_rank(arguments: Mapping[str, Any], rank: Rank) -> dict[str, Any]:
-    """What this rank has to say of every implementation; names of samples and values are those of measure.combine."""
+    """Measure all implementations on this rank; samples and values are named as in measure.combine."""
     factors, of = arguments["factors"], v.from_level(arguments["factors"]["variants"])
     precision.set_matmul_precision(factors["dtype"])
     whole = tokens.read(Path(arguments["data_folder"]), factors["batch"], factors["seq_len"])
@@ -65,7 +65,7 @@ def on_rank(arguments: Mapping[str, Any], rank: Rank) -> dict[str, Any]:
 
 @dataclass
 class Found:
-    """What a rank has measured so far."""
+    """Results of a rank so far."""
 
     samples: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
     warmup: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
@@ -77,9 +77,9 @@ class Found:
 
 
 class Wrapped:
-    """A module that one implementation keeps equal on all ranks; its parameters are rank 0's from here on.
+    """A module that one implementation keeps equal on all ranks, starting from rank 0's parameters.
 
-    call(...) is the module's forward. ours: the wrapper, None for PyTorch's own.
+    call(...) is the module's forward. ours: the wrapper, None for PyTorch's.
     """
 
     def __init__(self, variant: v.Variant, module: nn.Module) -> None:
@@ -87,23 +87,23 @@ class Wrapped:
         self.call: Any = self.ours if self.ours is not None else _torch_ddp(module)
 
     def finish(self) -> None:
-        """End a backward: gradients are averages. PyTorch's ends it by itself."""
+        """Finish a backward, so that gradients are averages. PyTorch's DDP does this by itself."""
         if self.ours is not None:
             self.ours.finish_gradient_synchronization()
 
     def without_communication(self) -> AbstractContextManager[Any]:
-        """Steps in it, forward included, send nothing; PyTorch's no_sync() leaves out its copies as well."""
+        """Return a context whose steps, forward included, send nothing; PyTorch's no_sync() also skips its copies."""
         found: AbstractContextManager[Any] = self.call.no_sync() if self.ours is None else self.ours.communication_off()
         return found
 
     def release(self) -> None:
-        """Take its hooks off the module, and free what it holds."""
+        """Remove the wrapper's hooks from the module, and free what it holds."""
         if self.ours is not None:
             self.ours.release()
-        del self.call  # PyTorch's by its last reference: its reducer takes its hooks along
+        del self.call  # PyTorch's goes with its last reference: the reducer removes its hooks
 
     def facts(self) -> dict[str, float]:
-        """All-reduces since the last call and the bytes handed over to them; how many buckets there are."""
+        """Return all-reduces since the last call, the bytes passed to them, and the number of buckets."""
         if self.ours is None:
             return {}
         traffic = self.ours.traffic
@@ -121,16 +121,16 @@ def _ours(variant: v.Variant, module: nn.Module) -> DataParallel | None:
 
 
 def _torch_ddp(module: nn.Module) -> DistributedDataParallel:
-    """PyTorch's with its own defaults, but for buffers: here they are constants, and ours do not send them either."""
+    """Return PyTorch's DDP with its defaults, but no broadcast of buffers: they are constants, and ours skip it too."""
     device = next(module.parameters()).device
     with warnings.catch_warnings(), torch.cuda.device(device) if device.type == "cuda" else nullcontext():
-        warnings.simplefilter("ignore", FutureWarning)  # newer torch has another name for buffers at construction
-        # One device a rank, on which the module lies already: no device_ids, which would only move the inputs.
+        warnings.simplefilter("ignore", FutureWarning)  # newer torch renames the argument for buffers
+        # One device per rank, which holds the module already: no device_ids, which would only move the inputs.
         return DistributedDataParallel(module, broadcast_buffers=False)
 
 
 class Bench:
-    """One model, its optimizer and this rank's part of the batch, around which implementations take turns."""
+    """One model, its optimizer and this rank's part of the batch, around which implementations alternate."""
 
     def __init__(self, factors: Mapping[str, Any], token_ids: torch.Tensor, rank: Rank, found: Found) -> None:
         self.factors, self.rank, self.found = factors, rank, found
@@ -141,7 +141,7 @@ class Bench:
         found.values |= {"parameter_tensors": len(sizes), "gradient_bytes": sum(sizes)}
 
     def take_turn(self, variant: v.Variant, turn: int) -> None:
-        """Warm up, then time steps with communication and without, and phases."""
+        """Warm up, then time steps with and without communication, and phases."""
         wrapped = Wrapped(variant, self.training.model)
         counted = self._warm_up(wrapped)
         if turn == 0:
@@ -159,7 +159,7 @@ class Bench:
         wrapped.release()
 
     def trace(self, variant: v.Variant) -> None:
-        """Trace one step, replicas being equal."""
+        """Trace one step, with equal replicas."""
         wrapped = Wrapped(variant, self.training.model)
         self._warm_up(wrapped)
         seen = tracing.record(self.prepare, lambda mark: self.step(wrapped, mark), self.factors["device"])
@@ -170,12 +170,12 @@ class Bench:
         wrapped.release()
 
     def prepare(self) -> None:
-        """No gradients; all ranks here."""
+        """Clear gradients and wait for all ranks."""
         self.training.zero_grad()
         together(self.rank.device)
 
     def step(self, wrapped: Wrapped, mark: Mark = lambda _: None) -> None:
-        """A training step; mark(name) at the end of each phase, communication being what finish() has left to do."""
+        """Run a training step; mark(name) ends each phase. Phase communication is what finish() has left to do."""
         training = self.training
         with training.autocast():
             loss = next_token_loss(wrapped.call, training.inputs, training.targets)
@@ -190,13 +190,12 @@ class Bench:
         mark("optimizer")
 
     def _timed_ms(self, wrapped: Wrapped) -> list[float]:
-        """The milliseconds of one step."""
         device = self.rank.device
         return time_host(lambda: self.step(wrapped), warmup=0, timed=1, device=device, prepare=self.prepare).samples_ms
 
     def _warm_up(self, wrapped: Wrapped) -> dict[str, float]:
-        """Steps before the timed ones; all-reduces, buckets and peak memory of the last, whose gradients are left."""
-        # PyTorch's arranges its buckets anew in its second step.
+        """Run warm-up steps; return all-reduces, buckets and peak memory of the last, whose gradients stay."""
+        # PyTorch's DDP rearranges its buckets in its second step.
         steps = self.factors["warmup_steps"] + (wrapped.variant.implementation == v.TORCH)
         device, on_gpu = self.rank.device, self.rank.device.type == "cuda"
         began, counted = time.perf_counter(), dict[str, float]()
@@ -226,7 +225,7 @@ class Bench:
 
 @contextmanager
 def without_collection() -> Iterator[None]:
-    """Python collects garbage before it, not in it, as in timeit: a collection may take a quarter of a step."""
+    """Collect garbage before the context, not within it, like timeit: a collection may take a quarter of a step."""
     gc.collect()
     gc.disable()
     try:
@@ -237,7 +236,7 @@ def without_collection() -> Iterator[None]:
 
 @contextmanager
 def _stopwatch(part: str, spent_ms: dict[str, float], device: torch.device) -> Iterator[None]:
-    """Adds the milliseconds of a part that is asked for; the device is waited for before and after it."""
+    """Add the milliseconds of a part listed in spent_ms; the device is synchronised before and after it."""
     if part not in spent_ms:
         yield
         return
@@ -252,17 +251,17 @@ def _stopwatch(part: str, spent_ms: dict[str, float], device: torch.device) -> I
 
 
 def share(token_ids: Tensor, rank: Rank) -> Tensor:
-    """This rank's part of the sequences (batch, length), in the order of ranks."""
+    """Return this rank's part of the sequences (batch, length), in the order of ranks."""
     count = token_ids.shape[0] // rank.place.world_size
     return token_ids[rank.place.rank * count :][:count]
 
 
 def errors(of: Sequence[v.Variant], factors: Mapping[str, Any], token_ids: Tensor, rank: Rank) -> dict[str, float]:
-    """By variant the largest error of any parameter tensor's change over v.CHECKED_STEPS steps.
+    """Return by variant the largest error of any parameter tensor's change over v.CHECKED_STEPS steps.
 
     A small model on the cell's device, in its dtype. token_ids: the whole batch (batch, length + 1). Ranks other than 0
-    begin with parameters of their own, which the wrapper must overwrite.
-    ArithmeticError: an error beyond the tolerance.
+    start with different parameters, which the wrapper must overwrite.
+    Raises ArithmeticError for an error beyond the tolerance.
     """
     token_ids = token_ids[:, : CHECKED_LENGTH + 1]
     torch.manual_seed(rank.seed)
@@ -315,10 +314,10 @@ def _train(
 
 
 def require_equal_gradients(model: nn.Module, who: str) -> None:
-    """ArithmeticError where the gradients of one rank are not, to the last bit, those of the others.
+    """Raise ArithmeticError unless the gradients of all ranks are equal to the last bit and finite.
 
-    Compared are sums in float64, which ranks with equal gradients compute alike. (Parameters would differ once steps
-    without communication were among those before: the optimizer's moments keep them.)
+    Sums in float64 are compared, which ranks with equal gradients compute alike. (Parameters would differ after steps
+    without communication, because the optimizer's moments keep these.)
     """
     with torch.no_grad():
         gradients = [tensor.grad for tensor in model.parameters() if tensor.grad is not None]

@@ -1,4 +1,4 @@
-"""Tables and figures of ddp: rows by implementation, made of a cell's record with what turns say of it."""
+"""Tables and figures of ddp: rows by implementation, made from a cell's record and its turns."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LIMITS = ("exposed_low_ms", "exposed_high_ms")
 TOO_FEW_BUCKETS = f"{drawings.NO_FIT}too few numbers of buckets"
 NOT_TOLD = f"{drawings.NO_FIT}exposed time within noise"
 NO_MODEL = f"{drawings.NO_FIT}off beyond noise"
-SAID = ("bandwidth", "call_us", "best_bucket_mb")  # by the model, where it fits
+SAID = ("bandwidth", "call_us", "best_bucket_mb")  # the model's results, if it fits
 NO_OPTIMUM = "no optimum in this range"
 NO_TERM = "no such term"
 NOT_APART = "not timed apart"
@@ -66,7 +66,7 @@ BUCKETS_CAPTION = "Exposed communication over bucket size, with intervals over t
 
 
 def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
-    """Check, benchmark, phases, traced steps, model of the overhead; the timeline's spans."""
+    """Return check, benchmark, phases, traced steps, model of the overhead, and the timeline's spans."""
     cells = [[_row(cell, variant) for variant in _variants(cell)] for cell in records["ddp"]]
     rows = [row for cell in cells for row in cell]
     phased = [row for row in rows if row.factors["implementation"] in v.PHASED]
@@ -95,7 +95,6 @@ def _variant(row: Record) -> v.Variant:
 
 
 def _row(cell: Record, variant: v.Variant) -> Record:
-    """What the cell has of one of its variants."""
     size = variant.bucket_mb
     bucket = NO_BUCKETS if size is None else int(size) if size == int(size) else size
     row = t.of_variant(cell, variant.key, implementation=variant.implementation, bucket_mb=bucket)
@@ -105,10 +104,10 @@ def _row(cell: Record, variant: v.Variant) -> Record:
 
 
 def _exposed(row: Record) -> dict[str, Any]:
-    """Exposed communication: a turn's median with communication less that without, over turns; and its interval."""
+    """Return exposed communication, each turn's median with less that without, over turns, and its interval."""
     pairs = zip(*(t.turns(row, sample) for sample in ("step_ms", "off_ms")), strict=True)
     differences = [median(on) - median(off) for on, off in pairs]
-    least = min(differences)  # both summaries are of values from 0 on, and move along with them
+    least = min(differences)  # both summaries need values from 0 on, and shift with them
     above = [one - least for one in differences]
     turns = len(differences)
     found: dict[str, Any] = {
@@ -123,7 +122,7 @@ def _exposed(row: Record) -> dict[str, Any]:
 
 
 def _spent(row: Record) -> dict[str, Any]:
-    """Communication where it is timed after backward, and its share of the same steps."""
+    """Return communication time after backward, if timed, and its share of the same steps."""
     if row.factors["implementation"] not in v.AFTER_BACKWARD:
         return dict.fromkeys(("spent_ms", "spent_spread", "spent_percent", "spent_percent_spread"), NOT_APART)
     times, step = t.summary(row, "communication_ms"), t.summary(row, "marked_step_ms").median
@@ -137,7 +136,7 @@ def _spent(row: Record) -> dict[str, Any]:
 
 
 def spans(row: Record) -> list[Record]:
-    """One record a span of the row's traced step, of rank 0; one in all without a trace."""
+    """Return one record per span of the row's traced step on rank 0; one record if it has no trace."""
     found = []
     lanes = zip(*(row.series.get(name, []) for name in ("lane", "start_ns", "ns")), strict=True)
     for number, (lane, start, length) in enumerate(lanes):
@@ -147,7 +146,7 @@ def spans(row: Record) -> list[Record]:
 
 
 def overhead(cell: Sequence[Record]) -> list[Record]:
-    """A cell's rows of bucket sizes and of single gradients (a bucket each), with the model of their times."""
+    """Return a cell's rows of bucket sizes and of single gradients (a bucket each), with the model of their times."""
     rows = [row for row in cell if row.factors["implementation"] in (v.OVERLAP, v.BUCKETED)]
     if not all(row.ok for row in rows):
         return rows
@@ -162,13 +161,13 @@ def overhead(cell: Sequence[Record]) -> list[Record]:
 
 
 def _is_off(row: Record) -> bool:
-    """Whether the model is further from what is exposed than half its interquartile range."""
+    """Return whether the model differs from exposed communication by more than half its interquartile range."""
     spread = row.values["exposed_spread"]
     return abs(float(row.values["residual_ms"])) > (spread / 2 if isinstance(spread, float) else 0.0)
 
 
 def _fit(rows: Sequence[Record]) -> OverheadFit | str:
-    """The model of the rows' exposed times, or why there is none."""
+    """Return the model fitted to the rows' exposed times, or the reason why there is none."""
     found = [(int(row.values["all_reduces"]), row.values["exposed_ms"] / 1e3) for row in rows]
     if len({count for count, _ in found}) < 2:
         return TOO_FEW_BUCKETS
@@ -178,7 +177,7 @@ def _fit(rows: Sequence[Record]) -> OverheadFit | str:
 
 
 def _may_be_none(row: Record) -> bool:
-    """Whether the interval of exposed communication holds 0."""
+    """Return whether the interval of exposed communication includes 0."""
     low, high = (row.values[name] for name in LIMITS)
     return isinstance(low, float) and low <= 0 <= high
 
@@ -205,7 +204,7 @@ CHECKED = [
     t.value("error", "Largest relative error"),
     t.derived("allowed", "Allowed", lambda r: v.TOLERANCE[r.factors["dtype"]], exact=True),
 ]
-# A step and its communication, as the homework asks for them.
+# A step and its communication, as in the homework.
 BENCHMARK = [
     *EVERY,
     *t.timed("step_ms", "Step (ms)"),
@@ -229,7 +228,7 @@ def _hidden(row: Record) -> float:
     return 100 * float(row.values["traced_both_ms"]) / float(row.values["traced_communication_ms"])
 
 
-# Where a step goes, of implementations whose phases are timed.
+# Phases of a step, for implementations whose phases are timed.
 PHASES = [
     *CELL,
     IMPLEMENTATION,
@@ -248,7 +247,7 @@ TIMELINE = [
     t.derived("hidden_percent", "Communication beside compute (%)", _hidden),
     t.value("trace_tool", "Traced by", exact=True),
 ]
-# The model's points and what it says; compared with exposed communication, and rounded as that is.
+# The model's points and results, compared with exposed communication and rounded like it.
 OVERHEAD = [
     *EVERY,
     t.value("bucket_count", "n_b", exact=True),
@@ -267,7 +266,7 @@ SPANS = [
 
 
 def figures(tables: Mapping[str, t.Table]) -> list[f.Figure]:
-    """Timelines, exposed communication by bucket size."""
+    """Return the timelines, and exposed communication by bucket size."""
     timelines = f.of(tables["cs336.ddp_timeline_spans"].ok, drawings.timelines, traced=tables["cs336.ddp_timeline"].ok)
     buckets = f.of(tables["cs336.ddp_overhead"].ok, drawings.buckets)
     return [

@@ -1,4 +1,4 @@
-"""A subject's DDP: checked against one process, then timed in turns with ours around the same model."""
+"""A subject's DDP: checked against one process, then timed interleaved with ours around the same model."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from perfscribe.distributed.rank import Rank
     from perfscribe.subjects.ddp import Theirs
 
-# Of a subject's name and these, and of the size of buckets, are the names of its variants made.
+# Our implementations per kernel. A subject's variant is named <subject>.<implementation>[.<bucket size>].
 OURS = {INDIVIDUAL: (v.NAIVE, v.OVERLAP), BUCKETED: (v.BUCKETED,)}
 SEPARATOR = "."
 
 
 def cells(of: Sequence[Cell], name: str, kernels: Collection[str]) -> list[Cell]:
-    """Beside each of ours one for either wrapper: with ours and the naive one, or with ours of each bucket size."""
+    """Return cells for either wrapper per cell of ours: with ours and naive, or with ours of each bucket size."""
     found = []
     for cell in of:
         for kernel, ours in OURS.items():
@@ -43,7 +43,7 @@ def cells(of: Sequence[Cell], name: str, kernels: Collection[str]) -> list[Cell]
 
 
 def parsed(variant: v.Variant) -> v.Variant | None:
-    """The subject's variant as one of ours, of the same meaning; None for one of ours."""
+    """Return our variant that a subject's variant corresponds to; None if it is ours."""
     if SEPARATOR not in variant.implementation:
         return None
     _, implementation, *size = variant.implementation.split(SEPARATOR, 2)
@@ -51,14 +51,14 @@ def parsed(variant: v.Variant) -> v.Variant | None:
 
 
 def run(cell: Cell) -> Measurement:
-    """One launch of the subject's and our variants."""
+    """Measure the subject's and our variants in one launch."""
     return m.launched(cell, on_rank)
 
 
 def on_rank(arguments: Mapping[str, Any], rank: Rank) -> dict[str, Any]:
-    """Results of program.on_rank, with the subject's wrappers among ours.
+    """Return the results of program.on_rank, with the subject's wrappers among ours.
 
-    <variant>_early_all_reduces: of all steps, those that were called before backward had ended.
+    <variant>_early_all_reduces: over all steps, those called before backward had ended.
     """
     from perfscribe.experiments.cs336.ddp import program
     from perfscribe.subjects.ddp import Theirs
@@ -85,10 +85,10 @@ def _kept(made: list[Theirs], *arguments: Any) -> Theirs:
 
 
 def check(variant: v.Variant, factors: Mapping[str, Any], rank: Rank) -> None:
-    """Averages of a first backward, and parameters on all ranks, against one process on all data.
+    """Check averages of a first backward, and parameters on all ranks, against one process with all data.
 
-    As in the course's tests a parameter is frozen and one is tied. Ranks other than 0 begin with parameters of their
-    own, but for the frozen ones. WrongResult: it names the parameter.
+    As in the course's tests, one parameter is frozen and one is tied. Ranks other than 0 start with different
+    parameters, except the frozen ones. Raises WrongResult, which names the parameter.
     """
     import torch
     import torch.distributed as dist
@@ -125,7 +125,7 @@ def check(variant: v.Variant, factors: Mapping[str, Any], rank: Rank) -> None:
 
 
 def _model() -> torch.nn.Module:
-    """A frozen bias, a frozen parameter that nothing uses, and a weight that two layers share."""
+    """Return a model with a frozen bias, a frozen unused parameter, and a weight shared by two layers."""
     import torch
 
     layers = [torch.nn.Linear(16, 32), torch.nn.Linear(32, 32), torch.nn.Linear(32, 32), torch.nn.Linear(32, 8)]

@@ -1,4 +1,4 @@
-"""The timeline of one step: what one rank computed and what it communicated, and when both at once."""
+"""Timeline of one step: spans in which one rank computes, communicates, or does both at once."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from perfscribe.instruments.timing import Mark
 Span = tuple[int, int]  # begin and end, ns
 
 PHASES = {"forward": ranges.FORWARD, "backward": ranges.BACKWARD, "communication": "finish", "optimizer": "optimizer"}
-# Spans that lie closer than this part of a step are one in a record: a picture shows no more.
+# Spans closer than this fraction of a step are merged in a record: a figure resolves no more.
 SHORTEST = 1 / 500
-# Gloo's threads mark their collectives by ranges of this name's beginning; there are no kernels.
+# Gloo has no kernels; its threads mark collectives by ranges whose names start with this.
 GLOO = "gloo:"
 
 
 @dataclass(frozen=True)
 class Lanes:
-    """Spans within a step, ns from its begin, none touching another of its lane; phases by name.
+    """Spans within a step, ns from its start, not touching others of their lane; phases by name.
 
     own_stream: whether no CUDA stream carries both lanes.
     """
@@ -37,7 +37,7 @@ class Lanes:
     tool: str
 
     def values(self) -> dict[str, Any]:
-        """Milliseconds of the step, of each lane, and of both at once."""
+        """Return milliseconds of the step, of each lane, and of both at once."""
         lengths_ns = {
             "step": self.step_ns,
             "compute": _length(self.compute),
@@ -49,7 +49,7 @@ class Lanes:
         return found | {"own_stream": self.own_stream, "trace_tool": self.tool}
 
     def series(self) -> dict[str, list[Any]]:
-        """The lanes and phases as parallel lists."""
+        """Return the lanes and phases as parallel lists."""
         nearest = int(self.step_ns * SHORTEST)
         lanes = {"compute": self.compute, "communication": self.communication}
         named = [(lane, span) for lane, spans in lanes.items() for span in _merged(spans, nearest)]
@@ -62,7 +62,7 @@ class Lanes:
 
 
 def record(prepare: Callable[[], object], step: Callable[[Mark], object], device: str) -> Trace:
-    """Trace one step with its phases in ranges. The device is waited for at its end, and nowhere else."""
+    """Trace one step with its phases in ranges; the device is synchronised only at its end."""
     from perfscribe.instruments.profiling.torch_profiler import recording
     from perfscribe.instruments.timing import synchronise
 
@@ -83,7 +83,7 @@ def record(prepare: Callable[[], object], step: Callable[[Mark], object], device
 
 
 def lanes(trace: Trace, world_size: int, device: str) -> Lanes:
-    """The step of a trace as lanes. ValueError: several ranks, and no communication in the step."""
+    """Return the step of a trace as lanes. ValueError: several ranks without communication in the step."""
     step = next(one for one in trace.ranges if one.name == ranges.STEP)
     inside = [one for one in trace.kernels if step.start_ns <= one.start_ns < step.end_ns]
     sent = [one for one in inside if family(one.name) == COMMUNICATION]
@@ -106,13 +106,13 @@ def lanes(trace: Trace, world_size: int, device: str) -> Lanes:
 
 
 def _within(step: Range, spans: Iterable[Range | Kernel]) -> list[Span]:
-    """Those that begin in the step, from its begin, cut at its end."""
+    """Return spans that begin in the step, relative to its start and cut at its end."""
     begun = [one for one in spans if step.start_ns <= one.start_ns < step.end_ns]
     return [(one.start_ns - step.start_ns, min(one.end_ns, step.end_ns) - step.start_ns) for one in begun]
 
 
 def _phases(trace: Trace, step: Range, device: str) -> dict[str, Span]:
-    """Where each phase ran: on a GPU from the first to the last kernel that it launched, but for communication."""
+    """Return the span of each phase: on a GPU from its first to its last kernel, communication excluded."""
     found: dict[str, Span] = {}
     launches = Launches(trace)
     for name, called in PHASES.items():
@@ -129,7 +129,7 @@ def _phases(trace: Trace, step: Range, device: str) -> dict[str, Span]:
 
 
 def _merged(spans: Iterable[Span], nearest: int = 0) -> list[Span]:
-    """In order, without those that overlap or lie no further apart than `nearest`."""
+    """Return spans in order, merging those that overlap or are at most `nearest` apart."""
     found: list[Span] = []
     for start, end in sorted(spans):
         if found and start - found[-1][1] <= nearest:

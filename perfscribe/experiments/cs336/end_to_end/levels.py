@@ -37,13 +37,13 @@ SHOWN = Shown(
 
 
 def datasets(config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Token batches for every context length."""
+    """Return token batches for every context length."""
     contexts = [*config["seq_len"], config["single_length"]["seq_len"]]
     return tokens.datasets([config["batch"]], contexts, config["seed"])
 
 
 def cells(config: Mapping[str, Any]) -> list[Cell]:
-    """Size x context x dtype, then at one context the dtypes asked for there alone."""
+    """Return size x context x dtype, then the additional dtypes at one context."""
     single = config["single_length"]
     everywhere = {name: config[name] for name in ("device", "size", "seq_len", "dtype")}
     at_one = {**everywhere, "seq_len": [single["seq_len"]], "dtype": single["dtype"]}
@@ -54,7 +54,7 @@ def cells(config: Mapping[str, Any]) -> list[Cell]:
 
 
 def _cell(factors: dict[str, Any]) -> Cell:
-    # True fp32 runs without tensor cores and costs about four times what the others do.
+    # True fp32 runs without tensor cores and costs about four times as much as the others.
     weight = 4.0 if factors["dtype"] == "fp32" else 1.0
     shape, positions = SIZES[factors["size"]], factors["batch"] * factors["seq_len"]
     work = shape.layers * (12 * shape.d_model**2 + 2 * factors["seq_len"] * shape.d_model) * positions

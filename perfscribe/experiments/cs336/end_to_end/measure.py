@@ -8,8 +8,8 @@ from perfscribe.base.cells import Cell, Measurement
 def run(cell: Cell) -> Measurement:
     """Time a full step by phases, forward with and without a graph, and forward with backward as one; count memory.
 
-    Peaks are those of untimed passes. The passes that need least memory come first; a later one that fails still takes
-    the cell's figures along.
+    Peaks are those of untimed passes. The passes that need least memory come first; if a later one fails, the earlier
+    results are kept.
     """
     import torch
 

@@ -37,17 +37,17 @@ SPEEDUP_CAPTION = (
 )
 REFERENCE = "fp32"
 OTHERS = tuple(dtype for dtype in DTYPES if dtype != REFERENCE)
-# The passes by the names that write-ups give them, and where their samples and published times stand.
+# Passes by the write-ups' names, with the name of their samples and published times.
 PASSES = {"forward": "forward_ms", "backward": "backward_ms", "forward+backward": "forward_backward_ms"}
 ONE_PASS = "pass_ms"
-PUBLISHED = "mixed_precision"  # file of the write-ups' passes
+PUBLISHED = "mixed_precision"  # reference file of the write-ups' passes
 NO_FP32 = "fp32 not measured"
-WITH_FP32 = (references.OF_002, references.OF_004, "brandon-snider")  # beside another dtype
+WITH_FP32 = (references.OF_002, references.OF_004, "brandon-snider")  # sources with fp32 and another dtype
 SOURCES = (*WITH_FP32, "damek")
 
 
 def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
-    """Times as asked, beside published ones; rates; at one context every pass by precision."""
+    """Return times with published ones, rates, and at one context every pass by precision."""
     cells = records["end_to_end"]
     context = fullest_context(cells)
     passes = _single_passes(record for record in cells if record.factors["seq_len"] == context)
@@ -99,7 +99,7 @@ def _tokens(record: Record) -> int:
 
 
 def _step_flop(record: Record) -> float:
-    """PaLM's convention."""
+    """Return the FLOP of a step by PaLM's convention."""
     size, seq_len = record.factors["size"], record.factors["seq_len"]
     return float(flops.palm_flop_per_token(SIZES[size], seq_len) * _tokens(record))
 
@@ -119,7 +119,7 @@ RATES = [
 
 
 def fullest_context(cells: Sequence[Record]) -> int | None:
-    """The context at which most dtypes, then most cells, were measured; of several the longest; None without cells."""
+    """Return the context with most dtypes, then most cells, measured; of several the longest; None without cells."""
     chosen = [record for record in cells if record.ok] or list(cells)
     dtypes: dict[int, Counter[str]] = {}
     for record in chosen:
@@ -128,7 +128,7 @@ def fullest_context(cells: Sequence[Record]) -> int | None:
 
 
 def _single_passes(cells: Iterable[Record]) -> list[Record]:
-    """One record a cell and pass, its samples under ONE_PASS."""
+    """Return one record per cell and pass, with its samples under ONE_PASS."""
     return [
         replace(
             record,
@@ -168,27 +168,27 @@ def _pass_columns(passes: Sequence[Record]) -> list[t.Column]:
 
 
 def _published(source: str, record: Record, **others: Any) -> Any:
-    """The source's time of the pass, at these other levels where there are any."""
+    """Return the source's time of the pass; `others` replace levels of the record."""
     metric, levels = PASSES[record.factors["pass_type"]], {**record.factors, **others}
     return references.shown(PUBLISHED, source, metric, levels)
 
 
 def _published_speedup(source: str, record: Record) -> Any:
-    """Its time in fp32 over that in the dtype, where it has both."""
+    """Return the source's fp32 time over its time in the dtype, if it has both."""
     before, after = _published(source, record, dtype=REFERENCE), _published(source, record)
     told = not record.has(dtype=REFERENCE) and isinstance(before, float) and isinstance(after, float)
     return round(before / after, 2) if told else "none"
 
 
 def figures(tables: Mapping[str, t.Table]) -> list[f.Figure]:
-    """Speed-up over fp32 by size."""
+    """Return the figure of speed-up over fp32 by size."""
     rows = tables[TABLES[2]].ok
     draw = f.of(rows[(rows["precision"] != REFERENCE) & (rows["speedup"] != NO_FP32)], _draw_speedups)
     return [f.Figure(FIGURES[0], SPEEDUP_CAPTION, draw, (9.0, 3.6), "forward_ms")]
 
 
 def _draw_speedups(canvas: Any, rows: pd.DataFrame) -> None:
-    """A panel a pass, a line a dtype."""
+    """Draw a panel per pass, a line per dtype."""
     rows = rows.astype({"speedup": float})
     sizes = list(dict.fromkeys(rows["model_size"]))
     panels = canvas.subplots(1, len(PASSES), sharey=True)

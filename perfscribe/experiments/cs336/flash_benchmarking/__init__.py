@@ -1,1 +1,1 @@
-"""Attention by eight implementations over length, head dimension and dtype (CS336: flash_benchmarking)."""
+"""Attention by every implementation over length, head dimension and dtype (CS336: flash_benchmarking)."""

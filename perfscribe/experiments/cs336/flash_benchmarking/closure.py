@@ -1,4 +1,4 @@
-"""The leaderboard's own measure: attention, the sum of its output, backward, by triton.testing.do_bench."""
+"""The leaderboard's measurement: attention, the sum of its output, backward, by triton.testing.do_bench."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DIGITS = 4
 def measure(
     measurement: Measurement, sample: str, call: backends.Call, shape: Sequence[int], dtype: torch.dtype, compiled: bool
 ) -> None:
-    """Keep the times of so many calls as that takes. compiled: by torch.compile, as the handout does with one's own."""
+    """Time calls by do_bench, keeping every time. compiled: by torch.compile, as the handout does with own kernels."""
     import torch
     from triton.testing import do_bench
 

@@ -1,8 +1,8 @@
-"""Output and gradients of causal attention against float64, at the full length and at little cost.
+"""Output and gradients of causal attention against float64, at full length and low cost.
 
 Float64 attention of all rows would take an N x N matrix. But if the gradient of the output is zero except in a few
-rows, the gradients of k and v, all of their rows, follow from these few rows of the matrix alone; so do those of q,
-whose other rows must be zero. Every tile of keys is checked thereby, and the query rows that were drawn.
+rows, all rows of the gradients of k and v follow from these rows of the matrix only; so do those of q, whose other rows
+must be zero. This checks every tile of keys, and the query rows drawn.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 CHECKED_ROWS = 64
-# Largest relative error (Frobenius norm) of the output and of each gradient that still counts as correct. That of
-# fp32 lies between what fp32 and what TF32 give, so that no fp32 cell holds products of a single TF32 multiplication.
+# Largest relative error (Frobenius norm) of the output and of each gradient that still counts as correct. For fp32 it
+# is between the errors of fp32 and TF32, so that no fp32 cell contains products of a single TF32 multiplication.
 TOLERANCE = {"fp32": 1e-4, "tf32": 5e-3, "bf16": 2e-2, "fp16": 5e-3}
 
 
 class Check:
     """Passes of causal self-attention, and their errors against float64.
 
-    attend: gives the output of q, k, v, all (batch, heads, n, d). leaves: q, k and v, which ask for gradients.
-    tolerance: the largest relative error (Frobenius norm) that is allowed.
+    attend: returns the output of q, k, v, all (batch, heads, n, d). leaves: q, k and v, which require gradients.
+    tolerance: the largest relative error (Frobenius norm) allowed.
     """
 
     def __init__(
@@ -38,11 +38,11 @@ class Check:
         self._got: tuple[Tensor, ...] = ()
 
     def forward(self) -> None:
-        """The forward pass, of whose output the checked rows are kept."""
+        """Run the forward pass and keep the checked rows of its output."""
         self._got = (self._attend(*self._leaves).detach()[:, :, self.rows],)
 
     def both(self) -> None:
-        """Both passes, with a gradient of the output that is zero but for the checked rows."""
+        """Run both passes, with a gradient of the output that is zero except in the checked rows."""
         import torch
 
         d_out = torch.zeros_like(self._leaves[0])
@@ -51,7 +51,7 @@ class Check:
         self._got = (out.detach()[:, :, self.rows], *torch.autograd.grad(out, self._leaves, d_out))
 
     def largest_error(self) -> dict[str, float]:
-        """The largest relative error of what the last pass gave; ValueError that names what exceeds the tolerance."""
+        """Return the last pass's largest relative error; ValueError names a result beyond the tolerance."""
         names = ("output", "dq", "dk", "dv")
         expected = self._expected()[: len(self._got)]
         errors = {
@@ -65,7 +65,7 @@ class Check:
         return {"largest_relative_error": float(f"{errors[worst]:.3g}")}
 
     def _expected(self) -> tuple[Tensor, ...]:
-        """Output in the checked rows, dq, dk and dv in float64."""
+        """Return output in the checked rows, dq, dk and dv in float64."""
         import torch
 
         q, k, v = (leaf.detach().double() for leaf in self._leaves)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 SDPA = ["sdpa_flash", "sdpa_cudnn", "sdpa_efficient", "sdpa_math"]
 IMPLEMENTATIONS = ["eager", "compiled", "tiled", "triton", *SDPA, "flex"]
 
-# A user who sets these asks for no further ones.
+# The further sections follow these keys where the user sets them.
 FOLLOWS = ("seq_len", "head_dim")
 
 LEVELS = experiment(
@@ -105,15 +105,15 @@ SHOWN = Shown(
     figures=("cs336.flash_times",),
 )
 
-# In the order in which cells have them; the implementation varies fastest.
+# In the cells' order; the implementation varies fastest.
 PROBLEM = ("workload", "device", "seq_len", "head_dim", "dtype", "batch", "heads", "causal")
 FACTORS = (*PROBLEM, "implementation", "samples")
-# A pass over the N x N matrix costs eager attention about as much as so many columns of a product.
+# Columns of a product that cost about as much as one pass of eager attention over the N x N matrix.
 COLUMNS_OF_A_PASS = 64
 
 
 def cells(config: Mapping[str, Any]) -> list[Cell]:
-    """Products; length x head dimension x dtype x implementation; the smaller grids; the leaderboard's problem."""
+    """Return products, length x head dimension x dtype x implementation, the smaller grids, and the leaderboard."""
     products = {**config["matmul"], "workload": "matmul", "device": config["device"], "samples": config["samples"]}
     attention: list[dict[str, Level]] = []
     for workload, levels in (
@@ -133,7 +133,7 @@ def cells(config: Mapping[str, Any]) -> list[Cell]:
 
 
 def _combinations(levels: Mapping[str, Any], names: tuple[str, ...]) -> list[dict[str, Level]]:
-    """Every combination of these levels, each a list or a single one."""
+    """Return every combination of these levels, each a list or a single level."""
     return list(grid({name: level if isinstance(level := levels[name], list) else [level] for name in names}))
 
 
@@ -143,7 +143,7 @@ def _product_cell(levels: Mapping[str, Any]) -> Cell:
 
 
 def _attention_cell(levels: Mapping[str, Any]) -> Cell:
-    """Cost: columns of products and of passes over the matrix, in elements, and a floor for launching."""
+    """Return the cell; cost: elements of the matrix times columns of products and passes, and a floor for launching."""
     chosen = backends.named(levels["implementation"])
     needs = (*precision.requires(levels["device"], levels["dtype"]), *chosen.requires(levels["device"]))
     width = levels["head_dim"] + (0 if chosen.name in ("triton", "triton_ieee", "tiled", "flex") else COLUMNS_OF_A_PASS)

@@ -1,7 +1,7 @@
 """flash_benchmarking of CS336 assignment 2: forward, backward and both of attention, by every implementation.
 
-Three kinds of cell, told apart by the factor `workload`: grid (the homework's problem), leaderboard (the course's
-competition) and matmul (a large product, whose rate is the ceiling that the others are compared with).
+The factor `workload` distinguishes three kinds of cells: grid (the homework's problem), leaderboard (the course's
+competition) and matmul (a large product, whose rate is the ceiling of the others).
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-# Those of which it is known what they run; the others leave it to PyTorch.
+# Implementations whose kernels are known; for the others PyTorch chooses.
 OPEN = ("eager", "tiled", "triton", "triton_ieee")
 SHOWN_KERNELS = 2
 NAME_LENGTH = 64
 NOT_SEEN = "not seen by the profiler"
-# Words in kernels' (on the CPU: operators') names that give away a backend of scaled_dot_product_attention.
+# Patterns in kernel names (on the CPU: operator names) that identify scaled_dot_product_attention's backend.
 SDPA_BACKENDS = (
     ("CUDNN_ATTENTION", r"cudnn"),
     ("FLASH_ATTENTION", r"pytorch_flash|flash_fwd|flash_bwd|_scaled_dot_product_flash_attention"),
@@ -43,16 +43,16 @@ Inputs = tuple["Tensor", "Tensor", "Tensor", "Tensor"]  # q, k, v and the gradie
 
 
 def run(cell: Cell) -> Measurement:
-    """Time one cell, the result compared with float64 first."""
+    """Time one cell, after a comparison of its result with float64."""
     keep_compiled_code(cell.data_folder)
     precision.set_matmul_precision(cell["dtype"])
     return products.measure(cell.factors) if cell["workload"] == "matmul" else attention(cell.factors)
 
 
 def keep_compiled_code(data_folder: str) -> None:
-    """Let Triton and inductor keep what they compile beside the site's results, unless the user has said where.
+    """Let Triton and inductor cache compiled code next to the site's results, unless the user has set a folder.
 
-    Both ask for their folder when they first need it, which is later than this.
+    Both read their variable when they first need the folder, which is later than this.
     """
     if not data_folder:
         return
@@ -62,7 +62,7 @@ def keep_compiled_code(data_folder: str) -> None:
 
 
 def attention(factors: Mapping[str, Any]) -> Measurement:
-    """Compare with float64, then time, forward before backward: where backward has no room, forward is measured."""
+    """Compare with float64, then time; forward first, so that it is measured even if backward runs out of memory."""
     import torch
 
     device, is_causal, implementation = factors["device"], factors["causal"], factors["implementation"]
@@ -92,31 +92,31 @@ def attention(factors: Mapping[str, Any]) -> Measurement:
 
 
 class Problem:
-    """One implementation on one set of inputs; each method gives a call on copies of them, made on the current stream.
+    """One implementation on one set of inputs; each method copies them on the current stream and returns a call.
 
-    Copies, so that several calls in a row find nothing of each other's in a cache; leaves of their own, so that
-    autograd accumulates on the stream that the call runs on. All tensors are (batch, heads, n, d).
+    Copies, so that consecutive calls find none of each other's data in a cache; separate leaves, so that autograd
+    accumulates on the stream that the call runs on. All tensors are (batch, heads, n, d).
     """
 
     def __init__(self, call: backends.Call, inputs: Inputs, is_causal: bool) -> None:
         self._call, self._inputs, self._is_causal = call, inputs, is_causal
 
     def leaves(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Fresh copies of q, k and v that ask for gradients."""
+        """Return new copies of q, k and v that require gradients."""
         q, k, v = (tensor.clone().requires_grad_() for tensor in self._inputs[:3])
         return q, k, v
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """The output."""
+        """Return the output."""
         return self._call(q, k, v, self._is_causal)
 
     def forward(self) -> Callable[[], Tensor]:
-        """A forward pass that keeps what backward needs."""
+        """Return a forward pass that keeps the tensors for backward."""
         q, k, v = self.leaves()
         return lambda: self.attend(q, k, v)
 
     def backward(self) -> Callable[[], Any]:
-        """A backward pass alone, again and again over one forward pass."""
+        """Return a backward pass only, which repeats over one forward pass."""
         import torch
 
         leaves, d_out = self.leaves(), self._inputs[3].clone()
@@ -124,7 +124,7 @@ class Problem:
         return lambda: torch.autograd.grad(out, leaves, d_out, retain_graph=True)
 
     def both(self) -> Callable[[], Any]:
-        """A forward and a backward pass."""
+        """Return a forward and a backward pass."""
         import torch
 
         leaves, d_out = self.leaves(), self._inputs[3].clone()
@@ -132,7 +132,7 @@ class Problem:
 
 
 def _beyond_the_second_s(first: Callable[[], object], second: Callable[[], object], device: str) -> float:
-    """Run both; the s that the first call took beyond the second: compiling, autotuning, loading of libraries."""
+    """Run both; return seconds that the first took beyond the second: compiling, autotuning, loading libraries."""
     return max(0.0, _wall_s(first, device) - _wall_s(second, device))
 
 
@@ -145,9 +145,9 @@ def _wall_s(call: Callable[[], object], device: str) -> float:
 
 
 def kernels_of(call: Callable[[], object], device: str, implementation: str) -> dict[str, str]:
-    """kernels: those that took most time, shortened; sdpa_backend: what scaled_dot_product_attention took, if it is it.
+    """Return kernels: those with most time, shortened; and sdpa_backend, the backend that was chosen, if it is SDPA.
 
-    On the CPU operators of attention stand in the place of kernels.
+    On the CPU, operators of attention replace kernels.
     """
     from torch.profiler import ProfilerActivity, profile
 
@@ -166,7 +166,7 @@ def kernels_of(call: Callable[[], object], device: str, implementation: str) -> 
 
 
 def times_by_name(events: Any, on_gpu: bool) -> Counter[str]:
-    """Microseconds by name: of a GPU's trace kernels, without copies and fills; of a CPU's operators of attention."""
+    """Return microseconds by name: on a GPU of kernels, without copies and fills; on a CPU of attention operators."""
     times: Counter[str] = Counter()
     for event in events:
         if not on_gpu and "_scaled_dot_product" in event.name:
@@ -177,11 +177,11 @@ def times_by_name(events: Any, on_gpu: bool) -> Counter[str]:
 
 
 def backend_of(names: Counter[str]) -> str:
-    """The SDPBackend that kernels or operators of these names belong to."""
+    """Return the SDPBackend that kernels or operators of these names belong to."""
     return next((backend for backend, words in SDPA_BACKENDS if re.search(words, " ".join(names))), NOT_SEEN)
 
 
 def _short(name: str) -> str:
-    """A kernel's name without return type, template arguments and parameters."""
+    """Return a kernel's name without return type, template arguments and parameters."""
     bare = re.sub(r"^(void|std::enable_if\S*) ", "", name)
     return re.split(r"[<(]", bare, maxsplit=1)[0][:NAME_LENGTH].strip() or name[:NAME_LENGTH]

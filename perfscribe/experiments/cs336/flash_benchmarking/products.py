@@ -1,4 +1,4 @@
-"""The rate of a large square product: the ceiling of a device. It imports no attention, as calibration takes it too."""
+"""Rate of a large square product, the ceiling of a device. Imports no attention, because calibration uses it too."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CHECKED_ROWS = 16
 
 
 def measure(factors: Mapping[str, Any]) -> Measurement:
-    """Time an n x n product of random matrices, in the cell's dtype; some rows are compared with float64 first."""
+    """Compare some rows with float64, then time an n x n product of random matrices in the cell's dtype."""
     import torch
 
     device, size, tolerance = factors["device"], factors["matrix_size"], TOLERANCE[factors["dtype"]]

@@ -22,7 +22,7 @@ from perfscribe.show.ceilings import TERA
 EXPERIMENT = "flash_benchmarking"
 TABLES, FIGURES = SHOWN.tables, SHOWN.figures
 PASSES = {"forward": "Forward", "backward": "Backward", "both": "End-to-end"}
-ELSEWHERE = ("compiled", "flex")  # timed on a few problems alone: not drawn
+ELSEWHERE = ("compiled", "flex")  # timed on only a few problems: not drawn
 ENTRY_METRIC = "forward_backward_ms"  # of a published entry of the leaderboard
 BOARD_NOTE = (
     "The handout's closure: attention, compiled if one's own, the sum of its output, backward, by do_bench for "
@@ -42,7 +42,7 @@ PROBLEM = t.factors(seq_len="Sequence length", head_dim="d", dtype="Dtype", batc
 
 
 def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
-    """The leaderboard; every cell beside published figures."""
+    """Return the leaderboard, and every cell with published times."""
     grid, board = (t.having(records[EXPERIMENT], workload=workload) for workload in ("grid", "leaderboard"))
     return [
         t.make(TABLES[0], "The leaderboard's problem", leaderboard(board), BOARD, [BOARD_NOTE]),
@@ -54,7 +54,7 @@ def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
 
 
 def flop(factors: Mapping[str, Any], one: str) -> float:
-    """FLOP of a pass of causal attention: forward, backward or both."""
+    """Return the FLOP of a pass of causal attention: forward, backward or both."""
     size = (factors["batch"], factors["heads"], factors["seq_len"], factors["head_dim"])
     forward = attention_forward_flop(*size, causal=bool(factors["causal"]))
     backward = attention_backward_flop(*size, causal=bool(factors["causal"]))
@@ -62,7 +62,7 @@ def flop(factors: Mapping[str, Any], one: str) -> float:
 
 
 def _rate(one: str, title: str, name: str = "") -> t.Column:
-    """By the median device time."""
+    """Return a column of the rate by the median device time."""
     sample = f"{one}_ms"
 
     def get(record: Record) -> float:
@@ -75,7 +75,7 @@ def _rate(one: str, title: str, name: str = "") -> t.Column:
 
 
 def leaderboard(cells: Iterable[Record]) -> list[Record]:
-    """Our cells of the leaderboard's problem, then the published entries by time, as records of origin `published`."""
+    """Return our cells of the leaderboard's problem, then published entries by time (records of origin `published`)."""
     found = []
     for cell in cells:
         entry = f"here: {backends.named(cell.factors['implementation']).title}"
@@ -146,25 +146,25 @@ CELLS = [
 DRAWN_DTYPES = ("bf16", "fp32")
 WIDTH = 64  # head dimension; where it was not measured, the largest
 MOST_TICKS = 6
-# One style an implementation in every panel; "tiled" and "triton" are ours on a CPU and on a GPU.
+# One style per implementation in every panel; "tiled" and "triton" are ours on a CPU and on a GPU.
 STYLES = {"eager": 0, "tiled": 1, "triton": 1, "sdpa_flash": 2, "sdpa_cudnn": 3, "triton_ieee": 4, "sdpa_efficient": 5}
 STYLES |= {"sdpa_math": 6}
 
 
 def figures(tables: Mapping[str, t.Table]) -> list[f.Figure]:
-    """Time over length."""
+    """Return the figure of time over length."""
     cells = tables[TABLES[1]].frame
     draw = f.of(cells[~cells["implementation"].isin(ELSEWHERE)], _draw)
     return [f.Figure(FIGURES[0], CAPTION, draw, (8.0, 4.0), sample=_drawn(cells))]
 
 
 def _drawn(cells: pd.DataFrame) -> str:
-    """What is drawn: with launches, which a host clock has in any case."""
+    """Return the sample to draw, with launches, which the host clock always includes."""
     return "both_launched_ms" if "cuda" in set(cells.loc[cells["status"] == "ok", "device"]) else "both_ms"
 
 
 def _draw(canvas: Any, cells: pd.DataFrame) -> None:
-    """Forward and backward together over length, a line an implementation, a panel a dtype."""
+    """Draw forward and backward together over length, one line per implementation, one panel per dtype."""
     ok = f.main_device(cells[cells["status"] == "ok"])
     device = ok["device"].iloc[0]
     width = WIDTH if WIDTH in set(ok["head_dim"]) else max(ok["head_dim"])
@@ -184,7 +184,7 @@ def _draw(canvas: Any, cells: pd.DataFrame) -> None:
 
 
 def _panel(axes: Any, rows: pd.DataFrame, named: dict[str, Any]) -> None:
-    """The lines of one dtype; keeps one of each implementation for the legend."""
+    """Draw the lines of one dtype and keep one per implementation for the legend."""
     drawn = _drawn(rows)
     for name, group in rows.groupby("implementation", sort=False):
         group = group.sort_values("seq_len", kind="stable")

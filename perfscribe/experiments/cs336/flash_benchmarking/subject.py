@@ -1,4 +1,4 @@
-"""A subject's FlashAttention: checked against float64 as the handout asks, then timed turn by turn with ours."""
+"""A subject's FlashAttention: checked against float64 as the handout requires, then timed interleaved with ours."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-# As the course's tests allow for fp32 and TF32; largest relative errors (Frobenius norm) of outputs and gradients.
+# Largest relative errors (Frobenius norm) of outputs and gradients; those of fp32 and TF32 as in the course's tests.
 ALLOWED = {"fp32": 1e-2, "tf32": 1e-2, "bf16": 2e-2, "fp16": 1e-2}
 CHECKED_LENGTHS = (64, 128)  # with every head dimension and dtype of the cells, causal and not
-# Both handouts let the PyTorch version ignore is_causal, and the course's tests never ask it to be causal.
+# Both handouts let the PyTorch version ignore is_causal, and the course's tests never set it.
 MAY_IGNORE_CAUSAL = FLASH["cpu"]
 NOT_CAUSAL = "not_causal"
 TURNS = 2
@@ -36,7 +36,7 @@ PASSES = ("forward", "backward", "both")
 
 
 def cells(of: Sequence[Cell], name: str, kernels: Collection[str]) -> list[Cell]:
-    """One beside each cell of our own implementation."""
+    """Return a subject's cell for each cell of our implementation."""
     found = []
     for cell in of:
         kernel = FLASH[cell["device"]]
@@ -63,7 +63,7 @@ def _measured(factors: Mapping[str, Any]) -> Measurement:
     precision.set_matmul_precision(factors["dtype"])
     error, remark = checked(theirs, factors, dtype)
     is_causal = factors["causal"] and not remark
-    if "torch._dynamo" in sys.modules:  # what is compiled for the lengths of the check would be for any length
+    if "torch._dynamo" in sys.modules:  # after the check's lengths, code would be compiled for dynamic lengths
         torch._dynamo.reset()
     shape = tuple(factors[name] for name in ("batch", "heads", "seq_len", "head_dim"))
     inputs = tuple(torch.randn(shape, device=device, dtype=dtype) for _ in range(4))
@@ -90,21 +90,21 @@ def _measured(factors: Mapping[str, Any]) -> Measurement:
         if factors["workload"] == "leaderboard" and device == "cuda":
             try:
                 closure.measure(measurement, closure.SAMPLE, theirs, shape, dtype, compiled=True)
-            except Exception as error:  # theirs runs by itself; that it does not compile is what its row says
+            except Exception as error:  # theirs runs uncompiled; its row reports that it does not compile
                 measurement.values[closure.WHY_NOT] = cause(error)
-    if "torch._dynamo" in sys.modules:  # of ours they would be a fault; how a subject compiles is its own choice
+    if "torch._dynamo" in sys.modules:  # in our code they would be a fault; a subject may have them
         measurement.values["graph_breaks"] = sum(torch._dynamo.utils.counters["graph_break"].values())
     return measurement
 
 
 def cause(error: Exception) -> str:
-    """The last line of its text that names an error, as torch.compile puts what it met at the end of its own."""
+    """Return the last line of the text that names an error, where torch.compile puts the original error."""
     named = [line.strip() for line in str(error).splitlines() if "Error" in line]
     return f"{type(error).__name__}: {named[-1] if named else error}"
 
 
 def as_call(apply: Callable[..., Tensor]) -> backends.Call:
-    """A call on (batch, heads, n, d) of a function that takes the course's (batch, n, d): heads join the batch."""
+    """Return a call on (batch, heads, n, d) of a function on the course's (batch, n, d): heads join the batch."""
 
     def call(q: Tensor, k: Tensor, v: Tensor, is_causal: bool) -> Tensor:
         return apply(q.flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1), is_causal).reshape(q.shape)
@@ -113,7 +113,7 @@ def as_call(apply: Callable[..., Tensor]) -> backends.Call:
 
 
 def _time(measurement: Measurement, clocks: Clocks, name: str, make: Callable[[], Callable[[], object]]) -> None:
-    """Keep the samples of another turn beside those before."""
+    """Append the samples of another turn to those before."""
     turn = Measurement()
     clocks.time(turn, name, make)
     for sample, times in turn.samples.items():
@@ -124,7 +124,7 @@ def _time(measurement: Measurement, clocks: Clocks, name: str, make: Callable[[]
 
 
 class NotCausal(correctness.Check):
-    """The check at full length without a mask."""
+    """Check at full length without a mask."""
 
     def _expected(self) -> tuple[Tensor, ...]:
         import torch
@@ -139,7 +139,7 @@ class NotCausal(correctness.Check):
 
 
 def checked(call: backends.Call, factors: Mapping[str, Any], dtype: torch.dtype) -> tuple[float, str]:
-    """The largest error, and why it is of calls that are not causal alone; nothing where it is of both."""
+    """Return the largest error and, if it covers only calls that are not causal, the reason; else ""."""
     import torch
 
     device, head_dim, allowed = factors["device"], factors["head_dim"], ALLOWED[factors["dtype"]]
@@ -160,10 +160,10 @@ def checked(call: backends.Call, factors: Mapping[str, Any], dtype: torch.dtype)
 def check(
     call: backends.Call, device: str, dtype: torch.dtype, head_dim: int, allowed: float, is_causal: bool
 ) -> float:
-    """The largest error of output, log-sum-exp and gradients against float64 at several lengths.
+    """Return the largest error of output, log-sum-exp and gradients against float64 at several lengths.
 
-    The log-sum-exp is the one tensor of its shape that the function saved, as the course's tests look for it.
-    WrongResult: an error above `allowed`, no such tensor, or several.
+    The log-sum-exp is the only tensor of its shape that the function saved, as in the course's tests.
+    Raises WrongResult for an error above `allowed`, or unless there is exactly one such tensor.
     """
     import torch
 
@@ -192,7 +192,7 @@ def check(
 
 
 def _saved(out: Tensor, shape: tuple[int, ...]) -> list[Tensor]:
-    """Tensors of this shape that the function behind a view of its output saved for backward."""
+    """Return tensors of this shape that the function behind a view of its output saved for backward."""
     nodes, found = [out.grad_fn], []
     while nodes:
         node = nodes.pop()
@@ -203,7 +203,7 @@ def _saved(out: Tensor, shape: tuple[int, ...]) -> list[Tensor]:
 
 
 def kept_bytes(call: Callable[[], object], device: str) -> float:
-    """Bytes by which each further call lets memory grow: of CUDA's allocator, of tensors that Python knows on a CPU."""
+    """Return the growth of memory per further call: of CUDA's allocator, or of tensors known to Python on a CPU."""
     call()
     before = _held_bytes(device)
     for _ in range(LEAK_CALLS):

@@ -42,7 +42,7 @@ datasets = tokens.of_section
 
 
 def cells(config: Mapping[str, Any]) -> list[Cell]:
-    """Every combination of the config's device, size, context length, mode and dtype."""
+    """Return every combination of device, size, context length, mode and dtype."""
     levels = {name: config[name] for name in ("device", "size", "seq_len", "mode", "dtype")}
     return [_cell({**factors, "batch": config["batch"]}) for factors in grid(levels)]
 

@@ -1,7 +1,7 @@
 """memory_profiling of CS336 assignment 2: the allocator's history of a forward pass or a training step.
 
-Each cell is meant to run in a process of its own on a GPU (isolation: cell), so that no other cell's blocks lie in the
-allocator's cache.
+On a GPU each cell is meant to run in a new process (isolation: cell), so that the allocator's cache contains no blocks
+of other cells.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ LARGEST_GROUPS = 8
 def run(cell: Cell) -> Measurement:
     """Warm up, take the peak of a pass without recording, then record one.
 
-    One pass is enough for AdamW to have its state and for matrix products to have their workspaces.
+    One warm-up pass is enough to create AdamW's state and the workspaces of matrix products.
     """
     from perfscribe.base.partial import kept_on_failure
     from perfscribe.models.training_step import build, peak
@@ -47,7 +47,7 @@ def run(cell: Cell) -> Measurement:
 
 
 def _pass(step: Step, mode: str, mark: Callable[[str], object] = lambda _: None) -> None:
-    """One pass, each phase's end marked."""
+    """Run one pass and mark each phase's end."""
     if mode == "inference":
         step.inference()
         mark("forward")
@@ -60,7 +60,7 @@ def _pass(step: Step, mode: str, mark: Callable[[str], object] = lambda _: None)
 
 
 def _warm_up(step: Step, mode: str) -> bool:
-    """Run a pass as the recorded one will be; False where memory runs out: a history is to tell what filled it."""
+    """Run a pass like the recorded one; False if memory runs out: the recording then shows what filled it."""
     from perfscribe.instruments.memory import is_oom
 
     try:
@@ -74,7 +74,7 @@ def _warm_up(step: Step, mode: str) -> bool:
 
 
 def _record(cell: Cell, step: Step, measurement: Measurement) -> None:
-    """Record a pass; its history goes into files, its summary into the measurement, also where memory runs out."""
+    """Record a pass, even one that runs out of memory: its history into files, its summary into the measurement."""
     from perfscribe.instruments.profiling.memory_recorder import Recorder
     from perfscribe.instruments.profiling.memory_timeline import Timeline
 
@@ -92,7 +92,7 @@ def _record(cell: Cell, step: Step, measurement: Measurement) -> None:
 
 
 def _labels(step: Step) -> dict[str, list[torch.Tensor]]:
-    """Tensors by kind: what is known of the model, its batch and its optimizer."""
+    """Return known tensors by kind: of the model, its batch and its optimizer."""
     import torch
 
     from perfscribe.instruments.profiling.memory_timeline import GRADIENTS, PARAMETERS, STATE, TABLES
@@ -107,7 +107,7 @@ def _labels(step: Step) -> dict[str, list[torch.Tensor]]:
 
 
 def _copy_bytes(step: Step) -> set[int]:
-    """Sizes of autocast's copies of the linear layers' weights; none without autocast."""
+    """Return the sizes of autocast's copies of the linear layers' weights; none without autocast."""
     import torch
 
     if step.dtype in ("fp32", "tf32"):
@@ -117,7 +117,7 @@ def _copy_bytes(step: Step) -> set[int]:
 
 
 def _keep_peaks(timeline: Timeline, measurement: Measurement) -> None:
-    """Peaks by phase and by kind: the allocator's own where it counts, else those of the history."""
+    """Add peaks by phase and kind: the allocator's if it counts them, else those of the history."""
     peaks = []
     history = timeline.history
     marks = {mark.name: mark for mark in history.marks}
@@ -140,7 +140,7 @@ def _keep_peaks(timeline: Timeline, measurement: Measurement) -> None:
 
 
 def _keep_course(timeline: Timeline, measurement: Measurement) -> None:
-    """Bytes by kind at a few hundred moments, in a unit that needs four digits at most."""
+    """Add bytes by kind at a few hundred moments, in a unit that needs at most four digits."""
     indices = timeline.points(TIMELINE_POINTS)
     unit = 1
     while max(timeline.totals) >= 10_000 * unit:
@@ -153,7 +153,7 @@ def _keep_course(timeline: Timeline, measurement: Measurement) -> None:
 
 
 def _keep_groups(timeline: Timeline, measurement: Measurement) -> None:
-    """The groups of the largest blocks, and the size of what a layer adds to the residual stream."""
+    """Add the groups of the largest blocks, and the size of a layer's addition to the residual stream."""
     groups = timeline.groups()
     residual = [group for group in groups if ":Block.forward:" in group.frame]
     if residual:

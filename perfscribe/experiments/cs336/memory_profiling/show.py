@@ -29,7 +29,7 @@ PHASES = ("forward", "backward", "optimizer")
 SHOWN_GROUPS = 3
 GROUP_FIELDS = ("size_bytes", "count", "phase", "kind", "frame", "below")
 NO_PHASE = "no such phase"
-# Published peaks by mode: metrics in GiB, and in a GB that the source does not define.
+# Metrics of published peaks by mode, in GiB and in a GB that the source does not define.
 METRICS = {
     "inference": ("peak_forward_no_grad_gib", "peak_forward_no_grad_gb"),
     "forward": ("peak_forward_graph_gib", "peak_forward_gb"),
@@ -53,7 +53,7 @@ CAPTION = (
 
 
 def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
-    """Peaks by phase, the residual stream, the largest blocks, timelines."""
+    """Return peaks by phase, the residual stream, the largest blocks, and timelines."""
     cells = records["memory_profiling"]
     forward, largest = t.having(cells, mode="forward"), t.expanded(_longest(cells), ["rank"], _largest)
     return [
@@ -68,19 +68,19 @@ def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
 
 
 def predicted(record: Record) -> dict[str, Items]:
-    """Predicted bytes by item at the peak of each phase; a pass without backward uses one cuBLAS handle, a step two."""
+    """Return predicted bytes by item at each phase's peak; cuBLAS handles: two in a step, one without backward."""
     mode, level = record.factors["mode"], {one: record.factors[one] for one in ("batch", "seq_len", "dtype", "device")}
     load = Workload(SIZES[record.factors["size"]], **level, cublas_handles=2 if mode == "full_step" else 1)
     if mode == "inference":
         return {"forward": memory.inference_peak(load)}
     if mode == "forward":
         return {"forward": memory.forward_peak(load)}
-    # torch.optim.AdamW takes foreach on CUDA and the loop over tensors on a CPU.
+    # torch.optim.AdamW uses foreach on CUDA and a loop over tensors on a CPU.
     return memory.step_phase_peaks(load, "foreach" if load.device == "cuda" else "for-loop")
 
 
 def _predicted_gib(record: Record) -> float:
-    """Of the whole pass."""
+    """Return the predicted peak of the whole pass."""
     return max(memory.total_bytes(phase) for phase in predicted(record).values()) / t.GIB
 
 
@@ -90,7 +90,7 @@ def _published(source: str, record: Record) -> Any:
     return next((one for one in found if one != "none"), "none")
 
 
-# Peak by phase; of the whole beside its prediction and published ones.
+# Peaks by phase; the whole pass with its prediction and published peaks.
 PEAKS = [
     *FACTORS,
     *(t.gib(f"{one}_peak", one.capitalize(), one, NO_PHASE) for one in PHASES),
@@ -127,14 +127,13 @@ RESIDUAL = [
 
 
 def _longest(cells: Sequence[Record]) -> list[Record]:
-    """The cells at the longest context of their size."""
+    """Return the cells at the longest context of their size."""
     alike = t.grouped(cells, lambda record: (record.factors["device"], record.factors["size"]))
     longest = {key: max(record.factors["seq_len"] for record in group) for key, group in alike.items()}
     return [r for r in cells if r.factors["seq_len"] == longest[r.factors["device"], r.factors["size"]]]
 
 
 def _largest(record: Record) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The first groups of blocks."""
     columns = [record.series[f"group_{name}"][:SHOWN_GROUPS] for name in GROUP_FIELDS]
     for rank, group in enumerate(zip(*columns, strict=True), start=1):
         yield rank, dict(zip(GROUP_FIELDS, group, strict=True))
@@ -170,7 +169,7 @@ TIMELINE = [
     t.Column("timeline", "Course, as JSON", _course, kind="unshown", exact=True),
 ]
 
-# From the bottom: what stays first.
+# From the bottom: long-lived kinds first.
 COLOURS = {
     kinds.REST: "#555555",
     kinds.OTHER: "#999999",
@@ -187,13 +186,13 @@ DRAWN = {"inference": "Forward under no_grad", "full_step": "Full step"}
 
 
 def figures(tables: Mapping[str, t.Table]) -> list[f.Figure]:
-    """The timelines that the handout asks for."""
+    """Return the timelines that the handout requires."""
     frame = tables[TABLES[3]].frame
     return [f.Figure(FIGURES[0], CAPTION, lambda canvas: _draw(canvas, frame), (7.5, 3.6))]
 
 
 def _draw(canvas: Any, frame: pd.DataFrame) -> None:
-    """Forward alone beside a full step, on one scale."""
+    """Draw forward under no_grad next to a full step, on one scale."""
     cells = {mode: cell for mode in DRAWN if (cell := _chosen(frame, mode)) is not None}
     courses = {mode: json.loads(cell["timeline"]) for mode, cell in cells.items()}
     sums = (max(map(sum, zip(*one["kinds"].values(), strict=True))) * one["unit_bytes"] for one in courses.values())
@@ -211,7 +210,7 @@ def _draw(canvas: Any, frame: pd.DataFrame) -> None:
         _stack(axes, course, unit)
         axes.set_xlim(course["change"][0], course["change"][-1])
         axes.set_ylim(0, 1.1 * highest / unit)
-        # Not time: the host asks for memory long before a GPU gets there, so that whole phases would be a hair wide.
+        # Not time: the host allocates long before a GPU runs, so that whole phases would be too narrow to see.
         axes.set_xlabel("Allocations and frees, in order")
         axes.grid(False)
         _mark_phases(axes, course, str(cell["status"]))
@@ -228,9 +227,9 @@ def _draw(canvas: Any, frame: pd.DataFrame) -> None:
 
 
 def _chosen(frame: pd.DataFrame, mode: str) -> pd.Series | None:
-    """The row of a mode at the longest context of the size with most parameters, in the first dtype.
+    """Return a mode's row at the longest context of the size with most parameters, in the first dtype.
 
-    One whose pass was cut short counts too, if it has a course.
+    A row whose pass was cut short counts if it has a course.
     """
     has_course = frame["timeline"].map(lambda text: isinstance(text, str) and text.startswith("{"))
     rows = frame[has_course & (frame["mode"] == mode)]
@@ -242,24 +241,24 @@ def _chosen(frame: pd.DataFrame, mode: str) -> pd.Series | None:
 
 
 def _stack(axes: Any, course: Mapping[str, Any], unit: float) -> None:
-    """The kinds on top of each other; drawn from the highest sum down, each to the ground, which keeps files small."""
+    """Stack the kinds, drawing each sum down to zero, highest first, which keeps files small."""
     moments = course["change"]
     stacked = [kind for kind in COLOURS if kind in course["kinds"]]
     sums = np.cumsum([course["kinds"][kind] for kind in stacked], axis=0).tolist()
     for kind, heights in reversed(list(zip(stacked, sums, strict=True))):
-        # An outline of heights that last from their moment to the next, down to zero at both ends.
+        # Outline of a step function, down to zero at both ends.
         xs, ys = [moments[0]], [0]
         for moment, height in zip(moments, heights, strict=True):
             if height != ys[-1]:
                 xs += [moment, moment]
                 ys += [ys[-1], height]
         xs, ys = [*xs, moments[-1], moments[-1]], [*ys, ys[-1], 0]
-        # an edge of the same colour, or a peak of one moment would be too thin to see
+        # an edge of the same colour keeps a one-moment peak visible
         axes.fill(xs, [y * course["unit_bytes"] / unit for y in ys], color=COLOURS[kind], linewidth=0.6)
 
 
 def _mark_phases(axes: Any, course: Mapping[str, Any], status: str) -> None:
-    """A line where a phase ends, its name above it, and how the pass ended if not well."""
+    """Draw a line and a name at the end of each phase, and the pass's status if not ok."""
     limits = [0, *course["phase_end"]]
     for phase, first, last in zip(PHASES, limits[:-1], limits[1:], strict=False):
         axes.axvline(last, color="#000000", linewidth=0.8, linestyle="--", zorder=0)  # behind peaks at a phase's end

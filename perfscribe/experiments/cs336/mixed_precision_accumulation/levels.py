@@ -23,7 +23,7 @@ SHOWN = Shown(tables=("cs336.mixed_precision_accumulation",))
 
 
 def cells(config: Mapping[str, Any]) -> list[Cell]:
-    """One cell per device and accumulation; terms and addend go along as factors of one level."""
+    """Return one cell per device and accumulation; terms and addend are factors of one level."""
     levels = {
         "device": config["device"],
         "accumulation": list(ACCUMULATIONS),

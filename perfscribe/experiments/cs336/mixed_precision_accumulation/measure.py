@@ -1,7 +1,7 @@
 """The four accumulation loops of CS336, assignment 2: a constant added up in fp32, in fp16, and mixed.
 
-Besides the sum, the figures that explain it: the value that the addend has after rounding, and how coarse the
-accumulator's dtype is near the sum, so that a reader sees which part of the error comes from which of the two.
+In addition to the sum it measures the causes of its error: the addend's value after rounding, and the spacing of the
+accumulator's dtype near the sum.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ OF_THE_SUM = ("sum", "error", "relative_error", "error_from_accumulation", "ulp_
 def run(cell: Cell) -> Measurement:
     """Add the addend up term by term and compare with exact arithmetic.
 
-    exact_sum: terms x addend, the addend taken as the decimal that the config names. rounded_addend: the addend in
-    its dtype; error_from_addend: what that rounding alone does to the sum.
-    Of the sum, or "overflow" where it is infinite: sum; error and relative_error against exact_sum;
-    error_from_accumulation: the part that the additions make; ulp_at_sum: distance between neighbouring values of
-    the accumulator there; last_increment: what the last addition really added.
+    exact_sum: terms x addend, the addend taken as the decimal in the config. rounded_addend: the addend in its dtype;
+    error_from_addend: error of the sum from that rounding only.
+    Of the sum, or "overflow" if it is infinite: sum; error and relative_error against exact_sum;
+    error_from_accumulation: the part from the additions; ulp_at_sum: distance between neighbouring values of the
+    accumulator there; last_increment: the amount that the last addition really added.
     """
     import torch
 
@@ -62,9 +62,9 @@ def run(cell: Cell) -> Measurement:
 
 
 def accumulate(term: torch.Tensor, added: torch.dtype, accumulator: torch.dtype, terms: int) -> tuple[float, float]:
-    """Add `term`, cast to `added`, `terms` times in place to a scalar accumulator; the last two sums.
+    """Add `term`, cast to `added`, `terms` times in place to a scalar accumulator; return the last two sums.
 
-    term: shape (). The cast stands in the loop, as in the homework: mixed dtypes are promoted by torch itself.
+    term: shape (). The cast is in the loop, as in the homework; torch promotes mixed dtypes.
     """
     import torch
 
@@ -78,7 +78,7 @@ def accumulate(term: torch.Tensor, added: torch.dtype, accumulator: torch.dtype,
 
 
 def ulp(value: float, dtype: torch.dtype) -> float:
-    """Distance from |value| to the next larger number of a floating dtype (IEEE 754: 2**(exponent + 1 - precision))."""
+    """Return the distance from |value| to the next larger number (IEEE 754: 2**(exponent + 1 - precision))."""
     import torch
 
     limits = torch.finfo(dtype)

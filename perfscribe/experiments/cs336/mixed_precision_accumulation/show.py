@@ -18,7 +18,7 @@ NAMES = {
 
 
 def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
-    """One row a loop and device; a sum of rounded numbers is exact, so one run says all."""
+    """Return the table, one row per loop and device; the arithmetic is deterministic, so one run is enough."""
     name = "mixed_precision_accumulation"
     columns = [
         t.Column("accumulation", "Accumulation", lambda r: NAMES[r.factors["accumulation"]], kind="factor"),

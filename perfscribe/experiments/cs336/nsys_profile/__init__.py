@@ -1,1 +1,1 @@
-"""Where a training step's time goes: device work inside the program's ranges (CS336: nsys_profile)."""
+"""Time of a training step: device work inside the program's ranges (CS336: nsys_profile)."""

@@ -43,7 +43,7 @@ datasets = tokens.of_section
 
 
 def cells(config: Mapping[str, Any]) -> list[Cell]:
-    """Size x context x dtype. The factor `detailed` says whether the record keeps every kernel."""
+    """Return cells of size x context x dtype; the factor `detailed` keeps every kernel in the record."""
     wanted = [*grid({name: config[name] for name in ("device", "size", "seq_len", "dtype")})]
     fixed = {name: config[name] for name in ("batch", "warmup_steps", "timed_steps", "traced_steps")}
     detailed = [all(levels[name] in of for name, of in config["detailed"].items()) for levels in wanted]

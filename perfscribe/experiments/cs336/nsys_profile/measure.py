@@ -1,8 +1,8 @@
 """nsys_profile of CS336 assignment 2: inference and training steps under Nsight Systems, or under torch's profiler.
 
-Passes are timed first with no profiler about, in the cell's own process. Then a program of its own (program.py) makes
-the same passes under nsys; its process is a fresh one, so that cells may share theirs. Where nsys is missing or sees no
-kernels, torch's profiler traces the passes in the cell's process.
+Passes are timed first without a profiler, in the cell's process. Then a separate program (program.py) makes the same
+passes under nsys, always in a new process, so that cells may share theirs. If nsys is missing or sees no kernels,
+torch's profiler traces the passes in the cell's process.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ if TYPE_CHECKING:
     from perfscribe.instruments.profiling.trace import Trace
 
 PROGRAM = "perfscribe.experiments.cs336.nsys_profile.program"
-# Below the time that a cell may take by default, so that a program that hangs leaves time for torch's profiler.
+# Below a cell's default time limit, so that a hanging program leaves time for torch's profiler.
 TIMEOUT_S = 300.0
-# What the host clock read under the profiler; of other phases it is what their ranges say.
+# Phases whose host-clock times under the profiler are kept; for other phases the ranges are enough.
 HOST_CLOCK_KEPT = ("forward", "full_step")
-MS_DIGITS = 6  # of a millisecond: nanoseconds, which is what both clocks resolve
+MS_DIGITS = 6  # of a millisecond: nanoseconds, the resolution of both clocks
 
 
 def run(cell: Cell) -> Measurement:
-    """Time the passes without a profiler, then trace them; of a training step that finds no memory, inference alone."""
+    """Time the passes without a profiler, then trace them; only inference if a training step runs out of memory."""
     import torch
 
     from perfscribe.base.partial import kept_on_failure
@@ -46,7 +46,7 @@ def run(cell: Cell) -> Measurement:
 
 
 def _time_untraced(cell: Cell, measurement: Measurement) -> BaseException | None:
-    """Check the loss and time the passes; the error of a full step that runs out of memory, whose frames are freed."""
+    """Check the loss and time the passes; return the out-of-memory error of a full step, with its frames freed."""
     from perfscribe.instruments.memory import is_oom
     from perfscribe.instruments.timing import record, time_host
     from perfscribe.models.loss_check import check_loss
@@ -71,10 +71,10 @@ def _time_untraced(cell: Cell, measurement: Measurement) -> BaseException | None
 
 @dataclass(frozen=True)
 class Traced:
-    """Who traced what. kernels and ranges are of one trace, or of one each where no tool gives both.
+    """Traces and the tools that made them: kernels and ranges of one trace, or of one each if no tool gives both.
 
-    host_ms: what the program's host clock read, by phase, under the tool that gave the ranges. remark: why torch's
-    profiler took part, or what the tool said.
+    host_ms: host clock's times by phase, under the tool that gave the ranges. remark: why torch's profiler was used, or
+    the tool's messages.
     """
 
     kernels: Trace
@@ -84,7 +84,7 @@ class Traced:
 
 
 def _trace(cell: Cell, full_step: bool) -> Traced:
-    """Trace the passes by nsys; where that lacks kernels, by torch's profiler too, and nsys's ranges are kept."""
+    """Trace the passes by nsys; if that lacks kernels, also by torch's profiler, and keep nsys's ranges."""
     from perfscribe.experiments.cs336.nsys_profile import reading
     from perfscribe.instruments.profiling import nsys
 
@@ -105,9 +105,9 @@ def _trace(cell: Cell, full_step: bool) -> Traced:
 
 
 def _by_nsys(cell: Cell, full_step: bool) -> tuple[Trace, dict[str, list[float]]]:
-    """Run the program under nsys; its trace, and what its host clock read. NsysError where there is no trace.
+    """Run the program under nsys; return its trace and its host-clock times. NsysError if there is no trace.
 
-    RuntimeError where the program itself failed. The report stays below nsys/, beside the folder of the data sets.
+    RuntimeError if the program itself failed. The report is kept in nsys/, next to the folder of the data sets.
     """
     from perfscribe.instruments.profiling import nsys
 
@@ -125,7 +125,7 @@ def _by_nsys(cell: Cell, full_step: bool) -> tuple[Trace, dict[str, list[float]]
 
 
 def _by_torch(cell: Cell, full_step: bool) -> tuple[Trace, dict[str, list[float]]]:
-    """The same passes under torch's profiler, in this process."""
+    """Trace the same passes by torch's profiler, in this process."""
     from perfscribe.experiments.cs336.nsys_profile.program import traced_passes
     from perfscribe.instruments.profiling import torch_profiler
     from perfscribe.models.training_step import build
@@ -137,7 +137,7 @@ def _by_torch(cell: Cell, full_step: bool) -> tuple[Trace, dict[str, list[float]
 
 
 def _keep(cell: Cell, traced: Traced, measurement: Measurement) -> None:
-    """Put into the measurement what tables need of the traces."""
+    """Add to the measurement what tables need of the traces."""
     from perfscribe.experiments.cs336.nsys_profile import reading
     from perfscribe.instruments.timing import HOST_CLOCK
 

@@ -1,4 +1,4 @@
-"""The passes that are traced: inference and full training steps, each phase in a range of its own.
+"""Passes to trace: inference and full training steps, each phase in a separate range.
 
 `python -m perfscribe.experiments.cs336.nsys_profile.program REQUEST ANSWER` runs under a profiler: it reads the JSON
 file REQUEST (factors, data_folder, full_step) and writes the host clock's ms by phase to the JSON file ANSWER:
@@ -24,10 +24,10 @@ PHASE_RANGES = {"forward": ranges.FORWARD, "backward": ranges.BACKWARD, "optimiz
 
 
 def traced_passes(step: Step, *, warmup: int, timed: int, full_step: bool) -> dict[str, list[float]]:
-    """Passes with every phase in a range, the warm-up in one of its own; milliseconds by the host clock, by phase.
+    """Run passes with every phase in a range and warm-up in another; return host-clock ms by phase.
 
-    The device is synchronised before a range closes, so that a range on the host holds all work launched in it.
-    full_step: whether training steps follow the inference passes, or inference is all.
+    The device is synchronised before a range closes, so that a range on the host contains all work launched in it.
+    full_step: whether training steps follow the inference passes.
     """
     step.model.use_attention(ranges.annotated_scaled_dot_product_attention)
     with ranges.annotate(ranges.WARMUP):
@@ -46,7 +46,7 @@ def traced_passes(step: Step, *, warmup: int, timed: int, full_step: bool) -> di
             synchronise(step.device)
 
     def ranged_step(mark: Mark) -> None:
-        """A full step in a range, each phase in one inside it."""
+        """Run a full step in a range, each phase in a range inside it."""
         waiting = [*PHASE_RANGES.values()]
         with ranges.annotate(ranges.STEP), ExitStack() as phase:
 
@@ -68,7 +68,7 @@ def traced_passes(step: Step, *, warmup: int, timed: int, full_step: bool) -> di
 
 
 def main(request_file: str, answer_file: str) -> None:
-    """Build the step that the request describes, pass through it, write the answer; of a failure its text."""
+    """Build the requested step, run its passes, write the answer, or the error's text."""
     from perfscribe.models.training_step import build
 
     request = json.loads(Path(request_file).read_text(encoding="utf-8"))
@@ -81,7 +81,7 @@ def main(request_file: str, answer_file: str) -> None:
     except Exception as error:
         from perfscribe.instruments.memory import is_oom
 
-        # Running out of memory is told by its own text, from which the reader knows it again.
+        # The reader recognises an out-of-memory error by its unchanged text.
         answer = {"error": str(error) if is_oom(error) else f"{type(error).__name__}: {error}"}
         raise
     finally:

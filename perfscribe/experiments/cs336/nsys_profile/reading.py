@@ -1,4 +1,4 @@
-"""What a record keeps of a trace: times of each phase, and which kernels ran in each range.
+"""Reduces a trace to a record: times of each phase, and the kernels of each range.
 
 Kernels are kept by name, not by family, so that a better rule for families needs no new measurement: nothing here may
 import those rules.
@@ -24,9 +24,9 @@ PHASES = {
     "backward": ranges.BACKWARD,
     "optimizer": ranges.OPTIMIZER,
 }
-# Of a training step's forward pass alone: inference has the same ranges once more.
+# Only of a training step's forward pass: inference has the same ranges again.
 PARTS = {"scores": ranges.ATTENTION_SCORES, "softmax": ranges.SOFTMAX, "final_matmul": ranges.FINAL_MATMUL}
-# In a record that is not detailed, the kernels that make up a range's last 3 % of device time stand in one row.
+# In a record that is not detailed, the kernels of a range's last 3 % of device time share one row.
 KEPT_SHARE = 0.97
 REST = "further kernels"
 
@@ -36,8 +36,8 @@ class NoKernel(ValueError):
 
 
 def _instances(trace: Trace, name: str, inside: Sequence[Range] = ()) -> list[Range]:
-    """The program's ranges of this name outside all warm-up and, where `inside` is given, in one of these ranges."""
-    own = [found for found in trace.ranges if not found.domain]  # libraries have domains of their own
+    """Return the program's ranges of this name outside warm-up and, if `inside` is given, within one of these."""
+    own = [found for found in trace.ranges if not found.domain]  # libraries use other domains
     warmup = [found for found in own if found.name == ranges.WARMUP]
     named = [found for found in own if found.name == name and not _lies_in(found, warmup)]
     return [found for found in named if not inside or _lies_in(found, inside)]
@@ -48,7 +48,7 @@ def _lies_in(inner: Range, outer: Iterable[Range]) -> bool:
 
 
 def host_ranges(trace: Trace) -> dict[str, list[float]]:
-    """Milliseconds of each phase's range on the host, one sample a pass."""
+    """Return milliseconds of each phase's range on the host, one sample per pass."""
     found = {phase: _instances(trace, name) for phase, name in PHASES.items()}
     return {
         f"{phase}_range_ms": [r.duration_ns / NS_PER_MS for r in passes] for phase, passes in found.items() if passes
@@ -56,9 +56,9 @@ def host_ranges(trace: Trace) -> dict[str, list[float]]:
 
 
 def device_times(trace: Trace) -> dict[str, list[float]]:
-    """Milliseconds of each phase in which the device was busy, one sample a pass; of forward also span and waiting.
+    """Return ms of each phase in which the device was busy, per pass; for forward also span and waiting for launches.
 
-    NoKernel where a phase launched none.
+    Raises NoKernel if a phase launched none.
     """
     launches, samples = Launches(trace), defaultdict(list)
     for phase, name in PHASES.items():
@@ -75,11 +75,11 @@ def device_times(trace: Trace) -> dict[str, list[float]]:
 
 
 def kernel_series(trace: Trace, detailed: bool) -> dict[str, list[Any]]:
-    """Device time by range and kernel, the largest of each range first; attention's ranges inside forward alone.
+    """Return device time by range and kernel, largest of each range first; attention's ranges only within forward.
 
-    kernel_names, and for each range parallel lists: kernel (place in kernel_names), launches and total_ns of all
-    passes; with detailed also median_ns, min_ns, max_ns and std_ns, of a sample as nsys has it. Otherwise rare kernels
-    are added up under the name REST, and RANGE_rest_kernels says how many they are.
+    kernel_names, and for each range parallel lists: kernel (index in kernel_names), launches and total_ns of all
+    passes; with detailed also median_ns, min_ns, max_ns and std_ns (sample standard deviation, as nsys). Otherwise rare
+    kernels are summed under the name REST, and RANGE_rest_kernels counts them.
     """
     launches, forward = Launches(trace), _instances(trace, ranges.FORWARD)
     wanted = {phase: _instances(trace, name) for phase, name in PHASES.items()}
@@ -112,7 +112,7 @@ def kernel_series(trace: Trace, detailed: bool) -> dict[str, list[Any]]:
 
 
 def _common(rows: Sequence[tuple[str, Sequence[int]]]) -> int:
-    """How many of a range's kernels, the largest first, make up KEPT_SHARE of its device time."""
+    """Return how many of a range's kernels, largest first, make up KEPT_SHARE of its device time."""
     totals = [sum(durations_ns) for _, durations_ns in rows]
     left, kept = KEPT_SHARE * sum(totals), 0
     while left > 0:
@@ -121,30 +121,30 @@ def _common(rows: Sequence[tuple[str, Sequence[int]]]) -> int:
     return kept
 
 
-# --- kernel names short enough for a record and a table, and different where the kernels are ------------------------
+# --- kernel names: short, and unique per kernel ---------------------------------------------------------------------
 
 LONGEST = 60
 ELLIPSIS = "…"
 _IDENTIFIER = re.compile(r"[A-Za-z_]\w*")
-# Prefixes and namespaces that most names have; compilers' words for a nameless namespace are several.
+# Prefixes and namespaces of most names; compilers write an anonymous namespace in several ways.
 _LEFT_OUT = re.compile(
     r"^(?:void|static|__global__|std::enable_if<[^>]*>::type)\s+"
     r"|\(anonymous namespace\)::|<unnamed>::|\b(?:at|c10|native)::"
 )
-# What tells one instance of a template kernel from another, where plain types of arguments do not.
+# Template arguments that distinguish instances of a kernel better than plain argument types.
 _TELLING = re.compile(
     r"\bCopy<|\w*(?:[Ff]unctor|Ops?|Copy|Softmax|SoftMax|Epilogue|Norm|Loss|[Kk]ernel)\w*|(?:cutlass|sm\d+|cublas)\w+"
 )
-# What nearly all of PyTorch's instances have in common.
+# Wrappers that nearly all of PyTorch's instances share.
 _WRAPPERS = re.compile(r"gpu_kernel_impl\w*|(?:Unary|Binary|BUnary|AUnary)Functor|ReduceOp")
-# Inductor puts all that a kernel does into its name.
+# Inductor's names list every operation of the kernel.
 _COMPILED = "triton_"
 
 
 def short_names(names: Iterable[str]) -> dict[str, str]:
-    """A short name for each of these kernel names; different names stay different.
+    """Return a short name for each kernel name; different names stay different.
 
-    Where two would become the same, each gets the first digits of its full name's SHA-256 behind it.
+    Names that would become equal get the first digits of the full name's SHA-256 as a suffix.
     """
     short = {name: shortened(name) for name in sorted(set(names))}
     counts = Counter(short.values())
@@ -155,10 +155,10 @@ def short_names(names: Iterable[str]) -> dict[str, str]:
 
 
 def shortened(name: str) -> str:
-    """Base name and the template arguments that tell; no parameters, plain types and namespaces of PyTorch.
+    """Return base name and distinguishing template arguments, without parameters, plain types, PyTorch's namespaces.
 
-    Operators (aten::mm) and names without a template keep all but their parameters, up to LONGEST characters. What
-    perfscribe.instruments.profiling.families tells a kernel's family from stays in its name.
+    Operators (aten::mm) and names without a template lose only their parameters, and are cut at LONGEST characters. The
+    parts by which perfscribe.instruments.profiling.families recognises a family stay in the name.
     """
     bare = _LEFT_OUT.sub("", name.strip())
     base, opening, rest = bare.partition("<")
@@ -174,7 +174,7 @@ def shortened(name: str) -> str:
 
 
 def _closing(rest: str) -> int:
-    """Where the template that is open at the start of this text closes."""
+    """Return the index at which the template open at the start of this text closes."""
     depth = 1
     for place, character in enumerate(rest):
         depth += {"<": 1, ">": -1}.get(character, 0)

@@ -51,17 +51,17 @@ PASSES = {
     "full step": ("forward", "backward", "optimizer"),
 }
 FAMILIES_SHOWN = ("inference", "forward", "backward", "full step")
-# Of a cell that does not keep every kernel, so many of each of these ranges stand in the CSV.
+# Kernels per range in the CSV for a cell that does not keep every kernel, and these ranges.
 KERNELS_SHOWN = 3
 RANGES_SHOWN = ("forward", "backward", "optimizer")
 NS_PER_US = 1e3
-# A softmax takes, for each element: maximum, subtraction, exponential, sum, division.
+# Per element of a softmax: maximum, subtraction, exponential, sum, division.
 SOFTMAX_FLOP_PER_ELEMENT = 5
 NO_PRODUCT = "no product traced"
 
 
 def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
-    """Forward, kernels with most time, attention, shares of families, every range with its kernels."""
+    """Return forward, kernels with most time, attention, shares of families, every range with its kernels."""
     cells = records["nsys_profile"]
     by_pass = [replace(cell, factors={**cell.factors, "pass": name}) for cell in cells for name in FAMILIES_SHOWN]
     by_kernel = t.expanded(cells, ["range", "kernel"], _by_kernel)
@@ -74,13 +74,13 @@ def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
     ]
 
 
-# --- what a record says of kernels ----------------------------------------------------------------------------------
+# --- kernels of a record --------------------------------------------------------------------------------------------
 
 
 def _kernels(record: Record, *labels: str) -> list[tuple[str, int, int]]:
-    """The kernels of these ranges, each once: name, launches and ns of all traced passes together.
+    """Return the kernels of these ranges, each once: name, launches and ns of all traced passes together.
 
-    Of one range they stand as in the record, the largest first. KeyError where the record has none of a range.
+    Kernels of one range keep the record's order, largest first. KeyError if the record lacks a range.
     """
     launches: Counter[str] = Counter()
     total_ns: Counter[str] = Counter()
@@ -93,12 +93,12 @@ def _kernels(record: Record, *labels: str) -> list[tuple[str, int, int]]:
 
 
 def _family(kernel: str) -> str:
-    """A kernel's family; rare kernels that were added up have none."""
+    """Return a kernel's family; rare kernels summed in one row have none."""
     return OTHER if kernel == REST else family(kernel)
 
 
 def _family_ns(record: Record, *labels: str) -> Counter[str]:
-    """Device time by family in these ranges, all traced passes together."""
+    """Return device time by family in these ranges, over all traced passes."""
     times: Counter[str] = Counter()
     for name, _, ns in _kernels(record, *labels):
         times[_family(name)] += ns
@@ -106,7 +106,7 @@ def _family_ns(record: Record, *labels: str) -> Counter[str]:
 
 
 def _a_pass(launches: int, record: Record) -> float:
-    """Launches of a pass, to a tenth: the mean of several need not be whole, and a count has no other rounding."""
+    """Return launches per pass to a tenth: a mean of several need not be whole, and counts are not rounded later."""
     return round(launches / int(record.factors["traced_steps"]), 1)
 
 
@@ -114,24 +114,24 @@ def _a_pass(launches: int, record: Record) -> float:
 
 
 def _same_tool(record: Record) -> bool:
-    """Whether ranges and kernels are of one trace, so that their passes are the same ones."""
+    """Return whether ranges and kernels come from one trace, and so from the same passes."""
     return bool(record.values["range_tool"] == record.values["kernel_tool"])
 
 
 def _of_median_pass(record: Record, name: str) -> float:
-    """Of the traced forward pass of median length, so that its parts add up; of an even number the shorter."""
+    """Return a time of the traced forward pass of median length, so that parts add up; the shorter of two middles."""
     lengths = record.samples["forward_range_ms" if _same_tool(record) else "forward_span_ms"][0]
     middle = sorted(range(len(lengths)), key=lengths.__getitem__)[(len(lengths) - 1) // 2]
     return float(record.samples[f"forward_{name}_ms"][0][middle])
 
 
 def _idle_ms(record: Record) -> float:
-    """Between the first and the last kernel of forward."""
+    """Return idle time between the first and the last kernel of forward."""
     return _of_median_pass(record, "span") - _of_median_pass(record, "busy")
 
 
 def _launch_bound_percent(record: Record) -> float | str:
-    """Part of that idle time in which the device waited for a launch; on a CPU there is nothing to launch."""
+    """Return the share of that idle time in which the device waited for a launch; a CPU has no launches."""
     if record.factors["device"] == "cpu":
         return "no launches"
     idle = _idle_ms(record)
@@ -139,7 +139,7 @@ def _launch_bound_percent(record: Record) -> float | str:
 
 
 def _edges_ms(record: Record) -> float | str:
-    """What the range of forward holds before its first and after its last kernel."""
+    """Return the time of forward's range before its first and after its last kernel."""
     if not _same_tool(record):
         return "of two tools"
     return _of_median_pass(record, "range") - _of_median_pass(record, "span")
@@ -155,7 +155,7 @@ def _launches(record: Record) -> float:
 
 FORWARD = [
     *FACTORS,
-    # not rounded by its spread, as the parts of the same pass are not, or they might exceed the whole
+    # not rounded by its spread: its parts are not either, and might exceed the rounded whole
     t.derived("forward_range_ms", "Forward by its range (ms)", _range_ms),
     t.iqr("forward_range_ms", "IQR (ms)"),
     t.published("nsys_profile", "brandon-snider", "forward_nsys_ms", "brandon-snider (ms)"),
@@ -179,7 +179,7 @@ FORWARD = [
 
 
 def _top(name: str, column: str, title: str) -> list[t.Column]:
-    """The kernel with most time in a pass."""
+    """Return columns of the kernel with most time in a pass."""
 
     def first(record: Record) -> tuple[str, int, int]:
         named = (one for one in _kernels(record, *PASSES[name]) if one[0] != REST)
@@ -210,7 +210,7 @@ TOP_KERNELS = [
 
 
 def _of_family(name: str) -> t.Column:
-    """Its share in the device time of a pass; none kept: any that it has are rare ones, added up in other."""
+    """Return the column of a family's share of a pass; none kept: its kernels, if any, are rare and in other."""
 
     def percent(record: Record) -> float | str:
         times = _family_ns(record, *PASSES[record.factors["pass"]])
@@ -223,7 +223,6 @@ BY_FAMILY = [*FACTORS, t.factor("pass", "Pass"), *map(_of_family, FAMILIES)]
 
 
 def _by_kernel(record: Record) -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """Each range and kernel of a cell."""
     detailed, series = record.factors["detailed"], record.series
     for label in (*PHASES, *PARTS) if detailed else RANGES_SHOWN:
         found = _kernels(record, label)
@@ -265,7 +264,7 @@ PARTS_SHOWN = {
 
 
 def _of_attention(name: str, record: Record) -> float | str:
-    """One of these figures; KeyError where the record has no trace of attention's ranges."""
+    """Return one of these values; KeyError if the record has no trace of attention's ranges."""
     size, batch, seq_len = (record.factors[name] for name in ("size", "batch", "seq_len"))
     shape = SIZES[size]
     ns = {label: _family_ns(record, label) for label in PARTS}
@@ -291,19 +290,19 @@ ATTENTION = [*FACTORS, *(t.derived(name, title, partial(_of_attention, name)) fo
 
 
 def figures(tables: Mapping[str, t.Table]) -> list[f.Figure]:
-    """Where forward's time goes."""
+    """Return the figure that divides forward's time into parts."""
     draw = f.of(tables[TABLES[0]].ok, _draw_forward)
     return [f.Figure(FIGURES[0], FORWARD_CAPTION, draw, sample="forward_range_ms")]
 
 
 def _draw_forward(canvas: Any, rows: pd.DataFrame) -> None:
-    """One bar a cell: busy, waiting for a launch, other idle time, the ends; the host clock's time as a mark."""
+    """Draw one bar per cell: busy, waiting for a launch, other idle time, ends; the host clock's time as a mark."""
     axes = canvas.subplots()
-    # The homework's fp32 where there is any: cells of several precisions are not to be mixed.
+    # Cells of several precisions are not mixed: the homework's fp32 if present.
     rows = rows[rows["dtype"] == ("fp32" if "fp32" in set(rows["dtype"]) else rows["dtype"].iloc[0])]
 
     def figure(column: str) -> pd.Series:
-        """0 where a text says why there is none."""
+        """Return a column as numbers, 0 where a text explains a missing one."""
         return pd.to_numeric(rows[column], errors="coerce").astype(float).fillna(0)
 
     busy, idle, ends = (figure(f"forward_{name}_ms") for name in ("busy", "idle", "edges"))

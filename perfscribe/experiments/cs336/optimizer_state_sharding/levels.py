@@ -56,13 +56,13 @@ SHOWN = Shown(
 
 
 def datasets(config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Token batches for every batch and context length."""
+    """Return token batches for every batch and context length."""
     batches = [*config["batch"], *config["further"]["batch"]]
     return tokens.datasets(batches, config["seq_len"], config["seed"])
 
 
 def cells(config: Mapping[str, Any]) -> list[Cell]:
-    """Every combination of the config's levels, then the further batches."""
+    """Return every combination of the levels, then the further batches."""
     of = {name: config[name] for name in ("backend", "world_size", "size", "seq_len", "batch", "dtype")}
     fixed = {name: config[name] for name in ("wrapper", "turns", "warmup_steps", "timed_steps", "optimizer_steps")}
     first = grid(of)
@@ -73,7 +73,7 @@ def _cell(factors: dict[str, Any]) -> Cell:
     device, ranks, batch = needs.DEVICES[factors["backend"]], factors["world_size"], factors["batch"]
     shape = SIZES[factors["size"]]
     width = shape.layers * (4 * shape.d_model**2 + 3 * shape.d_model * shape.d_ff)
-    # Every parameter is updated whatever the batch; ranks of a CPU share it.
+    # Every parameter is updated whatever the batch; ranks on a CPU share its cores.
     work = width * (factors["seq_len"] * batch / (ranks if device == "cuda" else 1) + 100 * ranks)
     return Cell(
         {"device": device, **factors},

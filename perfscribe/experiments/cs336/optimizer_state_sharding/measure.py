@@ -1,8 +1,8 @@
-"""optimizer_state_sharding of CS336 assignment 2: AdamW, its state divided among ranks by ours and by torch's class.
+"""optimizer_state_sharding of CS336 assignment 2: AdamW plain, and with state divided among ranks by ours and torch's.
 
-A cell holds all three, in one launch of its ranks: memory is counted with one optimizer at a time, then ours and
-torch's are compared with the plain one over ten steps, then all are timed interleaved on the same model. The plain one
-comes twice in each turn, which shows how far equal things differ.
+A cell holds all three, in one launch of its ranks: memory is counted with one optimizer at a time, then ours is
+compared with the plain one over ten steps, then all are timed interleaved on the same model. The plain one runs twice
+in each turn, which shows how far equal variants differ.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
 PRELOADED = needs.PRELOADED
-# Below the time that a cell may take, so that a rank that hangs is named.
+# Below a cell's time limit, so that a hanging rank is named.
 LAUNCH_TIMEOUT_S = 300.0
 
 UNSHARDED, SHARDED, PEER = "unsharded", "sharded", "zero_redundancy"
 IMPLEMENTATIONS = (UNSHARDED, SHARDED, PEER)
-AGAIN = "unsharded_again"  # the plain optimizer once more in each turn: how far equal things differ
+AGAIN = "unsharded_again"  # the plain optimizer again in each turn: how far equal variants differ
 
-# In the order of a step. Three are moments, at which what is allocated is counted; two are stretches between them, of
-# which the peak is.
+# In the order of a step: bytes allocated at three moments (init, before_step, after_step), peak bytes of the two
+# stretches between them (passes, step).
 INIT, PASSES, BEFORE_STEP, STEP, AFTER_STEP = "init", "passes", "before_step", "step", "after_step"
 MOMENTS = (INIT, PASSES, BEFORE_STEP, STEP, AFTER_STEP)
 
@@ -36,14 +36,14 @@ KINDS = (PARAMETERS, GRADIENTS, STATE, ACTIVATIONS, COMMUNICATION, OTHER)
 
 
 def run(cell: Cell) -> Measurement:
-    """Launch the ranks, and make one measurement of what they say."""
+    """Launch the ranks and combine their results."""
     from perfscribe.experiments.cs336.optimizer_state_sharding.program import on_rank
 
     return launched(cell, on_rank)
 
 
 def launched(cell: Cell, on_rank: Callable[..., Any]) -> Measurement:
-    """One launch of the cell's ranks with this program."""
+    """Launch the cell's ranks once with this program."""
     from perfscribe.distributed.launch import launch
 
     arguments = {**cell.factors, "data_folder": str(cell.data_folder)}
@@ -52,13 +52,12 @@ def launched(cell: Cell, on_rank: Callable[..., Any]) -> Measurement:
 
 
 def combine(ranks: Sequence[Mapping[str, Any]]) -> Measurement:
-    """A Measurement from the results of program.on_rank, in the order of ranks.
+    """Combine the results of program.on_rank, in the order of ranks, into a Measurement.
 
     samples: <implementation>_step_ms, <implementation>_optimizer_ms and sharded_<part>_ms; of each call the longest
-    time of any rank. series: <implementation>_<moment>_bytes, bytes by kind (KINDS) on the rank that holds most at that
+    time of any rank. series: <implementation>_<moment>_bytes, bytes by kind (KINDS) on the rank with most at that
     moment, and <implementation>_<moment>_rank_bytes, the total of each rank. values: difference,
-    <implementation>_outside_bytes where there is a GPU, gradient_calls and gradient_bytes of a rank's averages in a
-    step.
+    <implementation>_outside_bytes on a GPU, gradient_calls and gradient_bytes of a rank's averages in a step.
     """
     first = ranks[0]
     found = Measurement(values=dict(first["traffic"]))

@@ -19,19 +19,19 @@ from perfscribe.instruments.memory import CpuEvents
 if TYPE_CHECKING:
     from perfscribe.experiments.cs336.optimizer_state_sharding.program import ShardedTraining
 
-WARMUP_STEPS = 2  # the first makes the state, and the workspaces of matrix products
+WARMUP_STEPS = 2  # the first creates the state, and the workspaces of matrix products
 CUDA_GRANULARITY_BYTES = 512
-SETTLE_S = 0.03  # gloo's threads let go of what they have sent a moment after the wait for it
-BEGIN = "begin"  # the stretch before a part of the step, at whose end only what lives on is held
+SETTLE_S = 0.03  # gloo's threads free sent buffers a moment after the wait returns
+BEGIN = "begin"  # segment before a part of the step; at its end only surviving tensors are held
 
 Kinds = dict[str, int]
 
 
 class Segments:
-    """Context that counts the bytes that tensors take while a pass runs, and their peak between marks.
+    """Context that counts the bytes of tensors while a pass runs, and their peak between marks.
 
-    After it: before_bytes (at entry, garbage collected), and peaks: (name, bytes) of each
-    segment, in order; mark(name) ends one. CUDA: the allocator's counters. CPU: CpuEvents of instruments/memory.py.
+    Results: before_bytes (at entry, garbage collected), and peaks: (name, bytes) of each segment, in order; mark(name)
+    ends one. CUDA: the allocator's counters. CPU: CpuEvents of instruments/memory.py.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -55,7 +55,7 @@ class Segments:
         return self
 
     def mark(self, name: str) -> None:
-        """End a segment here."""
+        """End a segment."""
         if self._device.type == "cuda":
             self.peaks.append((name, torch.cuda.max_memory_allocated(self._device)))
             torch.cuda.reset_peak_memory_stats(self._device)
@@ -77,32 +77,32 @@ class Segments:
 
 
 def size_bytes(tensors: Iterable[Tensor], device: torch.device) -> int:
-    """What tensors on the device take of its allocator, each in a block of its own."""
+    """Return the bytes that tensors on the device occupy in its allocator, each in a separate block."""
     sizes = [tensor.nbytes for tensor in tensors if tensor.device.type == device.type]
     unit = CUDA_GRANULARITY_BYTES if device.type == "cuda" else 1
     return sum(-(-size // unit) * unit for size in sizes)
 
 
 def after_init(parameters: list[Tensor], device: torch.device) -> list[int]:
-    """Bytes by kind of a model alone; to be called before anything else takes memory."""
+    """Return bytes by kind of a model only; call it before anything else allocates memory."""
     known = size_bytes(parameters, device)
     return as_list({m.PARAMETERS: known, m.OTHER: _allocated_bytes(device) - known})
 
 
 def _allocated_bytes(device: torch.device) -> int:
-    """What is allocated now. On a CPU found anew: a block that a thread of gloo gave back is not seen to go."""
+    """Return the bytes allocated now; recounted on a CPU, where frees by gloo's threads are not observed."""
     with Segments(device) as now:
         pass
     return now.before_bytes
 
 
 def as_list(kinds: Kinds) -> list[int]:
-    """Bytes in the order of KINDS."""
+    """Return bytes in the order of KINDS."""
     return [kinds.get(kind, 0) for kind in m.KINDS]
 
 
 def measure_memory(training: ShardedTraining, make: Callable[[], torch.optim.Optimizer]) -> dict[str, list[int]]:
-    """Bytes by kind from the forward pass to the end of the step, in a step after the first ones; by moment."""
+    """Return bytes by moment and kind, from the forward pass to the end of the step, in a step after the first ones."""
     optimizer = make()
     for _ in range(WARMUP_STEPS):
         training.zero_grad()
@@ -119,10 +119,10 @@ def measure_memory(training: ShardedTraining, make: Callable[[], torch.optim.Opt
 
 
 def _of_passes(training: ShardedTraining, optimizer: torch.optim.Optimizer) -> Kinds:
-    """At the peak of the passes; their gradients stay."""
+    """Return bytes by kind at the peak of the passes, which leave their gradients."""
 
     def handed(parameter: Tensor) -> None:
-        """End a segment, named by its bytes, whenever a gradient has been handed over."""
+        """End a segment, named by the gradient's bytes, when a gradient is accumulated."""
         assert parameter.grad is not None
         segments.mark(str(size_bytes([parameter.grad], training.device)))
 
@@ -146,7 +146,7 @@ def _of_passes(training: ShardedTraining, optimizer: torch.optim.Optimizer) -> K
 
 
 def _of_step(training: ShardedTraining, optimizer: torch.optim.Optimizer) -> dict[str, Kinds]:
-    """Before the optimizer step, at its peak and after it."""
+    """Return bytes by kind before the optimizer step, at its peak and after it."""
 
     @contextmanager
     def part(name: str) -> Iterator[None]:
@@ -167,7 +167,7 @@ def _of_step(training: ShardedTraining, optimizer: torch.optim.Optimizer) -> dic
 
 
 def _above(segments: Segments) -> Kinds:
-    """What the step takes at its peak: what travels, which an update begins with, and the update's temporaries."""
+    """Return bytes above the step's start at its peak: communication held since the update's start, and temporaries."""
     highest, found, travelling = -1, Kinds(), 0
     for name, peak in segments.peaks:
         above = peak - segments.before_bytes
@@ -190,13 +190,13 @@ def _held(training: ShardedTraining, optimizer: torch.optim.Optimizer) -> Kinds:
 
 
 def _state_tensors(optimizer: torch.optim.Optimizer) -> list[Tensor]:
-    """The tensors of this rank's optimizer state; torch's sharded optimizer keeps them in one of its own."""
+    """Return the tensors of this rank's optimizer state; torch's sharded optimizer keeps them in an inner optimizer."""
     inner = getattr(optimizer, "optim", optimizer)
     return [value for state in inner.state.values() for value in state.values() if isinstance(value, Tensor)]
 
 
 def outside_bytes(device: torch.device) -> int | None:
-    """What this GPU's memory holds beyond torch's caching allocator: CUDA's context, NCCL's buffers; None on a CPU."""
+    """Return bytes of this GPU outside torch's caching allocator: CUDA's context, NCCL's buffers; None on a CPU."""
     if device.type != "cuda":
         return None
     free, total = torch.cuda.mem_get_info(device)

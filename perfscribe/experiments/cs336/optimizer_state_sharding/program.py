@@ -1,4 +1,4 @@
-"""What each rank does for optimizer_state_sharding: count memory, compare with the plain optimizer, time."""
+"""Runs on each rank of optimizer_state_sharding: count memory, compare with the plain optimizer, time."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ Make = Callable[[Iterable[Tensor]], Any]
 LEARNING_RATE = 1e-4
 WRAPPERS: dict[str, type[DataParallel]] = {"naive": NaiveDDP, "flat": FlatDDP}
 CHECKED_STEPS = 10
-# Below the resolution of fp32: to the last bits.
+# Below fp32's resolution: equal up to the last bits.
 TOLERANCE = 1e-7
 
 
 def on_rank(arguments: Mapping[str, Any], rank: Rank) -> dict[str, Any]:
-    """The program of a rank; see measure.combine for what it gives.
+    """Measure the cell on this rank; see measure.combine for the result.
 
-    ArithmeticError: after ten steps a parameter differs from the plain optimizer's.
+    Raises ArithmeticError if a parameter differs from the plain optimizer's after ten steps.
     """
     make = {name: partial(make_optimizer, name) for name in m.IMPLEMENTATIONS}
     return measured(arguments, rank, make, difference, _time_steps)
@@ -53,9 +53,9 @@ def measured(
     check: Callable[[ShardedTraining], float],
     time_steps: Callable[[ShardedTraining, Mapping[str, Any]], Mapping[str, Timing]],
 ) -> dict[str, Any]:
-    """Memory with each optimizer, traffic, then what a check says, then times."""
+    """Return memory with each optimizer, traffic, the check's result, and times."""
     gc.collect()
-    gc.freeze()  # libraries: counting memory on a CPU goes through all else that Python holds
+    gc.freeze()  # exclude libraries: counting memory on a CPU traverses every other Python object
     precision.set_matmul_precision(arguments["dtype"])
     model = Model(SIZES[arguments["size"]], arguments["seq_len"], device=rank.device)
     init = after_init(list(model.parameters()), rank.device)
@@ -77,7 +77,7 @@ def measured(
 class ShardedTraining:
     """The model as a data-parallel replica, and this rank's part of the batch.
 
-    inputs, targets: token ids (B / world size, S), int64. ValueError: the token data are too few.
+    inputs, targets: token ids (B / world size, S), int64. Raises ValueError if there are too few token data.
     """
 
     def __init__(self, model: Model, factors: Mapping[str, Any], rank: Rank) -> None:
@@ -89,12 +89,12 @@ class ShardedTraining:
         self.inputs, self.targets = mine[:, :-1].contiguous(), mine[:, 1:].contiguous()
 
     def zero_grad(self) -> None:
-        """Give the gradients' memory back, as a step of the homework begins."""
+        """Free the gradients' memory, as at the start of the homework's step."""
         for parameter in self.parameters:
             parameter.grad = None
 
     def passes(self, mark: Callable[[str], object] = lambda _: None) -> None:
-        """Forward, backward and the average of the gradients over the ranks, marking the end of each."""
+        """Run forward, backward and the averaging of gradients over ranks, marking the end of each."""
         loss = next_token_loss(self.replica, self.inputs, self.targets)
         mark("forward")
         loss.backward()  # type: ignore[no-untyped-call]
@@ -105,7 +105,7 @@ class ShardedTraining:
 
 
 def make_optimizer(name: str, parameters: Iterable[Tensor]) -> torch.optim.Optimizer:
-    """AdamW with torch's own choice of its implementation: plain, in our shards, or in torch's."""
+    """Return AdamW, plain, in our shards or in torch's; torch chooses its implementation."""
     if name == m.SHARDED:
         return ShardedOptimizer(parameters, torch.optim.AdamW, lr=LEARNING_RATE)
     if name == m.PEER:
@@ -116,7 +116,7 @@ def make_optimizer(name: str, parameters: Iterable[Tensor]) -> torch.optim.Optim
 
 
 def _traffic(training: ShardedTraining) -> dict[str, int]:
-    """Calls and bytes of one step's averages."""
+    """Return calls and bytes of one step's averages."""
     traffic = training.replica.traffic
     traffic.reset()
     training.zero_grad()
@@ -125,10 +125,10 @@ def _traffic(training: ShardedTraining) -> dict[str, int]:
 
 
 def difference(training: ShardedTraining) -> float:
-    """Largest relative difference of a parameter from the plain optimizer's after ten steps on the same gradients.
+    """Return the largest relative difference of a parameter from the plain optimizer's after ten steps.
 
-    As the parameters stay equal, the gradients are those of the plain training too, and no sum whose order may change
-    from run to run comes between. ArithmeticError: it is too large.
+    Both use the same gradients, which are the plain training's, because the parameters stay equal: no sum whose order
+    varies between runs intervenes. Raises ArithmeticError if it is too large.
     """
     copies = [parameter.detach().clone() for parameter in training.parameters]
     plain, sharded = make_optimizer(m.UNSHARDED, copies), make_optimizer(m.SHARDED, training.parameters)
@@ -148,13 +148,13 @@ def difference(training: ShardedTraining) -> float:
 
 
 def _apart(parameter: Tensor, other: Tensor) -> float:
-    """Largest relative difference of an element; no number where one of the two is none."""
+    """Return the largest relative difference of an element; NaN if either tensor has a NaN."""
     apart = (parameter.detach() - other).abs_()
     return float((apart / other.abs()).masked_fill_(apart == 0, 0).max())  # equal elements may be 0
 
 
 def _time_steps(training: ShardedTraining, factors: Mapping[str, Any]) -> dict[str, Timing]:
-    """Whole steps, then optimizer steps alone, all optimizers interleaved; and the parts of our sharded step."""
+    """Time whole steps, then optimizer steps only, all optimizers interleaved; and the parts of our sharded step."""
     optimizers = {name: make_optimizer(name, training.parameters) for name in m.IMPLEMENTATIONS}
     found = time_steps(training, factors, {**optimizers, m.AGAIN: optimizers[m.UNSHARDED]})
     sharded = optimizers[m.SHARDED]
@@ -168,10 +168,10 @@ def _time_steps(training: ShardedTraining, factors: Mapping[str, Any]) -> dict[s
 def time_steps(
     training: ShardedTraining, factors: Mapping[str, Any], optimizers: Mapping[str, Any]
 ) -> dict[str, Timing]:
-    """<optimizer>_step_ms of whole steps, then <optimizer>_optimizer_ms of its own steps, all interleaved."""
+    """Return <optimizer>_step_ms of whole steps and <optimizer>_optimizer_ms of optimizer steps, interleaved."""
     if training.device.type == "cuda":
         torch.cuda.empty_cache()
-    for optimizer in dict.fromkeys(optimizers.values()):  # each has its state now
+    for optimizer in dict.fromkeys(optimizers.values()):  # creates each one's state
         training.zero_grad()
         training.passes()
         optimizer.step()
@@ -198,7 +198,7 @@ def _counts(training: ShardedTraining, factors: Mapping[str, Any]) -> dict[str, 
 
 
 def _in_parts(optimizer: ShardedOptimizer) -> Callable[[Mark], None]:
-    """Our sharded step with a wait after each update and each exchange, which so do not overlap."""
+    """Return our sharded step with a wait after each update and exchange, so that these do not overlap."""
 
     def step(mark: Mark) -> None:
         @contextmanager

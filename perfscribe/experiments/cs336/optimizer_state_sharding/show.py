@@ -36,7 +36,7 @@ MOMENT_TITLES = {
     m.STEP: "Peak of the step (GiB)",
     m.AFTER_STEP: "Directly after the step (GiB)",
 }
-# What the source prints is the peak of the stretch before each moment.
+# The source prints the peak of the stretch before each moment.
 PUBLISHED_MEMORY = {
     "memory_after_init_gib": f"After model initialisation, {SOURCE} (GiB)",
     "memory_before_step_gib": f"Peak up to the step, {SOURCE} (GiB)",
@@ -68,7 +68,7 @@ MODELS = {m.PASSES: sharding.passes_peak, m.BEFORE_STEP: sharding.before_step, m
 
 
 def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
-    """Memory by moment and kind, what is saved, times, ZeRO by arithmetic."""
+    """Return memory by moment and kind, memory saved, times, and ZeRO by arithmetic."""
     cells = records["optimizer_state_sharding"]
     each = [row for cell in cells for row in by_implementation(cell)]
     moments = [replace(row, factors={**row.factors, "moment": moment}) for row in each for moment in MOMENT_NAMES]
@@ -86,13 +86,13 @@ def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
 
 
 def by_implementation(record: Record, names: Sequence[str] = m.IMPLEMENTATIONS) -> list[Record]:
-    """A row for each optimizer of a cell."""
+    """Return a row per optimizer of a cell."""
     return [t.of_variant(record, name, implementation=name) for name in names]
 
 
 def by_scheme(records: Iterable[Record]) -> list[Record]:
-    """A row for each size, number of processes and way to divide the work, with what it costs by arithmetic."""
-    # arithmetic needs no GPU, but a row stands for a cell that was measured, or says why not
+    """Return a row per size, number of processes and sharding scheme, with its cost by arithmetic."""
+    # arithmetic needs no GPU, but each row represents a measured cell, or says why it was not measured
     chosen = t.first_ok(records, lambda record: (record.factors["size"], record.factors["world_size"]))
     return [
         t.row_of(record, _costs(scheme) if record.ok else {}, scheme=scheme.name)
@@ -110,15 +110,15 @@ def _costs(scheme: Scheme) -> dict[str, Any]:
 
 
 def held_bytes(record: Record, moment: str) -> int:
-    """Counted bytes on the rank that held most."""
+    """Return counted bytes on the rank that held most."""
     return sum(record.series[f"{moment}_bytes"])
 
 
 def predicted_bytes(record: Record, moment: str, implementation: str) -> int:
-    """Predicted bytes on the rank that holds most."""
+    """Return predicted bytes on the rank that holds most."""
     f = record.factors
     load = Workload(SIZES[f["size"]], f["batch"] // f["world_size"], f["seq_len"], f["dtype"], f["device"])
-    exchange = f["backend"] if implementation == m.SHARDED else ""  # torch's broadcasts from where the parameters lie
+    exchange = f["backend"] if implementation == m.SHARDED else ""  # torch's broadcasts the parameters in place
     keepers = 1 if implementation == m.UNSHARDED else f["world_size"]
     return total_bytes(MODELS[moment](Sharding(load, keepers, f["wrapper"] == "flat", exchange)))
 
@@ -127,7 +127,7 @@ def predicted_bytes(record: Record, moment: str, implementation: str) -> int:
 
 
 def _factors(*more: t.Column) -> list[t.Column]:
-    """Size to number of processes, then those named, then the optimizer."""
+    """Return the columns from size to number of processes, then `more`, then the optimizer."""
     shared = t.factors(size="Size", seq_len="Context", batch="Global batch", dtype="Dtype", backend="Backend")
     return [*shared, t.factor("world_size", "Processes"), *more, t.named("implementation", "Optimizer", NAMES)]
 
@@ -145,7 +145,7 @@ def _now_gib(record: Record) -> float:
 
 
 def kind_column(kind: str) -> str:
-    """Name of a kind's column."""
+    """Return the name of a kind's column."""
     return f"{kind.replace(', ', '_').replace(' ', '_')}_gib"
 
 
@@ -162,7 +162,7 @@ def _saved_gib(record: Record) -> float:
 
 
 def _predicted_gib(record: Record) -> float:
-    """What sharding should save."""
+    """Return the predicted saving of sharding."""
     names = (m.UNSHARDED, record.factors["implementation"])
     plain, ours = (predicted_bytes(record, record.factors["moment"], name) for name in names)
     return (plain - ours) / t.GIB
@@ -210,13 +210,13 @@ SCHEMES = [
 
 SETTING = ["size", "seq_len", "batch", "dtype", "backend"]
 SHORT = {NAMES[m.UNSHARDED]: "unsharded", NAMES[m.SHARDED]: "ours", NAMES[m.PEER]: "torch's"}
-TITLE_CHARACTERS = 20  # of a panel's title in a line
+TITLE_CHARACTERS = 20  # per line of a panel's title
 COLOURS = dict(zip(m.KINDS, ("#0072B2", "#E69F00", "#56B4E9", "#009E73", "#CC79A7", "#999999"), strict=True))
 TIMED = {"step_ms": "Whole step", "optimizer_ms": "Optimizer step alone"}
 
 
 def figures(tables: Mapping[str, t.Table]) -> list[f.Figure]:
-    """Memory by kind, and times."""
+    """Return the figure of memory by kind, and times."""
     memory = f.of(tables["cs336.sharding_kinds"].ok, _draw_memory)
     times = f.of(tables["cs336.sharding_times"].ok, _draw_times)
 
@@ -229,7 +229,7 @@ def figures(tables: Mapping[str, t.Table]) -> list[f.Figure]:
 
 
 def _of_one_setting(rows: pd.DataFrame) -> tuple[pd.DataFrame, str]:
-    """The rows of the homework's FP32 where there are any, and of the setting that has most, and its name."""
+    """Return rows and name of the setting with most rows, preferring the homework's fp32."""
     _, chosen = max(rows.groupby(SETTING, sort=False), key=lambda group: (group[0][3] == "fp32", len(group[1])))
     size, context, batch, dtype, backend = (chosen.iloc[0][name] for name in SETTING)
     named = f"size {size}, context {context}, global batch {batch}, {dtype}, {backend}"
@@ -237,7 +237,7 @@ def _of_one_setting(rows: pd.DataFrame) -> tuple[pd.DataFrame, str]:
 
 
 def _places(rows: pd.DataFrame) -> list[float]:
-    """Where bars stand: in groups by number of processes."""
+    """Return the bars' positions, grouped by number of processes."""
     ranks = list(dict.fromkeys(rows["world_size"]))
     return [place + 0.7 * ranks.index(rank) for place, rank in enumerate(rows["world_size"])]
 
@@ -249,7 +249,7 @@ def _name_bars(axes: Any, rows: pd.DataFrame, at: list[float]) -> None:
 
 
 def _draw_memory(canvas: Any, rows: pd.DataFrame) -> None:
-    """Stacked bars, a panel a moment."""
+    """Draw stacked bars, a panel per moment."""
     panels = canvas.subplots(1, len(MOMENT_NAMES), sharey=True)
     rows, setting = _of_one_setting(rows)
     unit, name = (1e9, "GB") if rows["sum_gib"].astype(float).max() >= 1 else (1e6, "MB")
@@ -268,7 +268,7 @@ def _draw_memory(canvas: Any, rows: pd.DataFrame) -> None:
 
 
 def _draw_times(canvas: Any, rows: pd.DataFrame) -> None:
-    """Medians with interquartile ranges, a panel for whole steps and one for the optimizer's step."""
+    """Draw medians with interquartile ranges, a panel for whole steps and one for the optimizer's step."""
     rows, _ = _of_one_setting(rows)
     at = _places(rows)
     for axes, (column, title) in zip(canvas.subplots(1, len(TIMED)), TIMED.items(), strict=True):

@@ -1,4 +1,4 @@
-"""A subject's sharded optimizer: compared with the plain one, then measured beside it and ours."""
+"""A subject's sharded optimizer: compared with the plain one, then measured with it and ours."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ if TYPE_CHECKING:
     from perfscribe.experiments.cs336.optimizer_state_sharding.program import Make, ShardedTraining
 
 THEIRS = "subject"
-# Of what ten steps of AdamW change, in fp32: rounded otherwise, not updated otherwise.
+# Relative to the change in ten AdamW steps, fp32: allows other rounding, not other updates.
 ALLOWED = 1e-3
 
 
 def cells(of: Sequence[Cell], name: str, kernels: Collection[str]) -> list[Cell]:
-    """One beside each of ours."""
+    """Return a subject's cell for each of ours."""
     return [replace(one, factors={**one.factors, "kernel": OPTIMIZER}) for one in of] if OPTIMIZER in kernels else []
 
 
 def run(cell: Cell) -> Measurement:
-    """Launch the ranks, and make one measurement of what they say."""
+    """Launch the ranks and combine their results."""
     found = m.launched(cell, on_rank)
-    for named in (found.series, found.values):  # theirs have the place of torch's class in what ranks say
+    for named in (found.series, found.values):  # ranks report theirs under the name of torch's class
         for name in [name for name in named if name.startswith(m.PEER)]:
             named[name.replace(m.PEER, THEIRS)] = named.pop(name)
     return found
 
 
 def on_rank(arguments: Mapping[str, Any], rank: Rank) -> dict[str, Any]:
-    """What program.on_rank says, with the subject's optimizer in the place of torch's. See measure.combine."""
+    """Return program.on_rank's results with the subject's optimizer instead of torch's. See measure.combine."""
     with subjects_code():
         return _on_rank(arguments, rank)
 
@@ -65,14 +65,14 @@ def _on_rank(arguments: Mapping[str, Any], rank: Rank) -> dict[str, Any]:
 
 
 class Theirs:
-    """A subject's optimizer. optim: the state of the optimizers that it holds, wherever it holds them."""
+    """A subject's optimizer. optim: state of the optimizers inside it, wherever it keeps them."""
 
     def __init__(self, optimizer: Any) -> None:
         self.step, self._optimizer = optimizer.step, optimizer
 
     @property
     def optim(self) -> SimpleNamespace:
-        """All state, by parameter; empty where none is found."""
+        """All state, by parameter; empty if none is found."""
         found = {}
         for one in within(self._optimizer):
             state = getattr(one, "state", None)
@@ -82,7 +82,7 @@ class Theirs:
 
 
 def within(holder: Any) -> Iterator[Any]:
-    """The object, and those that its attributes, containers and closures hold; tensors, modules and types apart."""
+    """Yield the object and all that its attributes, containers and closures hold, except tensors, modules and types."""
     import torch
 
     seen, waiting = set(), [holder]
@@ -117,7 +117,7 @@ def _names(slots: Any) -> Iterable[str]:
 
 
 def difference(training: ShardedTraining, make: Mapping[str, Make], rank: int) -> float:
-    """The largest error of a parameter after ten steps on the plain optimizer's gradients. WrongResult: too large."""
+    """Return a parameter's largest error after ten steps on the plain optimizer's gradients; WrongResult: too large."""
     from perfscribe.experiments.cs336.optimizer_state_sharding import program as p
     from perfscribe.subjects.checks import require_close
 

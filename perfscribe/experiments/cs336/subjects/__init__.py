@@ -1,1 +1,1 @@
-"""Tables of the subjects: a user's own code beside ours."""
+"""Tables of the subjects: a user's code next to ours."""

@@ -1,4 +1,4 @@
-"""What is shown of subjects, where the config names any."""
+"""Tables and figure of the subjects, shown if the config names any."""
 
 from perfscribe.base.registry import Shown
 

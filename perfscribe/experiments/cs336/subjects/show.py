@@ -1,4 +1,4 @@
-"""Tables of the subjects: columns as our own tables have them, with our times from the same cells."""
+"""Tables of the subjects, with the columns of our own tables and our times from the same cells."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ SUBJECT = t.factor("subject", "Subject")
 
 
 def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
-    """Who is correct and how fast; every cell of attention, DDP and the sharded optimizer."""
+    """Return correctness and speed by subject, then every cell of attention, DDP and the sharded optimizer."""
     attention, wrappers, optimizers = (
         [one for one in records.get(name, []) if "subject" in one.factors] for name in SHOWN.reads
     )
@@ -65,7 +65,7 @@ def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
 
 
 def figures(tables: Mapping[str, t.Table]) -> list[f.Figure]:
-    """The timeline of the DDP that is handed in, naive's beside it."""
+    """Return the timeline of the DDP that is handed in, next to naive's."""
     spans = tables["cs336.subject_ddp_spans"].ok
     draw = f.of(spans, drawings.timelines, traced=spans)
     return [f.Figure(SHOWN.figures[0], ddp.TIMELINE_CAPTION, draw, (7.0, 3.2))]
@@ -75,13 +75,13 @@ def figures(tables: Mapping[str, t.Table]) -> list[f.Figure]:
 
 
 def _asked(row: Record) -> Record:
-    """The row with what was asked for, and what was timed: a PyTorch kernel may ignore is_causal."""
+    """Return the row with the requested and the timed causality: a PyTorch kernel may ignore is_causal."""
     timed = row.factors["causal"] and NOT_CAUSAL not in row.values
     return replace(row, factors={**row.factors, "asked": row.factors["causal"], "causal": timed})
 
 
 def _beside(row: Record, ours: Record, prefix: str, sample: str) -> Record:
-    """The row with what a sample of ours says of it: ours, over ours, and remarks."""
+    """Return the row with our time, the ratio to it, and remarks."""
     theirs, own = (one.samples.get(name, []) for one, name in ((row, sample), (ours, f"{prefix}{sample}")))
     if not theirs or not own:
         return row
@@ -92,14 +92,14 @@ def _beside(row: Record, ours: Record, prefix: str, sample: str) -> Record:
     remarks = [str(row.values[NOT_CAUSAL])] if NOT_CAUSAL in row.values else []
     if kept := row.values.get("kept_bytes"):
         remarks.append(f"each call keeps {kept / t.MIB:.3g} MiB")
-    several = row.values.get("all_reduces", 0) > 1  # a single bucket is full when backward ends
+    several = row.values.get("all_reduces", 0) > 1  # a single bucket fills only when backward ends
     if several and row.values.get("early_all_reduces") == 0:
         remarks.append(LATE)
     return replace(row, values={**row.values, **said, "remark": "; ".join(remarks) or NO_REMARK})
 
 
 def _wrapped(cell: Record) -> list[Record]:
-    """A row a variant of the subject's, named as ours are with the subject behind it."""
+    """Return a row per variant of the subject's, named like ours with the subject appended."""
     found = []
     for variant in v.from_level(str(cell.factors["variants"])):
         if known := ddp_subject.parsed(variant):
@@ -112,14 +112,14 @@ def _wrapped(cell: Record) -> list[Record]:
 
 
 def _spans(cells: Iterable[Record]) -> list[Record]:
-    """One record a span of a traced step: of the overlapped one that is handed in, and of ours that waits."""
+    """Return one record per span of the traced steps of the overlapped DDP handed in and of our naive one."""
     handed_in = [one for one in cells if (one.factors["subject"], one.factors["kernel"]) == (YOURS, INDIVIDUAL)]
     steps = [step for cell in handed_in for step in (ddp._row(cell, v.Variant(v.NAIVE)), *_wrapped(cell))]
     return [replace(one, values=step.values | one.values) for step in steps for one in ddp.spans(step)]
 
 
 def _optimizers(cell: Record) -> list[Record]:
-    """The subject's, and the unsharded one that was timed in turns with it."""
+    """Return the subject's optimizer and the unsharded one, whose steps were interleaved."""
     names = (sharding_names.UNSHARDED, sharding_names.SHARDED, THEIRS)
     plain, ours, theirs = sharding.by_implementation(cell, names)
     return [plain, _beside(theirs, ours, "", "step_ms")]
@@ -130,7 +130,7 @@ def _is_theirs(row: Record) -> bool:
 
 
 def _summary(rows: Iterable[Record]) -> list[Record]:
-    """One row a subject and kernel; of a kernel the correct ones first, the fastest at their head."""
+    """Return one row per subject and kernel; within a kernel correct ones first, by speed."""
     grouped = t.grouped(rows, lambda row: (row.factors["kernel"], row.factors["subject"]))
     made = [_of_kernel(kernel, subject, of) for (kernel, subject), of in grouped.items()]
     made.sort(key=_place)
@@ -138,7 +138,7 @@ def _summary(rows: Iterable[Record]) -> list[Record]:
 
 
 def _place(row: Record) -> tuple[str, bool, float, str, str]:
-    """Subjects that are not correct, sorted by their messages, so that equal ones stand together."""
+    """Return the sort key: correct subjects by speed, others by their messages, so that equal ones are adjacent."""
     kernel, correct, said = (str(row.factors[name]) for name in ("kernel", "correct", "said"))
     return kernel, correct != "yes", row.values.get("over_ours", 0) if correct == "yes" else 0, correct, said
 
@@ -165,7 +165,7 @@ def _of_kernel(kernel: str, subject: str, of: Sequence[Record]) -> Record:
 
 
 def _over_ours(title: str) -> t.Column:
-    """The ratio of medians, and what the samples of both make of its interquartile range."""
+    """Return the column of the ratio of medians, with the interquartile range that both samples give it."""
     spread = "over_ours_iqr"
     return replace(t.value("over_ours", title), spread=spread, spread_get=lambda row: row.values[spread])
 
@@ -186,18 +186,18 @@ def _compared(sample: str) -> list[t.Column]:
 
 
 def _swapped(columns: Iterable[t.Column], *others: t.Column) -> list[t.Column]:
-    """The subject, then the columns, of which these take the place of those with the same name."""
+    """Return the subject column and the columns, with `others` replacing those of the same name."""
     kept = {one.name: one for one in columns} | {one.name: one for one in others}
     return [SUBJECT, *kept.values()]
 
 
 def _measured(columns: Iterable[t.Column], *without: str) -> list[t.Column]:
-    """Those that are not of published figures, nor have a name that begins so."""
+    """Return the columns except published ones and those whose names start with `without`."""
     return [one for one in columns if one.kind != "published" and not one.name.startswith(without)]
 
 
 def _attention(columns: Iterable[t.Column]) -> list[t.Column]:
-    """Without what is of libraries alone."""
+    """Return the columns of attention without those that only libraries have."""
     asked = t.factor("causal", "Asked causal", lambda row: row.factors["asked"])
     return _swapped(_measured(columns, "sdpa_backend"), asked, *_compared("both_ms"))
 
@@ -212,7 +212,7 @@ OPTIMIZER = t.factor(
 
 
 def _state_gib(row: Record) -> float | str:
-    """Size of AdamW's state in GiB, or a text where none was found: AdamW always has some."""
+    """Return AdamW's state in GiB, or a text if none was found: AdamW always has some."""
     held = row.series[f"{row.factors['moment']}_bytes"][sharding_names.KINDS.index(sharding_names.STATE)]
     return held / t.GIB or "not found: in no attribute of the optimizer, nor of what it holds"
 

@@ -84,18 +84,17 @@ SHOWN = Shown(
 
 
 def datasets(config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Token batches for every context length of the models."""
+    """Return token batches for every context length of the models."""
     model = config["model"]
     return tokens.datasets([model["batch"]], model["seq_len"], config["seed"])
 
 
 def cells(config: Mapping[str, Any]) -> list[Cell]:
-    """The attention grid, then the models."""
+    """Return the attention grid, then the models."""
     return [_cell(factors) for problem in ("attention", "model") for factors in _levels(config, problem)]
 
 
 def _levels(config: Mapping[str, Any], problem: str) -> Iterator[dict[str, Any]]:
-    """The factors of every cell of a problem."""
     of = config[problem]
     names = ("backend", "dtype", *(("head_dim", "seq_len") if problem == "attention" else ("size", "seq_len")))
     levels = {"device": config["device"], **{name: of[name] for name in names}}
@@ -104,7 +103,7 @@ def _levels(config: Mapping[str, Any], problem: str) -> Iterator[dict[str, Any]]
 
 
 def _cell(factors: dict[str, Any]) -> Cell:
-    """What it needs of the machine: inductor writes C++ for a CPU, and Triton for a GPU."""
+    """Return the cell; inductor requires a C++ compiler for a CPU, and Triton for a GPU."""
     device, is_model = factors["device"], factors["problem"] == "model"
     requires = precision.requires(device, factors["dtype"])
     if factors["backend"] == "inductor":
@@ -114,11 +113,11 @@ def _cell(factors: dict[str, Any]) -> Cell:
 
 
 def _cost(factors: Mapping[str, Any]) -> float:
-    """FLOP and element-wise work of all passes, and what compiling costs on that scale.
+    """Return FLOP and element-wise work of all passes, plus compile time on that scale.
 
-    Seconds are worth more work on a GPU than on a CPU; aot_eager writes no kernels.
+    A second is worth more work on a GPU than on a CPU; aot_eager writes no kernels.
     """
-    passes = 3 * factors["turns"] * (factors["warmup_passes"] + factors["passes"])  # eager comes twice in each turn
+    passes = 3 * factors["turns"] * (factors["warmup_passes"] + factors["passes"])  # eager runs twice in each turn
     if factors["problem"] == "attention":
         parts, work = 1, factors["seq_len"] ** 2 * (12 * factors["head_dim"] + 300)
     else:

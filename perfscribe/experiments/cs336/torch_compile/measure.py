@@ -1,8 +1,7 @@
 """torch_compile of CS336 assignment 2: attention and training steps, eager against compiled.
 
-A cell holds both, timed interleaved, so that their ratio is one of the same minutes; eager comes twice in each turn,
-which shows how far equal things differ. The compiled passes come from cold caches, and how long the first ones take is
-kept apart from all others.
+A cell times both interleaved, so that their ratio comes from the same minutes; eager runs twice in each turn, which
+shows how far equal variants differ. Compiled passes start from cold caches, and the first ones are recorded separately.
 """
 
 from __future__ import annotations
@@ -21,12 +20,12 @@ if TYPE_CHECKING:
 
     from perfscribe.experiments.cs336.torch_compile.pairs import Pair
 
-# The first compiles; the others show that nothing is compiled behind it.
+# The first compiles; the others show that later passes compile nothing.
 FIRST_PASSES = 3
 
 
 def run(cell: Cell) -> Measurement:
-    """Check both ways, count memory, time the first compiled passes, then all passes interleaved."""
+    """Check both variants, count memory, time the first compiled passes, then all passes interleaved."""
     from perfscribe.experiments.cs336.torch_compile import pairs
     from perfscribe.instruments import compiling
 
@@ -41,7 +40,7 @@ def run(cell: Cell) -> Measurement:
 
 
 def _eager_alone(cell: Cell, pair: Pair, measurement: Measurement) -> None:
-    """Correctness and peak of eager, before anything else holds memory but the optimizer's state."""
+    """Check eager and take its peak while nothing else but the optimizer's state holds memory."""
     measurement.values |= pair.check_eager()
     pair.prepare()
     pair.eager(_unmarked)
@@ -49,7 +48,7 @@ def _eager_alone(cell: Cell, pair: Pair, measurement: Measurement) -> None:
 
 
 def _compile(cell: Cell, pair: Pair, measurement: Measurement) -> None:
-    """Time the first passes, which compile; then correctness and peak."""
+    """Time the first passes, which compile; then check correctness and take the peak."""
     first_ms = []
     for _ in range(FIRST_PASSES):
         pair.prepare()
@@ -65,7 +64,6 @@ def _compile(cell: Cell, pair: Pair, measurement: Measurement) -> None:
 
 
 def _peak(name: str, cell: Cell, pair: Pair, one_pass: Callable[[Mark], object]) -> dict[str, Any]:
-    """Peak of one untimed pass."""
     from perfscribe.models.training_step import peak
 
     pair.prepare()
@@ -73,7 +71,7 @@ def _peak(name: str, cell: Cell, pair: Pair, one_pass: Callable[[Mark], object])
 
 
 def _unmarked(_: str) -> None:
-    """A mark for passes whose phases nobody times."""
+    """Ignore the end of a phase, in untimed passes."""
 
 
 def _time(cell: Cell, pair: Pair, measurement: Measurement) -> None:

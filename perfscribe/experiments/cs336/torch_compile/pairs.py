@@ -1,4 +1,4 @@
-"""Two ways to do the same work, eager and compiled, and how to tell that both are right."""
+"""The same work eager and compiled, with checks of both."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ from perfscribe.models import loss_check
 from perfscribe.models.training_step import Step, build
 from perfscribe.models.transformer import Model
 
-# Query rows whose float64 matrices are held at a time.
+# Query rows whose float64 matrices are held at once.
 ROWS_AT_ONCE = 1024
 # Largest relative error (Frobenius norm) of attention's output and of each gradient that still counts as correct.
 TOLERANCE = {"fp32": 1e-5, "tf32": 5e-3, "bf16": 2e-2, "fp16": 5e-3}
-# The same of a weight's gradient in a model, against the eager one's. Both are rounded, through all layers, so this
-# only tells a wrong program from a right one.
+# The same for a weight's gradient in a model, against eager's. Both are rounded through all layers, so this only
+# detects wrong programs.
 GRADIENT_TOLERANCE = {"fp32": 1e-3, "tf32": 5e-2, "bf16": 2e-1, "fp16": 5e-2}
 
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
-Operands = tuple[Tensor, Tensor, Tensor, Tensor]  # q, k, v, which ask for gradients, and the gradient of the output
+Operands = tuple[Tensor, Tensor, Tensor, Tensor]  # q, k, v, which require gradients, and the gradient of the output
 
 
 @dataclass(frozen=True)
 class Pair:
-    """Eager and compiled: each is called with mark(name), which it calls at the end of each phase.
+    """Eager and compiled variants, called with mark(name), which they call at the end of each phase.
 
-    prepare: comes before every pass, untimed.
-    check_eager, check_compiled: errors by name; ValueError where one is too large. check_eager comes first.
-    whole: name of the sample that holds a whole pass.
+    prepare: runs before every pass, untimed.
+    check_eager, check_compiled: return errors by name, raise ValueError if one is too large; check_eager comes first.
+    whole: name of the sample of a whole pass.
     """
 
     eager: Callable[[Mark], object]
@@ -49,7 +49,7 @@ class Pair:
 
 
 def attention_pair(cell: Cell) -> Pair:
-    """Forward and backward of attention without a head axis, all tensors (batch, seq_len, head_dim)."""
+    """Return forward and backward of attention without a head axis, all tensors (batch, seq_len, head_dim)."""
     precision.set_matmul_precision(cell["dtype"])
     shape = (cell["batch"], cell["seq_len"], cell["head_dim"])
     kind = {"device": cell["device"], "dtype": precision.tensor_dtype(cell["dtype"])}
@@ -88,9 +88,9 @@ def attention_pair(cell: Cell) -> Pair:
 
 
 def float64_first_sequence(operands: Operands) -> dict[str, Tensor]:
-    """Output and gradients of the first sequence of the batch in float64, (seq_len, head_dim) each, on the CPU.
+    """Return output and gradients of the batch's first sequence in float64, (seq_len, head_dim) each, on the CPU.
 
-    The queries are taken in parts: the gradients of k and v add up over them.
+    Queries are processed in parts, over which the gradients of k and v accumulate.
     """
     q, k, v, d_out = (x[0].detach().double() for x in operands)
     k.requires_grad_()
@@ -103,14 +103,14 @@ def float64_first_sequence(operands: Operands) -> dict[str, Tensor]:
         outs.append(out.detach())
         d_qs.append(cast(Tensor, part.grad))
     found = {"output": torch.cat(outs), "dq": torch.cat(d_qs), "dk": k.grad, "dv": v.grad}
-    return {name: cast(Tensor, x).cpu() for name, x in found.items()}  # so as to be in no peak of a GPU's memory
+    return {name: cast(Tensor, x).cpu() for name, x in found.items()}  # on the CPU, to keep out of the GPU's peak
 
 
 def model_pair(cell: Cell) -> Pair:
-    """A training step of the language model, its model eager and compiled; the optimizer is the same."""
+    """Return a training step with the model eager and compiled; both share the optimizer."""
     step = build(cell.factors, cell.data_folder)
     step.make_optimizer()
-    other = copy.copy(step)  # the same parameters and optimizer, another way through the model
+    other = copy.copy(step)  # the same parameters and optimizer, another forward
     other.model = compiled(step.model, cell["backend"])
     return Pair(
         eager=step.full,
@@ -123,7 +123,7 @@ def model_pair(cell: Cell) -> Pair:
 
 
 def compare(eager: Step, other: Step) -> dict[str, float]:
-    """Relative errors of the other's loss and of some of its gradients against the eager ones; ValueError beyond."""
+    """Return relative errors of the other's loss and some gradients against eager's; ValueError beyond tolerance."""
     expected_loss, expected = _loss_and_gradients(eager, eager.model)
     loss, gradients = _loss_and_gradients(other, eager.model)
     loss_error = abs(loss - expected_loss) / expected_loss
@@ -134,7 +134,7 @@ def compare(eager: Step, other: Step) -> dict[str, float]:
 
 
 def _loss_and_gradients(step: Step, model: Model) -> tuple[float, list[Tensor]]:
-    """The loss of the whole batch, and copies of the gradients of a weight of the first and of the last block."""
+    """Return the batch's loss, and copies of one weight's gradient in the first and one in the last block."""
     model.zero_grad(set_to_none=True)
     loss = step.loss()
     loss.backward()

@@ -18,9 +18,9 @@ from perfscribe.show import tables as t
 
 TABLES, FIGURES = SHOWN.tables, SHOWN.figures
 VARIANTS = ("eager", "compiled")
-# The phases whose ratios are shown, the last of them a whole pass, by problem.
+# Phases whose ratios are shown by problem; the last is a whole pass.
 PHASES = {"attention": ("forward", "backward", "both"), "model": ("forward", "backward", "full_step")}
-# Variants and phases in the order in which write-ups give them.
+# Variants and phases in the write-ups' order.
 TIMES = {
     "attention": [(variant, phase) for variant in VARIANTS for phase in ("forward", "backward")],
     "model": [(v, phase) for phase in ("forward", "full_step", "backward", "optimizer") for v in VARIANTS],
@@ -57,7 +57,7 @@ FACTORS = {
 
 
 def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
-    """Attention and models: times beside published ones, speed-ups; and what compiling costs."""
+    """Return times with published ones and speed-ups, of attention and models; and the cost of compiling."""
     made: list[t.Table] = []
     cells: list[Record] = []
     for problem, name, note in (("attention", "Attention", ATTENTION_NOTE), ("model", "Whole models", MODEL_NOTE)):
@@ -75,11 +75,11 @@ def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
 
 
 def _ratios(record: Record) -> dict[str, Any]:
-    """The ratios of compiled over eager, and what compiling cost."""
+    """Return the ratios of eager and compiled, and the cost of compiling."""
     values: dict[str, Any] = {}
     phases = PHASES[record.factors["problem"]]
     for phase in phases:
-        # turn by turn of all rounds; eager against itself says what an effect must exceed
+        # by turn over all rounds; an effect must exceed eager against itself
         eager, compiled, again = (t.turns(record, f"{one}_{phase}_ms") for one in (*VARIANTS, "eager_again"))
         values |= _speedup(phase, ratio(eager, compiled, again))
     values["turns"] = int(record.factors["turns"]) * len(record.samples["compiled_forward_ms"])
@@ -87,7 +87,7 @@ def _ratios(record: Record) -> dict[str, Any]:
 
 
 def _speedup(phase: str, found: Ratio) -> dict[str, Any]:
-    """The ratio as write-ups print it: eager over compiled, above 1 where compiling pays."""
+    """Return the ratio as write-ups print it: eager over compiled, above 1 if compiling pays."""
     over = found.inverse
     named = {"speedup": over.ratio, "verdict": over.verdict, "interval": over.interval, "speedup_spread": over.spread}
     named |= {"low": over.low or TOO_FEW_TURNS, "high": over.high or TOO_FEW_TURNS}
@@ -95,7 +95,7 @@ def _speedup(phase: str, found: Ratio) -> dict[str, Any]:
 
 
 def _cost(record: Record, whole: str, verdict: str) -> dict[str, Any]:
-    """Seconds of compilation, and after how many whole passes eager would have taken as long."""
+    """Return the seconds of compilation, and the number of whole passes after which they are saved."""
     eager_ms, compiled_ms = (t.summary(record, f"{variant}_{whole}_ms").median for variant in VARIANTS)
     first_ms = [float(one) for one in record.series["first_passes_ms"]]
     compile_s = max(0.0, sum(first_ms) - len(first_ms) * compiled_ms) / 1e3
@@ -122,7 +122,7 @@ def _time_columns(problem: str) -> list[t.Column]:
 
 
 def _published(problem: str) -> list[t.Column]:
-    """What the sources print of each phase, eager and compiled."""
+    """Return columns of the sources' times of each phase, eager and compiled."""
 
     def levels(record: Record, variant: str) -> Mapping[str, Any]:
         return {**record.factors, "implementation": variant}
@@ -146,7 +146,7 @@ def _published(problem: str) -> list[t.Column]:
 
 
 def _speedups(problem: str) -> list[t.Column]:
-    """Of each phase the speed-up, its interval, and the verdict."""
+    """Return columns of each phase's speed-up, interval and verdict."""
     columns: list[t.Column] = []
     for phase in PHASES[problem]:
         columns += [
@@ -177,17 +177,17 @@ COST = [
 
 # The figure
 
-STAGGER = 0.06  # of the distance between two sizes, so that bars do not hide each other
+STAGGER = 0.06  # in x, as a fraction of the distance between two sizes, so that bars do not overlap
 
 
 def figures(tables: Mapping[str, t.Table]) -> list[f.Figure]:
-    """Speed-ups of whole models by size."""
+    """Return the figure of whole models' speed-ups by size."""
     draw = f.of(tables[TABLES[3]].ok, _draw)
     return [f.Figure(FIGURES[0], CAPTION, draw, sample="compiled_full_step_ms")]
 
 
 def _draw(canvas: Any, rows: pd.DataFrame) -> None:
-    """Forward and full step, a line a context, backend and dtype."""
+    """Draw forward and full step, one line per context, backend and dtype."""
     sizes = list(dict.fromkeys(rows["size"]))
     groups = list(rows.groupby(f.varying(rows, ("seq_len", "backend", "dtype", "device")), sort=False))
     for axes, phase in zip(canvas.subplots(1, 2, sharey=True), ("forward", "full_step"), strict=True):
@@ -205,7 +205,7 @@ def _draw(canvas: Any, rows: pd.DataFrame) -> None:
 
 
 def _points(axes: Any, number: int, at: Sequence[float], group: pd.DataFrame, phase: str, label: str) -> None:
-    """Speed-ups of a phase with their intervals; without bars where there were too few turns."""
+    """Draw a phase's speed-ups with their intervals; no bars if there were too few turns."""
     speedups, low, high = (pd.to_numeric(group[f"{phase}_{n}"], errors="coerce") for n in ("speedup", "low", "high"))
     bars = [(speedups - low).clip(lower=0).to_numpy(float), (high - speedups).clip(lower=0).to_numpy(float)]
     style: dict[str, Any] = {"color": f.COLOURS[number % len(f.COLOURS)], "marker": f.MARKERS[number % len(f.MARKERS)]}

@@ -1,1 +1,1 @@
-"""What the first steps of a process cost (CS336: benchmarking_script, part c)."""
+"""Cost of a process's first steps (CS336: benchmarking_script, part c)."""

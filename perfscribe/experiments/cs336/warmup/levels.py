@@ -36,7 +36,7 @@ datasets = tokens.of_section
 
 
 def cells(config: Mapping[str, Any]) -> list[Cell]:
-    """Every combination of the config's device, size, context length, dtype and number of warm-up steps."""
+    """Return every combination of device, size, context length, dtype and number of warm-up steps."""
     factors = {name: config[name] for name in ("device", "size", "seq_len", "dtype", "warmup_steps")}
     fixed = {"batch": config["batch"], "timed_steps": config["timed_steps"]}
     return [_cell({**levels, **fixed}) for levels in grid(factors)]
@@ -45,6 +45,6 @@ def cells(config: Mapping[str, Any]) -> list[Cell]:
 def _cell(factors: dict[str, Any]) -> Cell:
     shape = SIZES[factors["size"]]
     steps = factors["warmup_steps"] + factors["timed_steps"]
-    # A fresh process costs some seconds, whatever the model.
+    # A fresh process costs some seconds, whatever the model's size.
     cost = 1e12 + shape.layers * 12.0 * shape.d_model**2 * factors["batch"] * factors["seq_len"] * steps
     return tokens.cell(factors, cost)

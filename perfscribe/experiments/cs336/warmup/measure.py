@@ -1,7 +1,7 @@
-"""benchmarking_script of CS336 assignment 2, part c: training steps after few warm-up steps, or none.
+"""Measures training steps after few warm-up steps or none (CS336 assignment 2, benchmarking_script, part c).
 
-Each cell is meant to run in a process of its own (isolation: cell), and nothing but making the model comes before its
-first step: what a process pays once, it pays there.
+Each cell is meant to run in a new process (isolation: cell) that only builds the model before its first step, so that
+this step includes all one-time costs of a process.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from perfscribe.base.cells import Cell, Measurement
 
 
 def run(cell: Cell) -> Measurement:
-    """Time full steps by phase, the first ones included; the loss is checked afterwards, so as to warm nothing."""
+    """Time full steps by phase, first ones included; the loss is checked afterwards, so that it warms up nothing."""
     from perfscribe.models.loss_check import check_loss
     from perfscribe.models.training_step import build, time_full
 

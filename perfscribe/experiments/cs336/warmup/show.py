@@ -1,4 +1,4 @@
-"""Tables and figure of benchmarking_script's question about warm-up."""
+"""Tables and figure of benchmarking_script's question on warm-up."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NOTE = "Each row is a fresh process, in which only model and optimizer are made 
 
 
 def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
-    """A row a number of warm-up steps; and every single step."""
+    """Return a table with one row per number of warm-up steps, and one of every single step."""
     cells = records["warmup"]
     return [
         t.make(TABLES[0], "Training steps after few warm-up steps", cells, COLUMNS, [NOTE]),
@@ -41,7 +41,7 @@ COLUMNS = [
 
 
 def _single_steps(record: Record) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Every step, warm-up steps first."""
+    """Yield every step, warm-up steps first."""
     names = ("full_step_ms", "forward_ms")
     steps = zip(*([*record.warmup.get(one, [[]])[0], *record.samples[one][0]] for one in names), strict=True)
     for number, (step_ms, forward_ms) in enumerate(steps, start=1):
@@ -59,7 +59,7 @@ STEPS = [
 
 
 def figures(tables: Mapping[str, t.Table]) -> list[f.Figure]:
-    """The forward of every single step, one panel a number of warm-up steps."""
+    """Return the figure of every step's forward, one panel per number of warm-up steps."""
     caption = (
         "Forward of every step of a fresh process from the first on, warm-up steps hollow; one panel per number of "
         "warm-up steps, one line per size. Host clock."

@@ -79,7 +79,7 @@ TRAINING = tuple(name for name in knobs.NAMES if name not in ("device", "seed"))
 
 
 def datasets(config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """The tokenised rows that all cells share, and the weights of bloom where they lie in a folder."""
+    """Return the tokenised rows that all cells share, and bloom's weights if they are in a folder."""
     return squad_sets.datasets(config) | _weights(config)
 
 
@@ -89,7 +89,7 @@ def _weights(config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def cells(config: Mapping[str, Any]) -> list[Cell]:
-    """Every combination of model, device and way to label; ValueError for knobs that contradict."""
+    """Return every combination of model, device and labels; ValueError for contradictory knobs."""
     knobs.of(config, device="cuda")
     name = squad_sets.dataset_name(config)
     varied = {factor: config[factor] for factor in ("model", "device", "labels")}

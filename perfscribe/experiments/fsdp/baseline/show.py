@@ -1,4 +1,4 @@
-"""Tables and figures of trainings on one device without FSDP: BLOOM, the workshop's small model, ways to label."""
+"""Tables and figures of trainings on one device without FSDP: BLOOM, the workshop's small model, kinds of labels."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from perfscribe.show import figures as f
 from perfscribe.show import tables as t
 
 MODELS = {"bloom": ("fsdp.baseline", "BLOOM"), "simple_gpt": ("fsdp.custom_single_node", "Custom model")}
-WAYS = {  # to label, and who does
+WAYS = {  # kinds of labels, and who uses them
     "answer": "ours",
     "source": "the workshop's BLOOM scripts",
     "source_prompt": "its custom model's scripts",
@@ -24,9 +24,9 @@ WAYS = {  # to label, and who does
 
 
 def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
-    """Of each model evaluations and answers; then ways to label, and trainings."""
+    """Return evaluations and answers of each model, then kinds of labels and trainings."""
     cells, found = records["baseline"], []
-    first_round = [replace(cell, ranges={}, rounds=1) for cell in cells]  # whose losses and answers are told
+    first_round = [replace(cell, ranges={}, rounds=1) for cell in cells]  # of losses and answers, shown for it only
     for model, (table, name) in MODELS.items():
         own = t.having(first_round, model=model)
         evaluated = t.expanded(own, ["epoch"], _evaluations)
@@ -42,7 +42,7 @@ def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
 
 
 def figures(tables: Mapping[str, t.Table]) -> list[f.Figure]:
-    """Losses over epochs."""
+    """Return the figures of losses over epochs."""
     return [f.Figure(name, CAPTION, f.of(tables[name].ok, _draw)) for name in SHOWN.figures]
 
 
@@ -76,7 +76,7 @@ NAMES = {"answer": "answer", "source": "the workshop's labels"}
 
 
 def _evaluations(record: Record) -> Iterator[tuple[float, dict[str, Any]]]:
-    """Of each evaluation, with what was trained since the one before."""
+    """Yield each evaluation by epoch, with the mean training loss since the one before."""
     held, before = record.series, 0
     for place, epoch in enumerate(held["eval_epoch"]):
         step = held["eval_step"][place]
@@ -95,7 +95,7 @@ def _evaluations(record: Record) -> Iterator[tuple[float, dict[str, Any]]]:
 
 
 def _draw(canvas: Any, rows: pd.DataFrame) -> None:
-    """One colour a way to label, dashed for training."""
+    """Draw one colour per kind of labels, dashed for training."""
     axes, rows = canvas.subplots(), f.main_device(rows)
     axes.set_xlabel("Epoch")
     axes.set_ylabel("Loss")
@@ -116,7 +116,7 @@ SCORES = {
     "workshop_exact_match_percent": "EM, the workshop's way (%)",
     "workshop_f1_percent": "F1, the workshop's way (%)",
 }
-IDENTICAL = "identical_workshop_f1_percent"  # of each question's first reference as its own answer
+IDENTICAL = "identical_workshop_f1_percent"  # scores each question's first reference as its answer
 ANSWERS = [
     *MODEL,
     *t.factors(labels="Labels", training="Training"),
@@ -132,7 +132,7 @@ SCORED = (
 
 
 def answered(records: Iterable[Record]) -> list[Record]:
-    """Two rows a cell: what it answered before and after training."""
+    """Return two rows per cell: scores before and after training."""
     rows = []
     for record in records:
         for when in ("before", "after"):
@@ -160,20 +160,20 @@ LABEL_NOTES = (
 
 
 def labelled(records: Sequence[Record]) -> list[Record]:
-    """A row a way to label, counted on the rows that a setting trains on; all cells of it share these."""
+    """Return a row per kind of labels, counted on the rows that a setting trains on, which all its cells share."""
     first = t.first_ok(records, lambda record: (record.factors["train_size"], record.factors["max_length"]))
     ways = [(record, way) for record in first.values() for way in WAYS]
     return [t.row_of(record, t.of_variant(record, way).values, way=way, used_by=WAYS[way]) for record, way in ways]
 
 
 def _all_steps_s(record: Record) -> float:
-    """Time in optimizer steps, the first ones too; median over rounds."""
+    """Return the time in optimizer steps, first ones included (s); median over rounds."""
     rounds = zip(record.samples["step_s"], record.warmup["step_s"], strict=True)
     return median(sum(first) + sum(later) for later, first in rounds)
 
 
 def _eval_samples_per_s(record: Record) -> float | str:
-    """Median over evaluations."""
+    """Return the median over evaluations."""
     found = record.series["eval_samples_per_s"]
     return median(found) if found else "no evaluation"
 

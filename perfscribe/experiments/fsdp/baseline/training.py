@@ -1,4 +1,4 @@
-"""One training of a cell of baseline by Trainer, with what stands around it: answers, memory, utilisation."""
+"""One training of a baseline cell by Trainer, with its answers, memory and utilisation."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from perfscribe.data.squad_sets import TokenisedSet
 
 WARMUP_STEPS = 5
-# Trainer's own metrics of a whole training, by the names that they have here.
+# Trainer's metrics of a whole training, with their names here.
 TRAINED = {
     "train_loss": "mean_train_loss",
     "train_runtime": "train_runtime_s",
@@ -44,11 +44,11 @@ GPU_FIGURES = ("gpu_utilisation_percent", "gpu_utilisation_std_percent", "gpu_us
 
 
 def measured(cell: Cell) -> Measurement:
-    """Everything of one cell."""
-    seed = torch.initial_seed() % 2**32  # which the process that runs cells has set
+    """Train and evaluate one cell and return all its results."""
+    seed = torch.initial_seed() % 2**32  # set by the process that runs cells
     wanted = _knobs(cell, seed)
     if cell["device"] == "cpu":
-        torch.set_num_threads(1)  # as elsewhere: several wait for each other more than they share of so small models
+        torch.set_num_threads(1)  # as elsewhere: with such small models, several threads wait more than they gain
     data = squad_sets.read(Path(cell.data_folder), cell.data[0], labels_of(cell.factors))
     data = replace(data, training={name: array[: cell["rows"]] for name, array in data.training.items()})
     model, vocabulary = _model(cell, seed)
@@ -77,7 +77,6 @@ def measured(cell: Cell) -> Measurement:
 
 
 def _model(cell: Cell, seed: int) -> tuple[torch.nn.Module, int]:
-    """The model and its vocabulary."""
     if cell["model"] == "simple_gpt":
         shape = shape_of(cell.factors)
         made = simple_gpt.build(shape, seed, cell["device"], shift_labels=cell["labels"] != "source")
@@ -96,7 +95,7 @@ def _knobs(cell: Cell, seed: int) -> Knobs:
 
 
 def _memory(made: Trainer, clock: StepClock) -> dict[str, Any]:
-    """Peak of the whole training and memory at rest; on a CPU of one more batch, as torch counts nothing there."""
+    """Return the training's peak memory; on a CPU, where torch counts none, peak and rest around one more batch."""
     if clock.on_gpu:
         return {"peak_allocated_bytes": torch.cuda.max_memory_allocated(), "memory_counter": CUDA_COUNTER}
     model: Any = made.model_wrapped
@@ -114,7 +113,7 @@ def _memory(made: Trainer, clock: StepClock) -> dict[str, Any]:
 
 
 def _facts(data: TokenisedSet) -> dict[str, Any]:
-    """What the data are, and what each way to label trains, as single values."""
+    """Return facts of the data, and what each kind of labels trains, as single values."""
     told = data.facts["tokenizer"]
     found: dict[str, Any] = {}
     for labels, trains in data.facts["trains"].items():
@@ -130,15 +129,15 @@ def _facts(data: TokenisedSet) -> dict[str, Any]:
     }
 
 
-# --- what Trainer and the clock tell ----------------------------------------------------------------------------
+# --- results of Trainer and the clock ---------------------------------------------------------------------------
 
 
 class StepClock(TrainerCallback):  # type: ignore[misc]
     """step_s: wall seconds of every optimizer step, the device synchronised at its end.
 
-    A step begins where the one before it ended, or where its epoch began: fetching batches and logging are in it,
-    evaluation and saving are not. at_rest_bytes: what torch's allocator has handed out on the GPU at each step's end,
-    when gradients and activations are gone; empty on a CPU.
+    A step starts where the one before ended, or where its epoch began: it includes fetching batches and logging, but
+    not evaluation and saving. at_rest_bytes: bytes allocated by torch on the GPU at each step's end, when gradients and
+    activations are freed; empty on a CPU.
     """
 
     def __init__(self, device: str) -> None:
@@ -157,7 +156,7 @@ class StepClock(TrainerCallback):  # type: ignore[misc]
         self._last = self._now()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Note the step, and what is allocated once its gradients are gone."""
+        """Record the step's time, and the memory allocated once its gradients are freed."""
         now = self._now()
         self.step_s.append(now - self._last)
         if self.on_gpu:
@@ -166,10 +165,10 @@ class StepClock(TrainerCallback):  # type: ignore[misc]
 
 
 def series(log: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
-    """Histories of Trainer's log.
+    """Return histories of Trainer's log.
 
-    train_loss: the mean since the entry before, at train_loss_step. eval_loss, eval_runtime_s and eval_samples_per_s:
-    of each evaluation, at eval_epoch and eval_step. ValueError for a loss that is no finite number.
+    train_loss: mean since the entry before, at train_loss_step. eval_loss, eval_runtime_s and eval_samples_per_s: of
+    each evaluation, at eval_epoch and eval_step. Raises ValueError for a loss that is not finite.
     """
     steps, evaluations = ([entry for entry in log if name in entry] for name in ("loss", "eval_loss"))
     for entry in log:
@@ -188,9 +187,9 @@ def series(log: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
 
 
 def measurement(made: Trainer, metrics: Mapping[str, float], clock: StepClock) -> Measurement:
-    """Everything that `metrics` (of train()'s result), the log and the clock say; the first steps count as warm-up.
+    """Combine `metrics` (of train()'s result), the log and the clock; the first steps count as warm-up.
 
-    samples: step_s of every optimizer step. values: Trainer's own figures, steps, parameters, wrapped_by, fsdp_units.
+    samples: step_s of every optimizer step. values: Trainer's metrics, steps, parameters, wrapped_by, fsdp_units.
     """
     model: Any = made.model_wrapped
     held, found = series(made.state.log_history), dividing.read_off(model)
@@ -220,7 +219,7 @@ def measurement(made: Trainer, metrics: Mapping[str, float], clock: StepClock) -
 
 
 class GpuWatch:
-    """NVML's utilisation and used memory of one GPU while something runs, sampled by a thread; nothing on a CPU.
+    """Samples NVML's utilisation and used memory of one GPU in a thread while something runs; nothing on a CPU.
 
     Utilisation is the share of NVML's last period (a sixth of a second to one second) in which any kernel was resident,
     whether or not it used the whole device.
@@ -255,7 +254,7 @@ class GpuWatch:
             self._thread.join()
 
     def values(self) -> dict[str, Any]:
-        """Mean utilisation and its population standard deviation, mean bytes used, number of samples; or why not."""
+        """Return utilisation (mean, population standard deviation), mean bytes used, number of samples; or why not."""
         if not self.utilisation_percent:
             why = "NVML does not tell it" if self.on_gpu else "no GPU: training ran on the CPU"
             return dict.fromkeys(GPU_FIGURES, why)
@@ -274,7 +273,7 @@ def _scores(model: Any, data: TokenisedSet, cell: Cell, dtype: str, when: str) -
 
 @torch.no_grad()
 def generate(model: Any, data: TokenisedSet, new_tokens: int, batch: int, device: str, dtype: str) -> dict[str, str]:
-    """Text by question id: greedy, at most new_tokens ids each, up to the first end."""
+    """Return text by question id: greedy, at most new_tokens ids each, up to the first end token."""
     told, texts = data.facts["tokenizer"], []
     was_training = model.training
     model.eval()
@@ -297,7 +296,7 @@ def generate(model: Any, data: TokenisedSet, new_tokens: int, batch: int, device
 
 
 def scored(texts: dict[str, str], data: TokenisedSet) -> dict[str, float]:
-    """Exact match and F1 in percent, by the official definition and by the workshop's."""
+    """Return exact match and F1 in percent, by the official definition and by the workshop's."""
     found = {}
     for way, score in (("", squad_scores.score), ("workshop_", squad_scores.workshop_score)):
         scores = score(texts, data.references)
@@ -307,6 +306,6 @@ def scored(texts: dict[str, str], data: TokenisedSet) -> dict[str, float]:
 
 
 def identical(data: TokenisedSet) -> dict[str, float]:
-    """The same scores of answers that are each question's first reference, word for word: 100 by a right definition."""
+    """Score each question's first reference as its answer, word for word: a correct definition gives 100."""
     texts = {name: answers[0] for name, answers in data.references.items()}
     return {f"identical_{name}": figure for name, figure in scored(texts, data).items()}

@@ -1,1 +1,1 @@
-"""A training divided by FSDP that is saved in parts and goes on with another number of ranks."""
+"""A training divided by FSDP, saved in parts and resumed with another number of ranks."""

@@ -51,7 +51,7 @@ datasets = squad_sets.datasets
 
 
 def cells(config: Mapping[str, Any]) -> list[Cell]:
-    """One cell a loop and pair of numbers of ranks, which divide the rows of a step."""
+    """Return one cell per loop and pair of numbers of ranks; skipped if these do not divide a step's rows."""
     dataset = squad_sets.dataset_name(config)
     return [
         _cell(loop, pair, backend, config, dataset)

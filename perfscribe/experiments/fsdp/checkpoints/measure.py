@@ -1,8 +1,8 @@
-"""A training that is saved in parts by some ranks, and goes on from there with others.
+"""Measures a training that some ranks save in parts and others resume.
 
-A cell trains to the end with the first number of ranks and saves on the way; then the second number of ranks begins
-with the last checkpoint before the end, and its losses are put beside those that the first had from there on. By the
-bare loop, and by Trainer, which divides a model on GPUs alone.
+A cell trains to the end with the first number of ranks and saves on the way; then the second number of ranks resumes
+from the last checkpoint before the end, and its losses are compared with those of the first from there on. By the bare
+loop, and by Trainer, which divides a model only on GPUs.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ TRAINER, BARE = "trainer", "bare loop"
 ON_A_CPU = "Trainer divides a model on GPUs alone: on a CPU it takes DDP"
 WEIGHT_BYTES = 4  # of a parameter, which is kept in fp32
 STATE_BYTES = 3 * WEIGHT_BYTES  # of a parameter: its weight and AdamW's two moments
-# Room for the rest of a checkpoint, a guess from above: the head of each tensor's part on each rank, the index of all
-# parts, random states, scheduler.
+# Room for the rest of a checkpoint, an upper estimate: header of each tensor's part on each rank, index of all parts,
+# random states, scheduler.
 PIECES_BYTES = 64 * 2**20
 
 
 def predicted_bytes(parameters: int, written_again: int = 0) -> int:
-    """A checkpoint's tensors in bytes. written_again: elements of tied matrices that lie there under another name."""
+    """Return bytes of a checkpoint's tensors; written_again: elements of tied matrices stored under a second name."""
     return STATE_BYTES * parameters + WEIGHT_BYTES * written_again
 
 
 def needed_bytes(parameters: int, keep: int, written_again: int = 0) -> int:
-    """What `keep` checkpoints and the one that is being written take on disk at most, in bytes."""
+    """Return the most bytes on disk of `keep` checkpoints and the one being written."""
     return (predicted_bytes(parameters, written_again) + PIECES_BYTES) * (keep + 1)
 
 
 def run(cell: Cell) -> Measurement:
-    """Train and save; go on elsewhere. Unsupported: Trainer without GPUs."""
+    """Train and save, then resume with other ranks. Raises Unsupported for Trainer without GPUs."""
     from perfscribe.experiments.fsdp.checkpoints.program import on_rank
 
     if cell["loop"] == TRAINER and cell["device"] == "cpu":
@@ -49,10 +49,10 @@ def run(cell: Cell) -> Measurement:
 
 
 def both(cell: Cell, on_rank: Callable[..., Any]) -> Measurement:
-    """The training that saves and the one that goes on, by this program of a rank."""
+    """Run the training that saves and the one that resumes, with this program on each rank."""
     from perfscribe.distributed.launch import launch
 
-    seed = random.getrandbits(31)  # of the cell's own seed
+    seed = random.getrandbits(31)  # derived from the cell's seed
     with tempfile.TemporaryDirectory() as folder:
         common = {"data_folder": cell.data_folder, "dataset": cell.data[0], "folder": folder, "order_seed": seed}
         results = []
@@ -72,7 +72,7 @@ def both(cell: Cell, on_rank: Callable[..., Any]) -> Measurement:
 
 
 def combine(saved: Sequence[Mapping[str, Any]], resumed: Sequence[Mapping[str, Any]]) -> Measurement:
-    """Seconds of the slowest rank; the losses of both from the checkpoint on, and how far they are apart."""
+    """Combine the slowest rank's seconds, both trainings' losses from the checkpoint on, and their difference."""
     first, second = saved[0], resumed[0]
     behind, whole, rest = second["behind"], first["train_loss"], second["train_loss"]
     compared = list(zip(whole[behind:], rest, strict=True))

@@ -1,8 +1,8 @@
-"""What each rank of a checkpoints cell does: train to the end and save on the way, or go on from what was saved.
+"""Runs on each rank of a checkpoints cell: train to the end and save on the way, or resume.
 
-By the bare loop each rank writes its part with torch.distributed.checkpoint under a temporary name, which is renamed
-when all are done, so that a checkpoint that is there is whole; any number of ranks reads it. (Its metadata file is a
-pickle of torch's own: only read what this program has written.) Trainer writes and finds its own.
+By the bare loop each rank writes its part with torch.distributed.checkpoint under a temporary name, renamed when all
+are done, so that an existing checkpoint is complete; any number of ranks can read it. (Its metadata file is a pickle of
+torch's: only read what this program has written.) Trainer writes and finds its own checkpoints.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ GIB = 2**30
 
 
 def on_rank(arguments: Mapping[str, Any], rank: Rank) -> dict[str, Any]:
-    """Losses of the steps made here and after them, seconds, and what lies on disk.
+    """Return losses of the steps run here and the evaluation after them, seconds, and sizes on disk.
 
-    arguments: factors, data_folder, dataset, folder of the checkpoints; resume: whether to go on from the last one.
+    arguments: factors, data_folder, dataset, folder of the checkpoints; resume: whether to start from the last one.
     """
     factors, folder = arguments["factors"], Path(arguments["folder"])
     on_ranks.same_threads(rank.device)
@@ -45,7 +45,7 @@ def on_rank(arguments: Mapping[str, Any], rank: Rank) -> dict[str, Any]:
     model = on_ranks.build(factors, rank.seed, rank.device)
     parameters = sum(p.numel() for p in model.parameters())
     by_trainer = factors["loop"] == TRAINER
-    # Trainer writes a tied matrix under each name.
+    # Trainer writes a tied matrix under each of its names.
     again = sum(model.get_parameter(name).numel() for name in tied_names(model)) if by_trainer else 0
     require_room(folder, parameters, factors["keep_checkpoints"], again)
     found = (_by_trainer if by_trainer else _by_loop)(arguments, rank, model, held)
@@ -54,7 +54,7 @@ def on_rank(arguments: Mapping[str, Any], rank: Rank) -> dict[str, Any]:
 
 
 def require_room(folder: Path, parameters: int, keep: int, written_again: int) -> None:
-    """ValueError with one line where the disk has less room than keep_checkpoints needs; said before training."""
+    """Raise ValueError (one line) before training if the disk has less room than keep_checkpoints needs."""
     needed, free = needed_bytes(parameters, keep, written_again), shutil.disk_usage(folder).free
     if free < needed:
         raise ValueError(
@@ -64,18 +64,18 @@ def require_room(folder: Path, parameters: int, keep: int, written_again: int) -
 
 
 def finished(folder: Path, name: str) -> list[tuple[int, Path]]:
-    """Checkpoints of that name, name-STEP, by their optimizer step, the last one last."""
+    """Return checkpoints named name-STEP with their optimizer step, in order of steps."""
     found = ((re.fullmatch(rf"{name}-(\d+)", path.name), path) for path in folder.iterdir())
     return sorted((int(match[1]), path) for match, path in found if match)
 
 
 def size_bytes(path: Path) -> int:
-    """Of all files of a checkpoint."""
+    """Return the bytes of all files of a checkpoint."""
     return sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
 
 
 def tied_names(model: nn.Module) -> dict[str, str]:
-    """Further names of parameters that have several, with the first name of each."""
+    """Return additional names of parameters that have several, each with the parameter's first name."""
     first: dict[int, str] = {}
     named = model.named_parameters(remove_duplicate=False)
     found = {name: first.setdefault(id(parameter), name) for name, parameter in named}
@@ -103,7 +103,7 @@ def _by_loop(arguments: Mapping[str, Any], rank: Rank, model: nn.Module, held: T
 
     def after_step(done: int) -> None:
         if arguments["resume"] or done % factors["save_steps"] or done == steps:
-            return  # behind the last step there is nothing to go on with
+            return  # after the last step there is nothing to resume
         began = time.perf_counter()
         path = save(loop, done, folder, factors["keep_checkpoints"])
         values.update(save_s=time.perf_counter() - began, checkpoint_bytes=size_bytes(path))
@@ -114,7 +114,7 @@ def _by_loop(arguments: Mapping[str, Any], rank: Rank, model: nn.Module, held: T
 
 
 def save(loop: Loop, done: int, folder: Path, keep: int) -> Path:
-    """Write the state after `done` optimizer steps and drop all but the last `keep`; a collective."""
+    """Write the state after `done` optimizer steps and keep only the last `keep` checkpoints; a collective."""
     whole, part = folder / f"step-{done}", folder / f"step-{done}.part"
     state_dict_saver.save(_state(loop, done), checkpoint_id=part)
     if dist.get_rank() == 0:
@@ -126,7 +126,7 @@ def save(loop: Loop, done: int, folder: Path, keep: int) -> Path:
 
 
 def load(loop: Loop, path: Path) -> int:
-    """Take a checkpoint's state over, whatever number of ranks wrote it; the optimizer steps that it has behind it."""
+    """Load a checkpoint written by any number of ranks; return the optimizer steps completed before it."""
     state = _state(loop, 0)
     state_dict_loader.load(state, checkpoint_id=path)
     weights = state["model"]
@@ -140,7 +140,7 @@ def load(loop: Loop, path: Path) -> int:
 
 def _state(loop: Loop, done: int) -> dict[str, Any]:
     model, optimizer = get_state_dict(loop.model, loop.optimizer)
-    for again in tied_names(loop.model):  # torch.distributed.checkpoint would write the tensor once for each name
+    for again in tied_names(loop.model):  # torch.distributed.checkpoint would write the tensor once per name
         del model[again]
     scale = torch.tensor(loop.scaler.get_scale(), dtype=torch.float64)
     return {"model": model, "optimizer": optimizer, "done": torch.tensor(done), "scale": scale}
@@ -150,7 +150,7 @@ def _state(loop: Loop, done: int) -> dict[str, Any]:
 
 
 class TimedTrainer(Trainer):
-    """A Trainer that keeps how long its last checkpoint took to write, and the one that it went on from to read."""
+    """Trainer that records the time to write its last checkpoint and to read the one it resumed from (s)."""
 
     save_s = load_s = 0.0
 
@@ -171,16 +171,16 @@ class TimedTrainer(Trainer):
 
 
 class NotAtTheEnd(TrainerCallback):  # type: ignore[misc]
-    """Lets Trainer save on the way alone: behind the last step there is nothing to go on with."""
+    """Prevents Trainer from saving after the last step, where there is nothing to resume."""
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Called behind Trainer's own callback, which asks for a checkpoint then."""
+        """Cancel the checkpoint that Trainer's own callback, called before, has requested."""
         if state.global_step >= state.max_steps:
             control.should_save = False
 
 
 def _by_trainer(arguments: Mapping[str, Any], rank: Rank, model: nn.Module, data: TokenisedSet) -> dict[str, Any]:
-    """RuntimeError where Trainer does not divide."""
+    """Train by Trainer; RuntimeError if it does not divide the model."""
     factors, folder, resume = arguments["factors"], Path(arguments["folder"]), arguments["resume"]
     knobs = on_ranks.knobs_of(factors, arguments["order_seed"])
     behind, path = finished(folder, "checkpoint")[-1] if resume else (0, None)

@@ -18,7 +18,7 @@ NOTES = (
 
 
 def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
-    """What was saved and how it went on."""
+    """Return the table of saved and resumed trainings."""
     return [t.make(SHOWN.tables[0], "Saved by some ranks, resumed by others", records["checkpoints"], COLUMNS, NOTES)]
 
 
@@ -27,7 +27,7 @@ def _eval_difference(record: Record) -> float:
 
 
 def _predicted(record: Record) -> float:
-    """With the elements that lie there under another name too; the bare loop has none."""
+    """Return the predicted GiB, with elements stored under a second name, of which the bare loop has none."""
     return predicted_bytes(record.values["parameters"], int(record.values.get("again_parameters", 0))) / t.GIB
 
 

@@ -42,7 +42,7 @@ datasets = squad_sets.datasets
 
 
 def cells(config: Mapping[str, Any]) -> list[Cell]:
-    """Each loop with each number of ranks on one node; the workshop's own on several nodes."""
+    """Return each loop with each number of ranks on one node, and the workshop's loop on several nodes."""
     return launching.over_ranks(
         {"model_name": "simple_gpt", **{name: config[name] for name in launching.SHAPE}}, config
     )

@@ -1,7 +1,7 @@
-"""The FSDP workshop's exercises with its custom model, the same one in every row.
+"""Measures the FSDP workshop's exercises with its custom model, the same model in every row.
 
-Trainer's rows are the workshop's; the bare loop is their peer, of the same steps; the tuned one is what the same GPUs
-can do: bf16, blocks compiled, a batch chosen by memory.
+Trainer's rows are the workshop's; the bare loop runs the same steps; the tuned loop shows the limit of the same GPUs:
+bf16, compiled blocks, a batch chosen by memory.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ CAPTION = "Samples per second of steps alone by loop; dashed: in proportion to r
 
 
 def _as_scripts_run(record: Record) -> int:
-    """Parameters with the vocabulary that the workshop's scripts take, the tokenizer's, whatever is exported."""
+    """Return the parameters with the tokenizer's vocabulary, which the workshop's scripts always use."""
     shape = SimpleGptShape(**{name: record.factors[name] for name in SHAPE})
     return replace(shape, vocab_size=BLOOM_TOKENIZER_VOCABULARY).parameters
 
@@ -62,9 +62,9 @@ LOOPS = [
 
 
 def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
-    """The workshop's two, and all loops."""
+    """Return the workshop's two tables, and that of all loops."""
     every = c.rows(records["custom_multi_gpu"])
-    # Of the workshop's tables: a device's first.
+    # The workshop's tables show the first loop of each device.
     loop = {r.factors["device"]: r.factors["loop"] for r in reversed(every) if r.factors["loop"] != TUNED}
     one, several = c.by_placement([r for r in every if r.factors["loop"] == loop.get(r.factors["device"])])
     loops, _ = c.by_placement(every)
@@ -76,6 +76,6 @@ def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
 
 
 def figures(tables: Mapping[str, t.Table]) -> list[f.Figure]:
-    """The loops over ranks."""
+    """Return the figure of all loops over ranks."""
     loops = f.of(tables["fsdp.custom_loops"].ok, c.samples_per_s, y="stepping_samples_per_second")
     return [f.Figure(SHOWN.figures[0], CAPTION, loops, sample="step_ms")]

@@ -1,1 +1,1 @@
-"""One step under FSDP, traced, from one row a rank to the batch that fills the GPU (FSDP workshop)."""
+"""One step under FSDP, traced, from one row per rank to the batch that fills the GPU (FSDP workshop)."""

@@ -44,7 +44,7 @@ WAYS = {
 
 
 def cells(config: Mapping[str, Any]) -> list[Cell]:
-    """A cell a number of ranks, wrapping and batch."""
+    """Return one cell per number of ranks, wrapping and batch."""
     fixed = {name: config[name] for name in ("backend", "model", "dtype", "seq_len", "warmup_steps", "timed_steps")}
     fixed |= {"device": needs.DEVICES[config["backend"]], "strategy": "full_shard", "reduce_dtype": "fp32"}
     fixed |= {"offload": False, "checkpointing": False}

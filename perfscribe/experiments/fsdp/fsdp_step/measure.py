@@ -1,4 +1,4 @@
-"""One training step under FULL_SHARD, traced: what a step waits for with one row a rank, and with a batch that fills.
+"""Traces one training step under FULL_SHARD to find what it waits for, from one row per rank to a full GPU.
 
 A cell is one wrapping with one batch: its steps are timed, then one more is traced on rank 0.
 """
@@ -11,11 +11,11 @@ from perfscribe.instruments.timing import record_of_ranks
 
 PROGRAM = "perfscribe.experiments.fsdp.fsdp_step.program"
 PRELOADED = (*needs.PRELOADED, "torch.profiler", PROGRAM)
-LIMIT_S = 240.0  # of a cell; below the worker's own limit, so that the rank that hangs is named
+LIMIT_S = 240.0  # of a cell; below the worker's limit, so that a hanging rank is named
 
 
 def run(cell: Cell) -> Measurement:
-    """The slowest rank's steps; the rest is rank 0's."""
+    """Return step times of the slowest rank; the rest is rank 0's."""
     from perfscribe.distributed.launch import waiting
     from perfscribe.experiments.fsdp.fsdp_step.program import on_rank
 

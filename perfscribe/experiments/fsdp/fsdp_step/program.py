@@ -1,4 +1,4 @@
-"""What the ranks do for fsdp_step; they stay for all cells of one number of ranks."""
+"""Runs on the ranks of fsdp_step; they stay for all cells of one number of ranks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def on_rank(factors: Mapping[str, Any], rank: Rank) -> dict[str, Any]:
-    """Times of steps, and what of a traced one is computing and communication, ms. Raises what Trained does."""
+    """Return step times, and computing and communication of a traced step (ms). Raises what Trained raises."""
     if rank.device.type == "cpu":  # as in strategies
         torch.set_num_threads(1)
     fresh(rank.device)

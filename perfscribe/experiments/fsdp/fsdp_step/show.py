@@ -20,7 +20,7 @@ NOTES = (
 
 
 def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
-    """A row a number of ranks, wrapping and batch."""
+    """Return the table, one row per number of ranks, wrapping and batch."""
     columns = [
         *t.factors(model="Model", world_size="Ranks", dtype="Dtype"),
         t.named("api", "By", APIS),

@@ -41,5 +41,5 @@ datasets = squad_sets.datasets
 
 
 def cells(config: Mapping[str, Any]) -> list[Cell]:
-    """All ranks on one node, by Trainer as the workshop does and tuned; as many on each of a cluster's nodes."""
+    """Return all ranks on one node, by the workshop's Trainer and tuned, then on several nodes of a cluster."""
     return launching.over_ranks({"model_name": config["model_name"]}, config)

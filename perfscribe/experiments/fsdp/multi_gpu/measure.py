@@ -1,4 +1,4 @@
-"""The FSDP workshop's multi-GPU and multi-node exercises: BLOOM, its rows divided among more and more ranks."""
+"""Measures the FSDP workshop's multi-GPU and multi-node exercises: BLOOM with its rows divided among more ranks."""
 
 from __future__ import annotations
 

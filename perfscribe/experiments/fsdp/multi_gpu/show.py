@@ -32,7 +32,7 @@ CAPTION = "Samples per second of whole trainings; dashed: linear scaling."
 
 
 def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
-    """One node, several nodes."""
+    """Return the table of one node and that of several."""
     one, several = c.by_placement(c.rows(records["multi_gpu"]))
     return [
         t.make("fsdp.multi_gpu", "BLOOM on several GPUs of one node", one, COLUMNS, [c.SCALE_NOTE]),
@@ -41,6 +41,6 @@ def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
 
 
 def figures(tables: Mapping[str, t.Table]) -> list[f.Figure]:
-    """Samples/s over GPUs."""
+    """Return the figure of samples/s over GPUs."""
     draw = f.of(tables["fsdp.multi_gpu"].ok, c.samples_per_s, y="train_samples_per_second")
     return [f.Figure(SHOWN.figures[0], CAPTION, draw, sample="step_ms")]

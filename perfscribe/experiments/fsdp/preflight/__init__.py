@@ -1,1 +1,1 @@
-"""The all-reduce that is tried before a training on several processes."""
+"""The all-reduce self-test before a training on several processes."""

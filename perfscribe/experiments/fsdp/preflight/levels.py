@@ -59,7 +59,7 @@ FIXED = ("program", "warmup", "iterations", "algorithm")
 
 
 def cells(config: Mapping[str, Any]) -> list[Cell]:
-    """Every backend and number of processes on one node; then as many on each of several."""
+    """Return every backend and number of processes on one node, then the same on several nodes."""
     return [
         _cell({"backend": backend, **placed}, config) for backend in config["backend"] for placed in _placed(config)
     ]

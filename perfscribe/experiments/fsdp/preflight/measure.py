@@ -1,7 +1,7 @@
-"""The self-test before trainings on several processes: one large all-reduce, as the FSDP workshop's job scripts ask.
+"""Self-test before trainings on several processes: one large all-reduce, as in the FSDP workshop's job scripts.
 
-NVIDIA's all_reduce_perf where it is found and the ranks have GPUs of one node, else a loop of our own. What trains on
-as many processes is held back where the bandwidth is below the threshold.
+Runs NVIDIA's all_reduce_perf if it is found and the ranks have GPUs of one node, else our own loop. Trainings on the
+same number of processes are skipped if the bandwidth is below the threshold.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from perfscribe.distributed.self_test import MIB, Outcome, Trial
 PRELOADED = needs.BASE
 OWN, NVIDIA = "own loop", "all_reduce_perf"
 NCCL_CHOOSES = "default"
-TIMEOUT_S = 170.0  # below the worker's own, so that the rank that hangs is named
+TIMEOUT_S = 170.0  # below the worker's limit, so that a hanging rank is named
 
 
 def run(cell: Cell) -> Measurement:
-    """Try the all-reduce and judge it.
+    """Run the all-reduce and judge it.
 
-    samples: time_ms, where our own loop timed the calls. values: busbw_gb_per_s, exit_code (0, or 46 below the
-    threshold), line (what is told of it), nodes, machines, tested_by, slowest_pair, pairs. series: log.
-    NoFigure, and what launch() raises: there is no bandwidth.
+    samples: time_ms, if our own loop timed the calls. values: busbw_gb_per_s, exit_code (0, or 46 below the
+    threshold), line (its summary), nodes, machines, tested_by, slowest_pair, pairs. series: log.
+    Raises NoFigure, and the errors of launch(), if there is no bandwidth.
     """
     from perfscribe.distributed import nccl_tests
 
@@ -67,7 +67,7 @@ def _by_own_loop(cell: Cell) -> tuple[Outcome, list[str]]:
 
 
 def _by_nvidia(cell: Cell, program: str) -> tuple[Outcome, list[str]]:
-    """NVIDIA's program tells no times of single calls; where it is too slow, the pairs are tried by our own loop."""
+    """Run NVIDIA's program, which has no times of single calls; if it is too slow, our own loop tests the pairs."""
     import os
 
     from perfscribe.distributed import nccl_tests

@@ -1,4 +1,4 @@
-"""Table of preflight."""
+"""Table of the all-reduce self-test."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NOTES = (
 
 
 def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
-    """Each test and its verdict."""
+    """Return the table of tests and their verdicts."""
     shown = [
         *t.factors(backend="Backend", world_size="Processes"),
         t.factor("on_nodes", "Nodes", lambda record: record.factors.get("nodes", 1)),
@@ -34,5 +34,5 @@ def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
 
 
 def _calls(record: Record) -> Any:
-    """Our own loop keeps each call; NVIDIA's program tells their mean alone."""
+    """Return the number of timed calls; NVIDIA's program reports only their mean."""
     return t.summary(record, "time_ms").n if "time_ms" in record.samples else record.factors["iterations"]

@@ -93,7 +93,7 @@ SHOWN = Shown(
 
 
 def cells(config: Mapping[str, Any]) -> list[Cell]:
-    """The grid by number of ranks, wrapping and prefetching, accumulation with off-load."""
+    """Return the grid by number of ranks, then wrapping and prefetching, then accumulation with off-load."""
     same = {"backend": config["backend"], "device": needs.DEVICES[config["backend"]]}
     same |= {name: config[name] for name in ("model", "batch", "seq_len", "reduce_dtype")}
     found = []
@@ -117,10 +117,10 @@ def cells(config: Mapping[str, Any]) -> list[Cell]:
 
 
 def plans(config: Mapping[str, Any], world_size: int) -> list[dict[str, Any]]:
-    """Factors of the grid's plans with so many ranks: one factor at a time, with full_grid all of several ranks.
+    """Return factors of the grid's plans for a number of ranks: one factor varied at a time, or all with full_grid.
 
-    Those that do not exist are left out: off-load of DDP, a hybrid of a single rank. The base is the first level of
-    each; FSDP1 differs from it in that alone. A single rank has the model alone too.
+    full_grid applies to several ranks. The base is the first level of each factor; FSDP1 differs from it only in
+    strategy. One rank also has the unwrapped model. Left out: DDP with off-load, HYBRID_SHARD of one rank.
     """
     beside = [level for level in config["strategy"] if level.startswith(FSDP1)]
     strategies = [level for level in config["strategy"] if level not in beside]
@@ -142,20 +142,20 @@ def _exists(plan: Mapping[str, Any], world_size: int) -> bool:
 
 
 def api_of(level: str) -> tuple[str, str]:
-    """Api and strategy of a config's level: ddp, full_shard (FSDP2's), fsdp1_full_shard."""
+    """Return api and strategy of a configured level: ddp, full_shard (FSDP2's), fsdp1_full_shard."""
     if level in (SINGLE, DDP):
         return level, level
     return (FSDP1, level.removeprefix(f"{FSDP1}_")) if level.startswith(FSDP1) else (FSDP2, level)
 
 
 def _cell(factors: dict[str, Any]) -> Cell:
-    """Cheap ones first within a number of ranks, and few ranks first, so that each number is started once."""
+    """Return the cell; its cost orders by ranks, so that each number is launched once, then cheap cells first."""
     world_size, on_gpu = factors["world_size"], factors["device"] == "cuda"
     requires = [*precision.requires(factors["device"], factors["dtype"])]
     requires += ["transformers"] * (factors["model"] in BLOOM)
     requires += needs.of_ranks(factors["device"], world_size)
     if not on_gpu and factors.get("api") == "fsdp1" and factors["offload"]:
-        requires.append("cuda")  # it looks for an accelerator even where all computes on the CPU
+        requires.append("cuda")  # FSDP1 looks for an accelerator even if all computation is on the CPU
     cost = 100 * world_size + 10 * factors["offload"] + (20 if factors["part"] == WRAPPING else 1)
     halved = factors["strategy"] == HYBRID_SHARD and world_size % 2
     skip = f"HYBRID_SHARD halves the ranks, and {world_size} is odd" if halved else ""

@@ -1,7 +1,7 @@
-"""Sharding strategies of the FSDP workshop: DDP and FSDP by strategy, CPU off-load, checkpointing, dtype and ranks.
+"""Measures the FSDP workshop's sharding strategies: DDP, FSDP by strategy, off-load, checkpointing, dtype and ranks.
 
-A cell of the grid is one plan, alone on its devices. Wrapping and prefetching are one cell more, whose variants take
-turns; a further one adds up two micro-batches' gradients. Ranks are started once for each number of them.
+A cell of the grid is one plan with nothing else on its devices. One more cell interleaves variants of wrapping and
+prefetching; another sums the gradients of two micro-batches. Ranks are started once for each number of them.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ GRID, WRAPPING, ACCUMULATION = "grid", "wrapping", "accumulation"
 PLAN = ("api", "strategy", "dtype", "offload", "checkpointing")
 EACH, LAST = "each", "last"  # micro-batches whose backward exchanges gradients
 MICRO_BATCHES = 2
-# FSDP1's prefetching where that is no factor: FSDP2's, which is always of the next unit of the pass.
+# FSDP1's prefetching where it is no factor: like FSDP2, always the next unit of the pass.
 FSDP1_PREFETCH = "backward_pre"
-PROGRAM = "perfscribe.experiments.fsdp.strategies.program"  # imports all that ranks run but BLOOM's own code
+PROGRAM = "perfscribe.experiments.fsdp.strategies.program"  # imports all that ranks run except BLOOM's code
 PRELOADED = (*needs.PRELOADED, "torch.nn.parallel.distributed", "torch.profiler", PROGRAM)
-LIMIT_S = 240.0  # of a cell; below the worker's own limit, so that the rank that hangs is named
+LIMIT_S = 240.0  # of a cell; below the worker's limit, so that a hanging rank is named
 
 
 def plan_of(factors: Mapping[str, Any]) -> Plan:
-    """The plan of a cell's factors."""
+    """Return the plan of a cell's factors."""
     api = factors["api"]
     return Plan(
         **{name: factors[name] for name in (*PLAN, "reduce_dtype")},
@@ -38,18 +38,18 @@ def plan_of(factors: Mapping[str, Any]) -> Plan:
 
 
 def from_level(level: str) -> list[dict[str, str]]:
-    """The factors of each variant, api:wrapping:prefetch."""
+    """Return the factors of each variant, written as api:wrapping:prefetch."""
     names = ("api", "wrapping", "prefetch")
     return [dict(zip(names, one.split(":"), strict=True)) for one in level.split(", ")]
 
 
 def key_of(variant: Mapping[str, str]) -> str:
-    """What the names of a variant's samples and values begin with."""
+    """Return the prefix of the names of a variant's samples and values."""
     return "_".join((variant["api"], variant["wrapping"], variant["prefetch"]))
 
 
 def run(cell: Cell) -> Measurement:
-    """Ask the ranks, and make one measurement of what they say."""
+    """Run the cell on its ranks and combine their results."""
     from perfscribe.distributed.launch import waiting
     from perfscribe.experiments.fsdp.strategies.program import on_rank
 
@@ -58,11 +58,11 @@ def run(cell: Cell) -> Measurement:
 
 
 def combine(ranks: Sequence[Mapping[str, Any]]) -> Measurement:
-    """A Measurement from what each rank says.
+    """Combine the ranks' results into a Measurement.
 
-    A sample is the longest time of any rank, a value the largest of any rank, a loss the mean of all. Names are those
-    of training.Trained, of applied (wrapper, strategy as it took effect, units, …), and begin with the variant's key
-    where several take turns. series: outside and block, first dimension and elements of each parameter there.
+    Samples are the longest time of any rank, values the largest of any rank, losses the mean of all. Names are those of
+    program.Trained and of `applied` (wrapper, strategy that took effect, units, …), prefixed with the variant's key if
+    several alternate. series: outside and block, first dimension and elements of each parameter there.
     """
     first, found = ranks[0], Measurement()
     for name in first["timings"]:

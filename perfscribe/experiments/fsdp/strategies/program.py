@@ -1,6 +1,6 @@
-"""What the ranks do for strategies; they stay for all cells of one number of ranks.
+"""Runs on the ranks of strategies; they stay for all cells of one number of ranks.
 
-One plan on a rank (Trained): the model wrapped, checked against the unwrapped one, its traffic and memory looked at.
+A rank holds one plan (Trained): the model wrapped and checked against the unwrapped one; its traffic and memory.
 """
 
 from __future__ import annotations
@@ -43,17 +43,17 @@ from perfscribe.models import bloom, simple_gpt
 if TYPE_CHECKING:
     from perfscribe.distributed.rank import Rank
 
-# Ours, for machines without a GPU; BLOOM's own code takes seconds to import.
+# Ours, for machines without a GPU; BLOOM's code takes seconds to import.
 SMALL = {"gpt-tiny": SimpleGptShape(vocab_size=512, hidden_size=64, num_layers=3, num_heads=2, ffn=128)}
 MODEL_SEED = 0
-# Of the first loss, relative, from that of the model before it was wrapped.
+# Relative difference of the first loss from the unwrapped model's.
 TOLERANCE = {"fp32": 1e-4, "fp16": 1e-2, "bf16": 3e-2}
 _STARTED: list[bool] = []
 
 
 def on_rank(arguments: Mapping[str, Any], rank: Rank) -> dict[str, Any]:
-    """The program of a rank; see measure.combine for what it gives. Raises what Trained does."""
-    if rank.device.type == "cpu":  # a rank is as quick whatever their number, and small tensors want no more
+    """Run one cell on this rank; see measure.combine for the result. Raises what Trained raises."""
+    if rank.device.type == "cpu":  # small tensors need no more, and speed does not depend on the number of ranks
         torch.set_num_threads(1)
     fresh(rank.device)
     try:
@@ -64,7 +64,7 @@ def on_rank(arguments: Mapping[str, Any], rank: Rank) -> dict[str, Any]:
 
 
 def _alone(factors: Mapping[str, Any], rank: Rank) -> dict[str, Any]:
-    """One plan: looked at, then timed, with nothing else on the device."""
+    """Check, inspect and time one plan, with nothing else on the device."""
     with closing(Trained(factors, rank)) as trained:
         values = _looked_at(trained)
         fresh(rank.device)
@@ -89,7 +89,7 @@ def _looked_at(trained: Trained, beside: Iterable[Trained] = ()) -> dict[str, An
 
 
 def _interleaved(factors: Mapping[str, Any], rank: Rank) -> dict[str, Any]:
-    """Variants of wrapping and prefetching: each looked at, then all timed interleaved."""
+    """Inspect each variant of wrapping and prefetching, then time all of them interleaved."""
     with ExitStack() as stack:
         variants: dict[str, Trained] = {}
         for one in from_level(factors["variants"]):
@@ -121,7 +121,7 @@ def _time_all(factors: Mapping[str, Any], variants: Mapping[str, Trained], rank:
 
 
 def _accumulated(factors: Mapping[str, Any], rank: Rank) -> dict[str, Any]:
-    """Norm of the gradients of two micro-batches, exchanged with each or with the last, over that of one process."""
+    """Return the gradient norm of two micro-batches, exchanged with each or with the last, and one process's norm."""
     ids = random_ids({**factors, "batch": MICRO_BATCHES}, rank)
     model, kind = build(factors["model"], rank.device)
     loss_of(model, ids).backward()  # type: ignore[no-untyped-call]
@@ -147,7 +147,7 @@ def _accumulated(factors: Mapping[str, Any], rank: Rank) -> dict[str, Any]:
 
 
 def build(name: str, device: torch.device) -> tuple[nn.Module, type[nn.Module]]:
-    """The model in fp32 with random weights, the same on all ranks, without dropout, and the class of its blocks."""
+    """Return the fp32 model without dropout, with the same random weights on all ranks, and the class of its blocks."""
     if name in SMALL:
         model: nn.Module = simple_gpt.build(SMALL[name], MODEL_SEED, str(device))
         for part in model.modules():
@@ -162,15 +162,15 @@ def build(name: str, device: torch.device) -> tuple[nn.Module, type[nn.Module]]:
 
 
 def loss_of(module: nn.Module, ids: Tensor) -> Tensor:
-    """The model's own loss of predicting each next token of ids (B, S), a scalar in fp32."""
+    """Return the model's loss of predicting each next token of ids (B, S), a scalar in fp32."""
     loss: Tensor = module(input_ids=ids, labels=ids)["loss"]
     return loss
 
 
 def layout(model: nn.Module, kind: type[nn.Module]) -> dict[str, Any]:
-    """First dimension and elements of each parameter outside of the blocks and of one block; number of the blocks.
+    """Return first dimension and elements of each parameter outside the blocks and of one block; number of blocks.
 
-    ValueError: the blocks differ.
+    Raises ValueError if the blocks differ.
     """
     blocks = [part for part in model.modules() if isinstance(part, kind)]
     inside = {id(parameter) for block in blocks for parameter in block.parameters()}
@@ -185,32 +185,32 @@ def layout(model: nn.Module, kind: type[nn.Module]) -> dict[str, Any]:
 
 
 def fresh(device: torch.device) -> None:
-    """Give back what an earlier plan may have left: modules and their hooks hold each other."""
+    """Free what an earlier plan may have left: modules and their hooks reference each other."""
     gc.collect()
-    if not _STARTED:  # libraries: collecting and counting memory on a CPU would go through them each time
+    if not _STARTED:  # exclude libraries, which collecting and counting memory on a CPU would traverse each time
         gc.freeze()
         _STARTED.append(True)
     if device.type == "cuda":
-        torch.cuda.synchronize(device)  # blocks that other streams have used are free only after these
+        torch.cuda.synchronize(device)  # blocks used by other streams are free only afterwards
         torch.cuda.empty_cache()
 
 
 def discard(training: FsdpTraining, device: torch.device, more: Iterable[Tensor] = ()) -> None:
-    """Give back what a training holds on its device, and more; it must not be used any more.
+    """Free what a training holds on its device, and more; it must not be used afterwards.
 
-    Not left to references: DDP's reducer, and FSDP1's flat parameters of a single rank, outlive the last of Python's.
+    Explicit, because DDP's reducer and a single rank's FSDP1 flat parameters outlive the last Python reference.
     """
     release(device, [*tensors_of(training), *more])
-    for name in ("reducer", "logger"):  # DDP's, with its hooks on the parameters
+    for name in ("reducer", "logger"):  # of DDP, with its hooks on the parameters
         vars(training.module).pop(name, None)
     training.optimizer.state.clear()
 
 
 class Trained:
-    """A plan's training on this rank, after its first steps. ids: (batch, seq_len), this rank's own.
+    """A plan's training on this rank, after its first steps. ids: (batch, seq_len), this rank's.
 
-    ArithmeticError: the first loss is not that of the model before it was wrapped. ValueError: the wrapped model is
-    not what was asked for.
+    Raises ArithmeticError if the first loss differs from the unwrapped model's, ValueError if the wrapped model is not
+    the one requested.
     """
 
     def __init__(self, factors: Mapping[str, Any], rank: Rank) -> None:
@@ -233,7 +233,7 @@ class Trained:
         self._buckets = self._second_step()
 
     def _second_step(self) -> list[Tensor]:
-        """With it DDP puts its buckets in order. Views of these, its gradients: nothing else shows where they lie."""
+        """Run the step in which DDP orders its buckets; return its gradients, views that locate the buckets."""
         self.training.passes([self.ids])
         parameters = self.training.module.parameters() if self.training.wrapped.plan.api == DDP else ()
         buckets = [parameter.grad.detach() for parameter in parameters if parameter.grad is not None]
@@ -242,24 +242,24 @@ class Trained:
         return buckets
 
     def close(self) -> None:
-        """Give the device's memory back; nothing else may be called after it."""
+        """Free the device's memory; nothing else may be called afterwards."""
         discard(self.training, self.device, self._buckets)
         self._buckets.clear()
 
     def at_rest_bytes(self) -> int:
-        """Bytes that this plan holds on its device between steps."""
+        """Return the bytes that this plan holds on its device between steps."""
         return bytes_on(self.device, [*tensors_of(self.training), *self._buckets])
 
     def step(self) -> Tensor:
-        """Forward, backward, update; the loss."""
+        """Run forward, backward and update; return the loss."""
         return self.training.step([self.ids])
 
     def traffic(self) -> dict[str, Any]:
-        """Bytes that a step sends, by the collectives that it really calls, and what is gathered within it."""
+        """Return the bytes that a step sends, by the collectives it calls, and the bytes gathered within it."""
         gathered = Gathered(self.training.module)
         blocks = blocks_of(self.training.module, self._kind)
         hook = blocks[-1].register_forward_pre_hook(gathered.note)
-        within: list[int] = []  # at the end of forward: backward may compute blocks again
+        within: list[int] = []  # at the end of forward, because backward may recompute blocks
         with Collectives() as seen:
             self.training.passes([self.ids], lambda: within.extend((gathered.now_bytes(), gathered.most_bytes)))
             self.training.update()
@@ -274,10 +274,10 @@ class Trained:
         }
 
     def memory(self, beside: Iterable[Trained] = ()) -> dict[str, Any]:
-        """State between backward and update, and the peaks of a whole step, what others hold left out.
+        """Return state between backward and update, and the peaks of a whole step without other plans' memory.
 
-        beside: other plans on this device, at rest. others_bytes, on a GPU: what neither this plan nor they account
-        for; where it is large, something was left behind that may go within the step and make the peak too low.
+        beside: other plans on this device, at rest. others_bytes (GPU): bytes that belong neither to this plan nor to
+        these; if large, they are leftovers that may be freed within the step and make the peak too low.
         """
         _without_scratch(self.device)
         own, known = self.at_rest_bytes(), sum(one.at_rest_bytes() for one in beside)
@@ -290,14 +290,14 @@ class Trained:
         found: dict[str, Any] = {f"{kind.replace(' ', '_')}_bytes": size for kind, size in held.items()}
         found |= {"state_bytes": sum(held.values()), "state_device": first.device.type}
         found["peak_allocated_bytes"] = own + memory.peak_allocated_bytes - memory.allocated_before_bytes
-        if memory.peak_reserved_bytes is not None:  # the allocator's own counters, which see all that lies there
+        if memory.peak_reserved_bytes is not None:  # the allocator's counters, which include everything on the device
             found["peak_reserved_bytes"] = memory.peak_reserved_bytes
             found["others_bytes"] = memory.allocated_before_bytes - own - known
         return found
 
 
 def _without_scratch(device: torch.device) -> None:
-    """Give back what no plan holds; cuBLAS takes its workspaces anew, so that they are in each plan's peak alike."""
+    """Free what no plan holds; cuBLAS allocates its workspaces again, so that every plan's peak includes them."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
         torch._C._cuda_clearCublasWorkspaces()
@@ -305,7 +305,7 @@ def _without_scratch(device: torch.device) -> None:
 
 
 def random_ids(factors: Mapping[str, Any], rank: Rank) -> Tensor:
-    """Token ids (batch, seq_len) of this rank, the same for all plans."""
+    """Return token ids (batch, seq_len) of this rank, the same for all plans."""
     generator = torch.Generator().manual_seed(rank.place.rank + 1)
     model = SMALL.get(factors["model"]) or BLOOM[factors["model"]]
     size = (factors["batch"], factors["seq_len"])

@@ -1,4 +1,4 @@
-"""Tables and figure of strategies, and what the analytic models predict for each plan."""
+"""Tables and figure of strategies, with the predictions of the analytic models for each plan."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ ACCUMULATION_NOTES = (
 
 
 def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
-    """Speed, state and traffic by plan; wrapping; a world of one; summed gradients."""
+    """Return speed, state and traffic by plan; wrapping; a single rank; gradients of micro-batches."""
     cells = records["strategies"]
     grid, sums, interleaved = (t.having(cells, part=part) for part in (GRID, ACCUMULATION, WRAPPING))
     one = t.having(grid, world_size=1)
@@ -78,7 +78,7 @@ def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
 
 
 def _variant(record: Record, variant: dict[str, str]) -> Record:
-    """A row of a variant of wrapping and prefetching, with its own samples and its ratio to the usual one."""
+    """Return a row of a variant of wrapping and prefetching, with its samples and its ratio to the baseline variant."""
     row, own = t.of_variant(record, key_of(variant), **variant), f"{key_of(variant)}_step_ms"
     if own in record.samples:
         row.samples["step_ms"] = _by_turns(record, own)
@@ -88,15 +88,15 @@ def _variant(record: Record, variant: dict[str, str]) -> Record:
 
 
 def _by_turns(record: Record, sample: str) -> list[list[float]]:
-    """The median of each turn, which the ratio is made of too: a step that is longer then has no ratio below 1."""
-    if not record.ok:  # it may have ended within a turn
+    """Return the median of each turn, as the ratio uses it, so that a longer step never has a ratio below 1."""
+    if not record.ok:  # it may have ended during a turn
         return [list(samples) for samples in record.samples[sample]]
     turns = int(record.factors["turns"])
     return [[median(turn) for turn in split(list(samples), turns)] for samples in record.samples[sample]]
 
 
 def _ratio(record: Record, sample: str) -> dict[str, Any]:
-    """Time of the variant over that of the usual one, over turns."""
+    """Return the variant's time over the baseline variant's, over turns."""
     names, usual = ("ratio", "interval", "verdict", "ratio_spread"), f"{COMPARED_WITH}_step_ms"
     if usual not in record.samples:
         return dict.fromkeys(names, f"no {COMPARED_WITH}")
@@ -110,7 +110,7 @@ def _ratio(record: Record, sample: str) -> dict[str, Any]:
 
 
 def load(record: Record) -> Load:
-    """The record's model and plan, for the analytic models. KeyError: the record has no figures."""
+    """Return the record's model and plan for the analytic models. KeyError: the record has no values."""
     outside, block = (tuple(map(tuple, record.series[name])) for name in ("outside", "block"))
     return Load(outside, block, int(record.values["blocks"]), plan_of(record.factors), record.factors["world_size"])
 
@@ -120,13 +120,13 @@ def _switch(name: str, title: str) -> t.Column:
 
 
 def _samples_per_s(record: Record) -> float:
-    """Samples of all ranks over the median step."""
+    """Return samples of all ranks per second of the median step."""
     factors = record.factors
     return float(1e3 * factors["world_size"] * factors["batch"] / t.summary(record, "step_ms").median)
 
 
 def _predicted(name: str, title: str, of: Callable[[Load], float], scale: float = t.GIB) -> t.Column:
-    """From the unwrapped model's parameters and the plan."""
+    """Return a column predicted from the unwrapped model's parameters and the plan."""
     return t.derived(name, title, lambda record: of(load(record)) / scale)
 
 
@@ -207,12 +207,12 @@ CAPTION = (
 )
 
 
-# What the workshop's own settings are called among the strategies.
+# Row of the workshop's own settings among the strategies.
 AS_GIVEN = {"strategy": "FULL_SHARD, one unit", "offload": "no", "checkpointing": "no"}
 
 
 def figures(tables: Mapping[str, t.Table]) -> list[f.Figure]:
-    """Speed and memory by strategy."""
+    """Return the figure of speed and memory by strategy."""
     plans, variants = tables[TABLES[0]].ok, tables[TABLES[1]].ok
     whole = variants[(variants["api"] == "FSDP1") & (variants["wrapping"] == WRAPPINGS[WHOLE])]
     draw = f.of(pd.concat([plans, whole.assign(**AS_GIVEN)]), _draw)
@@ -220,7 +220,7 @@ def figures(tables: Mapping[str, t.Table]) -> list[f.Figure]:
 
 
 def _draw(canvas: Any, rows: pd.DataFrame) -> None:
-    """Samples/s and peak by strategy, a colour for each dtype."""
+    """Draw samples/s and peak by strategy, one colour per dtype."""
     speed, memory = canvas.subplots(1, 2)
     chosen = rows[rows["world_size"] == rows["world_size"].max()]
     plain = chosen[(chosen["offload"] == "no") & (chosen["checkpointing"] == "no")]

@@ -1,1 +1,1 @@
-"""The FSDP workshop's weak scaling, and two variants whose work a GPU really stays the same."""
+"""The FSDP workshop's weak scaling, and two variants that really keep the work per GPU constant."""

@@ -60,7 +60,7 @@ datasets = squad_sets.datasets
 
 
 def cells(config: Mapping[str, Any]) -> list[Cell]:
-    """A cell for each training that differs; `variants` names the rows that it stands for."""
+    """Return one cell per distinct training; `variants` names the rows that it represents."""
     dataset = squad_sets.dataset_name(config)
     shape = SimpleGptShape(config["vocab_size"], config["hidden_size"], 1, config["num_heads"], config["ffn"])
     lists = (config[name] for name in ("world_size", "layers", "batch"))
@@ -88,5 +88,5 @@ def _cell(same: list[Setup], backend: str, config: Mapping[str, Any], dataset: s
 
 
 def nodes_for(world_size: int, most: int) -> int:
-    """The fewest nodes that the ranks divide evenly among, with `most` on each at most."""
+    """Return the fewest nodes that divide the ranks evenly, with at most `most` ranks on each."""
     return next(nodes for nodes in range(1, world_size + 1) if world_size % nodes == 0 and world_size // nodes <= most)

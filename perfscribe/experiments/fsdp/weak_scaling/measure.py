@@ -1,6 +1,6 @@
-"""The FSDP workshop's weak scaling: twice the GPUs, twice the layers, half the batch of each GPU.
+"""Measures the FSDP workshop's weak scaling: twice the GPUs, twice the layers, half the batch per GPU.
 
-Its own rows, and two variants of equal work a GPU (analytic.weak_scaling says which). Rows that are the same training
+In addition to its rows, two variants of equal work per GPU (see analytic.weak_scaling). Rows that are the same training
 are measured once.
 """
 

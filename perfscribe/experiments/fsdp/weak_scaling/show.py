@@ -1,4 +1,4 @@
-"""Tables and figure of weak_scaling: a row for each variant that a cell stands for, and what it asks of a GPU."""
+"""Tables and figure of weak_scaling: one row per variant of a cell, and the work it requires of a GPU."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ CAPTION = "Weak-scaling efficiency by median steps, first row over row."
 
 
 def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
-    """The set-up with what it asks of a GPU, and what was measured."""
+    """Return the table of set-ups with their work per GPU, and that of measurements."""
     every = by_variant(records["weak_scaling"])
     cleared: dict[str, Any] = {"reason": "", "flags": [], "samples": {}, "warmup": {}, "values": {}, "series": {}}
-    set_ups = [replace(record, status="ok", **cleared) for record in every]  # by arithmetic, whatever was measured
+    set_ups = [replace(record, status="ok", **cleared) for record in every]  # by arithmetic, even without measurements
     ok = [record for record in every if record.ok]
-    # Each beside the one of fewest ranks of its variant.
+    # The base of each is its variant's row with the fewest ranks.
     trained = [c.with_figures(record, (one for one in ok if _way(one) == _way(record))) for record in every]
     return [
         t.make("fsdp.weak_setup", "Set-up of weak scaling", set_ups, SETUP, SETUP_NOTES),
@@ -46,7 +46,7 @@ def _way(record: Record) -> tuple[Any, ...]:
 
 
 def by_variant(records: Sequence[Record]) -> list[Record]:
-    """Rows by grid and variant, in the order of ranks."""
+    """Return rows by grid and variant, in the order of ranks."""
     found = [
         replace(record, factors={**record.factors, "variant": variant})
         for record in records
@@ -63,12 +63,12 @@ def _setup_of(record: Record) -> Setup:
 
 
 def _asked(name: str, title: str, get: Callable[[Setup], Any], exact: bool = True) -> t.Column:
-    """Of the set-up as asked for, measured or not."""
+    """Return a column of the set-up as specified, measured or not."""
     return t.Column(name, title, lambda record: get(_setup_of(record)), kind="factor", exact=exact)
 
 
 def _ran(name: str, title: str, get: Callable[[Record, Setup], Any], exact: bool = True, batch: int = 1) -> t.Column:
-    """Of the workshop's rows as its scripts run them: the tokenizer's vocabulary, one row a GPU."""
+    """Return a column of the workshop's rows as its scripts run them: tokenizer's vocabulary, one row per GPU."""
 
     def of(record: Record) -> Any:
         asked = _setup_of(record)
@@ -126,12 +126,12 @@ MEASURED = [
 
 
 def figures(tables: Mapping[str, t.Table]) -> list[f.Figure]:
-    """Efficiency over ranks."""
+    """Return the figure of efficiency over ranks."""
     return [f.Figure(SHOWN.figures[0], CAPTION, partial(_draw, rows=tables["fsdp.weak_scaling"].ok), sample="step_ms")]
 
 
 def _draw(canvas: Any, rows: pd.DataFrame) -> None:
-    """A line each variant."""
+    """Draw a line per variant."""
     axes = canvas.subplots()
     rows = f.main_device(c.numbers(rows, "efficiency"))
     if rows["world_size"].nunique() < 2:

@@ -39,7 +39,7 @@ SAME = (*MODEL, "wait", "warmup_steps", "active", "turns")
 
 
 def cells(config: Mapping[str, Any]) -> list[Cell]:
-    """Both placements by backend and implementation; then a single rank by backend."""
+    """Return per backend the cells of both placements by implementation, then one of a single rank."""
     found = []
     steps = config["epochs"] * (config["samples"] // config["batch"])
     needed = sum(config[name] for name in ("wait", "warmup_steps", "active"))
@@ -54,7 +54,7 @@ def cells(config: Mapping[str, Any]) -> list[Cell]:
 
 
 def placements(config: Mapping[str, Any], backend: str, implementation: str) -> Cell:
-    """The cell of both placements."""
+    """Return the cell that measures both placements."""
     factors = {"part": "placements", "backend": backend, "world_size": RANKS, "implementation": implementation}
     return _cell(config, {**factors, "tool": TORCH_PROFILER, "batches": config["active"]})
 

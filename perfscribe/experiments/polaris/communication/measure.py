@@ -1,8 +1,8 @@
 """Communication of the Polaris homework: training on two ranks of a node against one rank on each of two nodes.
 
-The placements take turns, each by ranks of its own that stay, so that what is compared is of the same minutes, devices
-and steps. On one machine the two nodes are two processes joined by TCP over the loopback interface. The torch profiler
-traces each rank. A last cell is a single rank, profiled and not.
+The placements alternate, each with its own persistent ranks, so that both see the same minutes, devices and steps. On
+one machine the two nodes are two processes joined by TCP over the loopback interface. The torch profiler traces each
+rank. A last cell is a single rank with and without the profiler.
 """
 
 from __future__ import annotations
@@ -18,36 +18,36 @@ from perfscribe.distributed import needs
 if TYPE_CHECKING:
     from perfscribe.distributed.launch import WorkerGroup
 
-# Names of the placements: nodes and ranks of each; the transport that stands for it on one machine.
+# Placements: nodes and ranks per node of each; its transport on one machine.
 PLACEMENTS = {"intra": (1, 2), "inter": (2, 1)}
 TRANSPORTS = {"intra": "default", "inter": "tcp"}
 RANKS = 2
 PROGRAM = "perfscribe.experiments.polaris.communication.program"  # imports all that ranks run
 PRELOADED = (*needs.PRELOADED, "torch.nn.parallel.distributed", "torch.profiler", PROGRAM)
-LIMIT_S, LONGEST_S = 150.0, 540.0  # of a turn, of a whole single-rank cell; below the worker's own limit
+LIMIT_S, LONGEST_S = 150.0, 540.0  # of a turn, of a whole single-rank cell; below the worker's limit
 
-# What each rank says of a turn: calls (of each collective the elements of its message, 0 where the profiler does not
-# tell, its start and duration in ns), compute_ms, step_ms of the active steps, gradient_bytes, link (see links.told).
+# A rank's result of a turn: calls (of each collective the elements of its message, 0 if the profiler does not record
+# them, its start and duration in ns), compute_ms, step_ms of the active steps, gradient_bytes, link (see links.told).
 Said = Mapping[str, Any]
-Turns = Mapping[str, Sequence[Sequence[Said]]]  # by placement: turns, of each all ranks
+Turns = Mapping[str, Sequence[Sequence[Said]]]  # by placement, turn and rank
 
 
 def run(cell: Cell) -> Measurement:
-    """Turns of both placements, or a single rank's trainings."""
+    """Measure turns of both placements, or a single rank's trainings."""
     if cell["part"] == "profiler":
         return _run_alone(cell)
     return take_turns(cell, lambda placement: _workers(cell, placement))
 
 
 def order_of_turns(turns: int) -> list[tuple[int, str]]:
-    """Number and placement of each turn; number -1 warms up. Which placement is first changes with each number."""
+    """Return number and placement of each turn; number -1 warms up. The placement that goes first alternates."""
     names = list(PLACEMENTS)
     return [(turn, name) for turn in range(-1, turns) for name in (names if turn % 2 == 0 else names[::-1])]
 
 
 def take_turns(cell: Cell, workers: Callable[[str], WorkerGroup]) -> Measurement:
-    """Let the ranks of both placements take turns. Where the cell has a data folder, the first turn's files stay."""
-    spent = [0.0, 0.0]  # seconds of warm-up, and of what is timed
+    """Alternate turns of both placements; if the cell has a data folder, the first turn's trace files are kept."""
+    spent = [0.0, 0.0]  # seconds of warm-up, of timed turns
     turns: dict[str, list[list[Said]]] = {name: [] for name in PLACEMENTS}
     for turn, name in order_of_turns(cell["turns"]):
         began = time.perf_counter()
@@ -61,7 +61,7 @@ def take_turns(cell: Cell, workers: Callable[[str], WorkerGroup]) -> Measurement
 
 
 def _workers(cell: Cell, placement: str) -> WorkerGroup:
-    """The placement's ranks, which are started where they do not wait already."""
+    """Return the placement's ranks, started unless they are waiting already."""
     from perfscribe.distributed.launch import waiting
     from perfscribe.experiments.polaris.communication.program import on_rank
 
@@ -70,9 +70,9 @@ def _workers(cell: Cell, placement: str) -> WorkerGroup:
 
 
 def combine(turns: Turns, device: str, warmup_s: float = 0.0, timed_s: float = 0.0) -> Measurement:
-    """A Measurement from what each rank says in each turn of each placement; the first turn warms up.
+    """Combine the results of all ranks and turns into a Measurement; the first turn warms up.
 
-    samples, one a turn: <placement>_transfer_ms, and of each rank <placement>_rank<r>_ with total_ms, wait_ms,
+    samples, one per turn: <placement>_transfer_ms, and per rank <placement>_rank<r>_ with total_ms, wait_ms,
     compute_ms, slowest_ms, step_ms (mean of the active steps). series <placement>_calls: collectives in each turn.
     The first turn is the homework's own profile, of the third and fourth step, whose files are kept; it is no sample.
     """
@@ -92,7 +92,6 @@ def combine(turns: Turns, device: str, warmup_s: float = 0.0, timed_s: float = 0
 
 
 def _figures(ranks: Sequence[Said]) -> dict[str, float]:
-    """Milliseconds of a turn."""
     transfer_ns, total_ns = transfer_and_totals([rank["calls"] for rank in ranks])
     found = {"transfer_ms": transfer_ns / 1e6}
     for number, rank in enumerate(ranks):
@@ -108,14 +107,14 @@ def _figures(ranks: Sequence[Said]) -> dict[str, float]:
 
 
 def transfer_and_totals(by_rank: Sequence[Sequence[tuple[int, int, int]]]) -> tuple[int, list[int]]:
-    """Nanoseconds of transfer, the same for every rank, and of all collectives on each rank, waiting included.
+    """Return nanoseconds of transfer, the same for every rank, and of all collectives per rank, waiting included.
 
-    A collective's kernel (gloo: its thread's work) begins on a rank when that rank is ready, and ends when the data has
-    gone through, so that on a rank that came early it holds the wait for the others. The rank that came last waited for
-    nobody: of each collective the least time of any rank is taken for the transfer, and what a rank spent beyond that
-    for its wait. It is an upper bound: that of a rank which is late to end, or is disturbed, is in it.
-    Calls are matched by size, then by start: two messages that gloo's threads begin at once could be taken for each
-    other by start alone. ValueError: ranks have no collective, or not of the same numbers and sizes.
+    A collective's kernel (gloo: its thread's work) starts when its rank is ready and ends when the data has gone
+    through, so on an early rank it includes the wait for the others. The last rank waits for nobody: the shortest time
+    of any rank counts as transfer, the rest of each rank's time as its wait. This is an upper bound of the transfer,
+    because it includes delays of a rank that ends late or is disturbed.
+    Calls are matched by size, then by start: by start only, two messages that gloo's threads begin at once could be
+    swapped. Raises ValueError if ranks have no collective, or not of the same numbers and sizes.
     """
     ordered = [sorted(calls) for calls in by_rank]
     if not ordered[0]:

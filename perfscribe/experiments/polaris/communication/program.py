@@ -1,6 +1,6 @@
-"""What ranks do: turns of training steps of nn.Transformer under the torch profiler; one rank profiled against not.
+"""Runs on ranks: turns of nn.Transformer training steps under the torch profiler; one rank with and without it.
 
-The ranks of a placement stay between turns, and with them model and optimizer, so that turns of the two can alternate.
+The ranks of a placement stay between turns, with model and optimizer, so that turns of the two can alternate.
 """
 
 from __future__ import annotations
@@ -42,18 +42,18 @@ DATA_SEED = 0
 OURS: dict[str, type[DataParallel]] = {"naive": NaiveDDP, "flat": FlatDDP, "overlap_individual": OverlappedDDP}
 PLAIN, FIRST, AGAIN = "plain", "first_profiled", "profiled"
 OPERATOR_COLUMNS = ("name", "calls", "host_us", "own_host_us", "device_us", "own_device_us")
-COMPRESSION = 5  # compressing hard takes longer than profiling
-# Gloo's threads mark their collectives by ranges of this name's beginning; there are no kernels.
+COMPRESSION = 5  # stronger compression takes longer than profiling
+# Gloo has no kernels; its threads mark collectives by ranges whose names start with this.
 GLOO = "gloo:"
 DEVICE_WORK = ("kernel", "gpu_memcpy", "gpu_memset")
 _TRAININGS: dict[str, ProfiledTraining] = {}
 
 
 class ProfiledTraining:
-    """nn.Transformer kept equal on all ranks, Adam, cross-entropy against float targets, batches on the host.
+    """Data-parallel training of nn.Transformer: Adam, cross-entropy against float targets, batches on the host.
 
-    source (batch, source_length, features) and target (batch, target_length, features); the loss takes the positions
-    of the target for classes: a load, not a task. Each rank has samples of its own.
+    source (batch, source_length, features) and target (batch, target_length, features); the loss treats the target's
+    positions as classes: a workload, not a task. Each rank has different samples.
     """
 
     def __init__(self, factors: Mapping[str, Any], rank: Rank) -> None:
@@ -68,32 +68,32 @@ class ProfiledTraining:
         model = make_seq2seq(shape, device=rank.device)
         self.gradient_bytes = sum(tensor.nbytes for tensor in model.parameters())
         with torch.cuda.device(rank.device) if rank.device.type == "cuda" else nullcontext():
-            # PyTorch's with its own defaults, as the homework has it; the module lies on its device already.
+            # PyTorch's DDP has its defaults, as in the homework; the module is on its device already.
             self.model = OURS.get(factors["implementation"], DistributedDataParallel)(model)
         self.criterion = torch.nn.CrossEntropyLoss()
         self.optimizer = torch.optim.Adam(model.parameters(), lr=LEARNING_RATE * rank.place.world_size)
         self._next = 0
 
     def step(self) -> None:
-        """The homework's step: copy a batch to the device, forward, loss, backward, average, Adam."""
+        """Run the homework's step: copy a batch to the device, forward, loss, backward, average, Adam."""
         source, target = (part.to(self.device) for part in self._batches[self._next % len(self._batches)])
         self._next += 1
         self.optimizer.zero_grad()
         loss = self.criterion(self.model(source, target), target)
         loss.backward()
-        if isinstance(self.model, DataParallel):  # PyTorch's ends a backward by itself
+        if isinstance(self.model, DataParallel):  # PyTorch's DDP synchronises within backward
             self.model.finish_gradient_synchronization()
         self.optimizer.step()
 
     def release(self) -> None:
-        """Take the hooks off the module, and free what its wrapper holds."""
+        """Remove the hooks from the module, and free its wrapper."""
         if isinstance(self.model, DataParallel):
             self.model.release()
         del self.model
 
 
 def training_of(factors: Mapping[str, Any], rank: Rank) -> ProfiledTraining:
-    """The training of these factors, which stays until others are asked for."""
+    """Return the training with these factors, kept until others are requested."""
     key = repr(sorted(factors.items()))
     if key not in _TRAININGS:
         while _TRAININGS:
@@ -107,9 +107,9 @@ def training_of(factors: Mapping[str, Any], rank: Rank) -> ProfiledTraining:
 def profiler_of(
     factors: Mapping[str, Any], device: torch.device, ready: Ready, detailed: bool
 ) -> torch.profiler.profile:
-    """The homework's profiler: wait, warm-up, active, once, with shapes.
+    """Return the homework's profiler: wait, warm-up, active, once, with shapes.
 
-    detailed: with memory too, as the homework has it; on a GPU alone, as on a CPU that would be most of a trace.
+    detailed: also memory, as in the homework; only on a GPU, because on a CPU it would be most of a trace.
     """
     activities = [torch.profiler.ProfilerActivity.CPU]
     if device.type == "cuda":
@@ -128,10 +128,10 @@ def profiler_of(
 
 
 def on_rank(arguments: Mapping[str, Any], rank: Rank) -> dict[str, Any]:
-    """One turn: the schedule's steps, of which the active ones are read from the trace.
+    """Run one turn: the schedule's steps, of which the active ones are read from the trace.
 
-    arguments: factors; keep: folder and beginning of the names of files that stay on this machine, or "". They are not
-    published: a trace names the host.
+    arguments: factors; keep: path prefix of files that stay on this machine, or "". They are not published, because a
+    trace names the host.
     """
     factors, keep = arguments["factors"], arguments["keep"]
     training = training_of(factors, rank)
@@ -158,7 +158,7 @@ def on_rank(arguments: Mapping[str, Any], rank: Rank) -> dict[str, Any]:
 
 @contextmanager
 def _no_collection() -> Iterator[None]:
-    """Without garbage collection, which a trace's thousands of new objects set off again and again."""
+    """Disable garbage collection, which the thousands of new objects of a trace would trigger repeatedly."""
     gc.disable()
     try:
         yield
@@ -169,7 +169,7 @@ def _no_collection() -> Iterator[None]:
 def _steps(
     training: ProfiledTraining, factors: Mapping[str, Any], rank: Rank, ready: Ready, detailed: bool
 ) -> list[float]:
-    """Milliseconds of each step by the host clock; the device is waited for at its end: traces hold it whole."""
+    """Return each step's host-clock milliseconds; each ends with a synchronise, so that traces contain it whole."""
     spent = []
     with profiler_of(factors, rank.device, ready, detailed) as profiler:
         for _ in range(factors["wait"] + factors["warmup_steps"] + factors["active"]):
@@ -182,7 +182,7 @@ def _steps(
 
 
 def write_operators(profiler: Any, path: Path) -> None:
-    """The profiler's averages as CSV, the longest on the device first, then on the host; times in µs."""
+    """Write the profiler's averages as CSV, longest self time on the device first, then on the host; times in µs."""
     times = ("cpu_time_total", "self_cpu_time_total", "device_time_total", "self_device_time_total")
     rows = [(one.key, one.count, *(getattr(one, name) for name in times)) for one in profiler.key_averages()]
     rows.sort(key=lambda row: (-row[5], -row[3]))
@@ -195,11 +195,11 @@ def write_operators(profiler: Any, path: Path) -> None:
 
 
 def read_trace(path: Path, device: str) -> dict[str, Any]:
-    """A Chrome trace's collectives (calls, as in measure.Said) and compute_ms, all work beside them.
+    """Return a Chrome trace's collectives (calls, as in measure.Said) and compute_ms, all other work.
 
-    Collectives: NCCL's kernels; on a CPU what gloo's threads worked on. Other work: kernels, copies and memsets; on a
-    CPU the time that threads were in operators but c10d's, those that others called being within them.
-    ValueError: no trace.
+    Collectives: NCCL's kernels; on a CPU the work of gloo's threads. Other work: kernels, copies and memsets; on a CPU
+    the time of threads in operators other than c10d's, nested operators counted once.
+    Raises ValueError if there is no trace.
     """
     try:
         content = json.loads(path.read_text(encoding="utf-8", errors="replace"))
@@ -221,7 +221,7 @@ def read_trace(path: Path, device: str) -> dict[str, Any]:
 
 
 def _elements(told: Mapping[str, Any], device: str) -> int:
-    """Elements of a collective's message: as NCCL's kernel tells, or of all tensors that gloo was given."""
+    """Return the elements of a collective's message: as NCCL's kernel records, or of all tensors passed to gloo."""
     if device == "cuda":
         return int(told.get("In msg nelems") or 0)
     dims = [one for one in told.get("Input Dims", []) if isinstance(one, list)]
@@ -229,7 +229,7 @@ def _elements(told: Mapping[str, Any], device: str) -> int:
 
 
 def _in_operators(events: Iterable[Mapping[str, Any]]) -> float:
-    """Time that threads were in operators but c10d's, in µs; a thread's time counts once."""
+    """Return the time of threads in operators other than c10d's, in µs; nested operators count once."""
     threads: dict[Any, list[tuple[float, float]]] = defaultdict(list)
     for one in events:
         name = one["name"]
@@ -248,10 +248,10 @@ def _in_operators(events: Iterable[Mapping[str, Any]]) -> float:
 
 
 def on_single_rank(arguments: Mapping[str, Any], rank: Rank) -> dict[str, list[float]]:
-    """<training>_train_s: seconds of a whole training, for PLAIN, AGAIN, and FIRST, the process's first profile."""
+    """Return seconds of whole trainings as <training>_train_s: PLAIN, AGAIN, and FIRST, the process's first profile."""
     factors = arguments["factors"]
     if rank.device.type == "cpu":
-        torch.set_num_threads(1)  # as many as each of two ranks has on two cores; more wait for each other
+        torch.set_num_threads(1)  # as each of two ranks has on two cores; more threads wait for each other
     training = training_of(factors, rank)
     for _ in range(factors["warmup_steps"] + 1):
         training.step()
@@ -264,7 +264,7 @@ def on_single_rank(arguments: Mapping[str, Any], rank: Rank) -> dict[str, list[f
 
 
 def _train(training: ProfiledTraining, factors: Mapping[str, Any], rank: Rank, profiled: bool) -> float:
-    """Wall seconds of the loop; the profile's trace is written within it, as the homework does."""
+    """Return wall seconds of the loop, within which the profile's trace is written, as in the homework."""
     with tempfile.TemporaryDirectory(prefix="kineto-") as folder:
 
         def ready(profiler: torch.profiler.profile) -> None:

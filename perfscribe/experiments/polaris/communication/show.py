@@ -1,4 +1,4 @@
-"""Tables and figure of communication: a cell's record taken apart by figure, placement and rank; trainings."""
+"""Tables and figure of communication: each record by metric, placement and rank; trainings of one rank."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ CAPTION = (
 INTRA, INTER = "intra", "inter"
 BOTH = (INTER, INTRA)
 TITLES = {INTRA: "within a node (1 x 2)", INTER: "across nodes (2 x 1)"}
-TITLE_CHARACTERS = 42  # of a line above a panel
+TITLE_CHARACTERS = 42  # per line of a panel's title
 TOTAL, SHARE, MEAN = "Total communication time (ms)", "Share of all device time (%)", "Mean latency (ms)"
 CALLS, TRANSFER, WAIT = "Calls", "Of it transfer (ms)", "Of it waiting (ms)"
 METRICS = (TOTAL, SHARE, MEAN, CALLS, TRANSFER, WAIT)
@@ -50,7 +50,7 @@ CELL = (t.factor("backend", "Backend"), t.factor("implementation", "Averaging"),
 
 
 def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
-    """The homework's table; ranks; trainings."""
+    """Return the homework's table, that of ranks, and that of trainings."""
     own = records[NAME]
     return [
         t.make(TABLES[0], "Communication across nodes and within one", metrics(own), METRIC_COLUMNS, [METRIC_NOTE]),
@@ -60,12 +60,12 @@ def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
 
 
 def turns(record: Record, name: str) -> list[float]:
-    """One figure a turn, of all rounds."""
+    """Return one value per turn, over all rounds."""
     return [sample for samples in record.samples[name] for sample in samples]
 
 
 def _calls(record: Record, placement: str) -> str:
-    """Collectives of a turn, as a text so that it is not rounded as its column is; their range where turns differ."""
+    """Return the collectives of a turn as text, which the column does not round; a range if turns differ."""
     counts = record.series[f"{placement}_calls"]
     low, high = int(min(counts)), int(max(counts))
     return f"{low}" if low == high else f"{low} to {high}"
@@ -75,7 +75,7 @@ def _calls(record: Record, placement: str) -> str:
 
 
 def metrics(records: Iterable[Record]) -> list[Record]:
-    """One record a cell and figure: across nodes, within one, and the ratio. All are of rank 0, as the homework's."""
+    """Return one record per cell and metric: across nodes, within one, and the ratio; of rank 0, as in the homework."""
     return [_metric(record, metric) for record in t.having(records, part="placements") for metric in METRICS]
 
 
@@ -93,9 +93,9 @@ def _metric(record: Record, metric: str) -> Record:
 
 
 def _series(record: Record, placement: str) -> dict[str, list[float]]:
-    """Each figure in each turn, of rank 0."""
+    """Return each metric of rank 0 by turn."""
     total, wait, computed = (turns(record, f"{placement}_rank0_{name}_ms") for name in ("total", "wait", "compute"))
-    # of several rounds only the first one's counts are kept; all of a cell must be alike to be compared anyhow
+    # only the first round's counts are kept; counts of a cell must be equal to be compared anyway
     counts = record.series[f"{placement}_calls"]
     return {
         TOTAL: total,
@@ -108,9 +108,9 @@ def _series(record: Record, placement: str) -> dict[str, list[float]]:
 
 
 def _impact(record: Record, metric: str, across: Sequence[float], within: Sequence[float]) -> dict[str, Any]:
-    """Across nodes over within one, over turns; refused where the collectives are not equally many.
+    """Return the ratio of across nodes to within one, over turns; refused if the numbers of collectives differ.
 
-    What is not alike has no ratio: a different number of launches is different work, or other steps.
+    A different number of collectives is different work, or other steps.
     """
     calls_across, calls_within = (_calls(record, placement) for placement in BOTH)
     instead = ""
@@ -126,7 +126,7 @@ def _impact(record: Record, metric: str, across: Sequence[float], within: Sequen
     told = {"impact": found.ratio, "impact_interval": found.interval}
     if found.low is None or found.high is None:
         return NO_SPREAD | told | {"impact_verdict": found.interval}
-    # an interval of a ratio reaches further up than down; the shorter side is how fine the ratio can be read
+    # a ratio's interval reaches further up than down; the shorter side limits the digits shown
     spread = 2 * min(found.high - found.ratio, found.ratio - found.low)
     verdict = {"faster": "less", "slower": "more"}.get(found.verdict, found.verdict)
     return told | {"impact_verdict": verdict, "impact_spread": spread}
@@ -147,14 +147,14 @@ METRIC_COLUMNS = [
 
 
 def _link(record: Record, placement: str) -> str:
-    """What joins the two ranks, in words; gloo has TCP alone."""
+    """Describe the link between the two ranks; gloo has only TCP."""
     if record.factors["backend"] == "gloo" or placement == INTER:
         return TCP
     return f"NCCL's choice ({record.values.get('intra_link', 'not told')})" if record.ok else "NCCL's choice"
 
 
 def _ranks(records: Iterable[Record]) -> list[Record]:
-    """One record a cell, placement and rank."""
+    """Return one record per cell, placement and rank."""
     places = [(placement, rank) for placement in BOTH for rank in range(RANKS)]
     return [_rank(record, *place) for record in t.having(records, part="placements") for place in places]
 
@@ -189,7 +189,7 @@ RANK_COLUMNS = [
 
 
 def _trainings(records: Iterable[Record]) -> list[Record]:
-    """One record a single-rank cell and way to train."""
+    """Return one record per single-rank cell and kind of training."""
     cells = t.having(records, part="profiler")
     return [t.of_variant(cell, name, profiled=said) for cell in cells for name, said in TRAININGS.items()]
 
@@ -207,13 +207,13 @@ TRAINING_COLUMNS = [
 
 
 def figures(tables: Mapping[str, t.Table]) -> list[f.Figure]:
-    """Transfer and waiting by rank."""
+    """Return the figure of transfer and waiting by rank."""
     draw = f.of(tables["polaris.communication_ranks"].ok, _draw_waiting)
     return [f.Figure(FIGURES[0], CAPTION, draw, (7.0, 3.4), sample="total_ms")]
 
 
 def _draw_waiting(canvas: Any, rows: pd.DataFrame) -> None:
-    """A panel a placement, a bar a rank."""
+    """Draw a panel per placement, a bar per rank."""
     several = [name for name in ("backend", "implementation") if rows[name].nunique() > 1]
     panels = canvas.subplots(1, len(TITLES), sharex=True, squeeze=False)[0]
     for axes, (placement, title) in zip(panels, TITLES.items(), strict=True):

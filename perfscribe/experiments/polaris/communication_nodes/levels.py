@@ -21,7 +21,7 @@ SHOWN = Shown(reads=("communication",), tables=("polaris.communication_nodes",))
 
 
 def cells(config: Mapping[str, Any]) -> list[Cell]:
-    """Both placements, by backend and implementation."""
+    """Return one cell of both placements per backend and implementation."""
     found = [
         placements(config, backend, implementation)
         for backend in config["backend"]

@@ -1,7 +1,7 @@
 """Communication between real nodes: the Polaris homework's training on two ranks of a node against one on each of two.
 
-What `communication` measures on one machine, where the loopback interface stands for the network. Both placements take
-turns here too; a cluster's job has the nodes.
+`communication` measures the same on one machine, where the loopback interface replaces the network. Here too, both
+placements alternate; the nodes are those of a cluster's job.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 
 
 def run(cell: Cell) -> Measurement:
-    """Turns of both placements; the first one warms up."""
+    """Alternate turns of both placements; the first turn warms up."""
     with ExitStack() as held:
         groups = {name: held.enter_context(closing(_workers(cell, name))) for name in PLACEMENTS}
-        return take_turns(replace(cell, data_folder=""), groups.__getitem__)  # whose files do not stay
+        return take_turns(replace(cell, data_folder=""), groups.__getitem__)  # keep no trace files
 
 
 def _workers(cell: Cell, placement: str) -> WorkerGroup:
-    """The placement's ranks: those of one node are started there, those of two by srun."""
+    """Return the placement's ranks: those of one node started directly, those of two by srun."""
     from perfscribe.distributed.launch import COLLECTIVE_TIMEOUT_S, WorkerGroup
     from perfscribe.experiments.polaris.communication.program import on_rank
 

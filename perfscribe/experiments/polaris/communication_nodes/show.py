@@ -1,4 +1,4 @@
-"""Communication between real nodes beside what stands for it on one machine."""
+"""Communication between real nodes next to its stand-in on one machine."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NOTE = (
 
 
 def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
-    """The homework's figures, of real nodes and of what stands for them."""
+    """Return the homework's metrics for real nodes and for their stand-in on one machine."""
     shown = [
         replace(row, factors={**row.factors, "between": between})
         for name, between in (("communication_nodes", NETWORK), ("communication", LOOPBACK))

@@ -44,7 +44,7 @@ FIXED = ("layers", "d_ff", "source_length", "batch", "epochs")
 
 
 def cells(config: Mapping[str, Any]) -> list[Cell]:
-    """Every combination of device, width, target length and dtype; the wider models get fewer samples."""
+    """Return every combination of device, width, target length and dtype; wider models get fewer samples."""
     varied = {name: config[name] for name in ("device", "d_model", "target_length", "dtype")}
     fixed = {name: config[name] for name in FIXED}
     narrowest = min(config["d_model"])
@@ -57,7 +57,7 @@ def cells(config: Mapping[str, Any]) -> list[Cell]:
 
 def _cell(factors: dict[str, Any]) -> Cell:
     width, inner = factors["d_model"], factors["d_ff"]
-    # True fp32 runs without tensor cores and costs about four times what the others do.
+    # True fp32 runs without tensor cores and costs about four times as much as the others.
     work = factors["layers"] * width * (6 * width + 2 * inner) * (4.0 if factors["dtype"] == "fp32" else 1.0)
     cost = float(factors["epochs"] * factors["samples"] * (1e7 + work * factors["target_length"]))
     return Cell(factors, requires=precision.requires(factors["device"], factors["dtype"]), cost=cost)

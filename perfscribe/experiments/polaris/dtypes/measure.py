@@ -1,4 +1,4 @@
-"""Training of the Polaris homework's model in fp32, fp16 (with a loss scaler) and bf16, over target length and width.
+"""Measures training of the Polaris homework's model in fp32, fp16 (with a loss scaler) and bf16, over length and width.
 
 fp16 and bf16 are autocast with fp32 weights, as in the homework's scripts.
 """

@@ -27,7 +27,7 @@ CAPTION = (
 
 
 def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
-    """As asked, each dtype against fp32."""
+    """Return the homework's table, each dtype compared with fp32."""
     cells = records["dtypes"]
     fp32 = against.base_of(cells, ("dtype",), dtype="fp32")
     columns = [
@@ -51,13 +51,13 @@ def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
 
 
 def figures(tables: Mapping[str, t.Table]) -> list[f.Figure]:
-    """Throughput over target length."""
+    """Return the figure of throughput over target length."""
     draw = f.of(tables[SHOWN.tables[0]].frame, _draw)
     return [f.Figure(SHOWN.figures[0], CAPTION, draw, (7.0, 3.4), "epoch_s")]
 
 
 def _draw(canvas: Any, every: pd.DataFrame) -> None:
-    """One panel a width, one line a dtype."""
+    """Draw one panel per width, one line per dtype."""
     rows = f.main_device(every[every["status"] == "ok"])
     of_device = every[every["device"] == rows["device"].iloc[0]]
     widths = sorted(set(rows["d_model"]))

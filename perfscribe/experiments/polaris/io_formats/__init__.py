@@ -1,1 +1,1 @@
-"""The Polaris homework's question on file formats: training time and size as asked, and the right measurement."""
+"""File formats in the Polaris homework: training time and size as in its table, and the time of each part."""

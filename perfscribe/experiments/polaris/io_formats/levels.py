@@ -61,12 +61,12 @@ SETTINGS = ("batch", "epochs", "layers", "d_ff", "features", *SHAPE[:3], "read_s
 
 
 def dataset_name(config: Mapping[str, Any]) -> str:
-    """The data set's name holds its shape, so that two presets never share a folder."""
+    """Return the data set's name, which contains its shape so that two presets never share a folder."""
     return "polaris_io_{samples}x{source_length}x{target_length}x{features}".format(**config)
 
 
 def datasets(config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """What must be generated before: parameters, formats and files (relative to the data set's folder) by name."""
+    """Return the data sets to generate first, by name: parameters, formats, and files relative to its folder."""
     formats = [name for name in config["format"] if name != "memory"]
     parameters = {name: config[name] for name in (*SHAPE, "seed")}
     return {dataset_name(config): {"parameters": parameters, "formats": formats, "files": file_names(formats)}}
@@ -82,13 +82,13 @@ def _requirements(factors: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _cost_bytes(factors: Mapping[str, Any]) -> float:
-    """Bytes decoded, read or copied, roughly: enough for an order."""
+    """Return roughly the bytes decoded, read or copied; precise enough to order cells."""
     sample_bytes: int = 4 * factors["features"] * (factors["source_length"] + factors["target_length"])
     whole_bytes: int = factors["samples"] * sample_bytes
     per_sample_reads = factors["epochs"] * factors["training_samples"] + factors["read_samples"]
     cost: float = whole_bytes + per_sample_reads * sample_bytes
     if factors["format"] == "hdf5_gzip":
-        # h5py guesses chunks of about 128 samples; each is inflated whole for a single one.
+        # h5py guesses chunks of about 128 samples and inflates a whole chunk for each sample.
         cost += per_sample_reads * 128 * sample_bytes
     if factors["format"] == "npz_compressed":
         cost += 8 * whole_bytes
@@ -96,7 +96,7 @@ def _cost_bytes(factors: Mapping[str, Any]) -> float:
 
 
 def cells(config: Mapping[str, Any]) -> list[Cell]:
-    """One cell for each device, format and cache; the format memory has no file that could be cold."""
+    """Return one cell per device, format and cache; the format memory has no file that could be cold."""
     training_samples = min(config["training_samples"] or config["samples"], config["samples"])
     settings = {name: config[name] for name in SETTINGS} | {"training_samples": training_samples}
     result = []

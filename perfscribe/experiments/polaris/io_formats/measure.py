@@ -1,8 +1,8 @@
-"""Training from, and reading of, one data set in seven formats.
+"""Measures training from, and reading of, one data set in seven formats.
 
-As the Polaris homework asks: the training loop's time and the size on disk. Beside it what that leaves out: the
-constructor, where most formats are read whole; the loop's wait for the loader, copy and compute apart; single samples
-read from every format; files cold and warm in the page cache.
+As in the Polaris homework: time of the training loop and size on disk. In addition: the constructor, which reads most
+formats whole; loader wait, copy and compute separately; single samples read from every format; files cold and warm in
+the page cache.
 """
 
 from __future__ import annotations
@@ -25,13 +25,12 @@ WARMUP_STEPS = 3
 def run(cell: Cell) -> Measurement:
     """Check, warm up, train as the homework does, read single samples; all by the host clock.
 
-    samples: constructor_s once; training_s, loader_wait_s, copy_s, compute_s an epoch; loader_wait_ms, copy_ms,
-    compute_ms a step; open_ms a reader; read_ms a sample. In memory, constructor and reader generate the arrays.
-    On a CUDA device training_s comes from the homework's loop and the parts from an epoch of its own after it, since
-    telling parts apart synchronises each step; on a CPU one pass gives both.
-    Where the files are cold they are so before the constructor: only the first epoch reads from the disk.
-    Raises Unsupported where the files cannot be made cold, ValueError where the data set is missing, damaged or read
-    wrongly.
+    samples: constructor_s (once); training_s, loader_wait_s, copy_s, compute_s per epoch; loader_wait_ms, copy_ms,
+    compute_ms per step; open_ms per reader; read_ms per sample. In memory, constructor and reader generate the arrays.
+    On a CUDA device training_s comes from the homework's loop and the parts from an extra epoch after it, because
+    timing the parts synchronises in every step; on a CPU one pass gives both.
+    Cold files are cold before the constructor: only the first epoch reads from the disk.
+    Raises Unsupported if the files cannot be made cold, ValueError if the data set is missing, damaged or read wrongly.
     """
     from perfscribe.experiments.polaris.io_formats.reading import Source
     from perfscribe.experiments.polaris.io_formats.training import Trainer
@@ -40,10 +39,10 @@ def run(cell: Cell) -> Measurement:
     folder = Path(cell.data_folder)
     source = Source(cell["format"], folder / cell.data[0], folder / f"{cell.data[0]}.digest")
     source.check()
-    source.set_cache(cell["cache"])  # where that is unsupported, it is said before any work
+    source.set_cache(cell["cache"])  # raises Unsupported before any work
     trainer = Trainer(cell)
     result = Measurement(warmup_s=trainer.warm_up(WARMUP_STEPS))
-    gc.collect()  # a forgotten memory map would keep its file in the page cache
+    gc.collect()  # a memory map not yet freed would keep its file in the page cache
     start = perf_counter()
     _train(trainer, source, cell, result)
     _read(source, cell, result)
@@ -60,7 +59,7 @@ def run(cell: Cell) -> Measurement:
 
 
 def _train(trainer: Trainer, source: Source, cell: Cell, result: Measurement) -> None:
-    """The homework's training, and on a CUDA device one more epoch, made cold or warm again, for the parts."""
+    """Run the homework's training; on a CUDA device then reset the page cache and time the parts in one more epoch."""
     one_pass = cell["device"] == "cpu"  # where synchronising costs nothing
     share, constructor_s, epochs = _train_pass(trainer, source, cell, cell["epochs"], apart=one_pass)
     result.values["resident_share_before"] = share
@@ -77,7 +76,7 @@ def _train(trainer: Trainer, source: Source, cell: Cell, result: Measurement) ->
 def _train_pass(
     trainer: Trainer, source: Source, cell: Cell, epochs: int, apart: bool
 ) -> tuple[float | None, float, list[Epoch]]:
-    """Resident share of the files before, seconds of the constructor, and the epochs."""
+    """Return the resident share of the files before the pass, the constructor's seconds, and the epochs."""
     share = source.set_cache(cell["cache"])
     start = perf_counter()
     dataset = source.as_in_homework()
@@ -89,7 +88,7 @@ def _train_pass(
 
 
 def _read(source: Source, cell: Cell, result: Measurement) -> None:
-    """Single samples, from warm or from cold files."""
+    """Add times of single-sample reads from warm or cold files to the result."""
     from perfscribe.experiments.polaris.io_formats.reading import read_cold, read_warm
 
     read = read_cold if cell["cache"] == "cold" else read_warm

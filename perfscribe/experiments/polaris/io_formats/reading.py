@@ -1,4 +1,4 @@
-"""One format of the data set as a cell reads it: checked against its digest, made cold or warm, whole or by samples."""
+"""Reads one format of the data set, whole or by samples, from a warm or cold page cache, and checks its digest."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from perfscribe.data.layout import ARRAY_NAMES, FILES
 
 CHECKED_SAMPLES = 4
 INDEX_SEED = 1
-# Each read of a compressed npz inflates a whole member: a few of them say all that many would.
+# Each read of a compressed npz inflates a whole member, so a few reads are enough.
 COMPRESSED_NPZ_READS = 8
 
 
 class Whole:
-    """Map-style data set over arrays that lie in memory: index → (source, target) tensors that share it."""
+    """Map-style data set over arrays in memory: index → (source, target) tensors that share the arrays' memory."""
 
     def __init__(self, arrays: Mapping[str, np.ndarray]) -> None:
         self._tensors = [torch.from_numpy(arrays[name]) for name in ARRAY_NAMES]
@@ -37,11 +37,11 @@ class Whole:
         return tuple(tensor[index] for tensor in self._tensors)
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: no file is open."""
 
 
 class PerSample:
-    """Samples read from the files one at a time; each tensor is a copy, so that mapped bytes are truly read."""
+    """Map-style data set that reads one sample at a time; tensors are copies, so that mapped bytes are really read."""
 
     def __init__(self, name: str, path: Path) -> None:
         arrays, self._close = FORMATS[name].open(path)
@@ -54,14 +54,14 @@ class PerSample:
         return tuple(torch.from_numpy(np.array(array[index])) for array in self._arrays)
 
     def close(self) -> None:
-        """Close the files and let go of their mappings, which would keep them in the page cache."""
+        """Close the files and drop their mappings, which would keep them in the page cache."""
         self._arrays = []
         self._close()
 
 
 @dataclass(frozen=True)
 class Source:
-    """A format below the data set's folder; the format memory has no files and is generated anew."""
+    """Files of one format in the data set's folder; the format memory has none, its arrays are generated again."""
 
     name: str
     folder: Path
@@ -83,7 +83,7 @@ class Source:
         return [self.folder / name for name in FILES[self.name]]
 
     def facts(self) -> dict[str, int]:
-        """Bytes of the files (of the arrays where there are none), of the arrays, and decoded for one sample."""
+        """Return bytes of the files (of the arrays if there are none), of the arrays, and decoded for one sample."""
         raw = int(self.digest["raw_bytes"])
         if not self.files:
             each = raw // int(self.digest["parameters"]["samples"])
@@ -92,21 +92,21 @@ class Source:
         return {"size_bytes": size, "raw_bytes": raw, "decoded_bytes_per_sample": decoded}
 
     def as_in_homework(self) -> Whole | PerSample:
-        """As the homework's constructor makes it: HDF5 a sample at a time, everything else whole."""
+        """Return the data set as the homework's constructor makes it: HDF5 sample by sample, other formats whole."""
         if not self.files or self.name.startswith("hdf5"):
             return self.per_sample()
         return Whole(FORMATS[self.name].load(self.path))
 
     def per_sample(self) -> Whole | PerSample:
-        """The data set that reads one sample at a time."""
+        """Return the data set that reads one sample at a time."""
         if not self.files:
             return Whole(synthetic.arrays(**self.digest["parameters"]))
         return PerSample(self.name, self.path)
 
     def set_cache(self, level: str) -> float | None:
-        """Make the files cold or warm; returns the share of them in the page cache, None where nobody can tell.
+        """Make the files cold or warm; return their share in the page cache, None if unknown or without files.
 
-        Raises Unsupported where they cannot be made cold.
+        Raises Unsupported if they cannot be made cold.
         """
         if not self.files:
             return None
@@ -116,20 +116,20 @@ class Source:
         return self.cached_share()
 
     def cached_share(self) -> float | None:
-        """Share of the files in the page cache, None where nobody can tell."""
+        """Return the share of the files in the page cache, None if unknown."""
         try:
             return page_cache.resident_share(self.files)
         except Unsupported:
             return None
 
     def check(self) -> None:
-        """ValueError with one line unless the files are whole and every way of reading gives the generated arrays."""
+        """Raise ValueError (one line) unless the files are whole and every way of reading gives the right arrays."""
         _check_once(self, tuple(path.stat().st_mtime_ns for path in (self.digest_path, *self.files) if path.exists()))
 
 
 @cache
 def _check_once(source: Source, stamps: tuple[int, ...]) -> None:
-    """Source.check for these versions of the files: cells that differ in their cache alone share it."""
+    """Run Source.check for these versions of the files, once for all cells that differ only in their cache."""
     digest = source.digest
     if source.files:
         verify(source.folder, digest, FILES[source.name])
@@ -138,7 +138,7 @@ def _check_once(source: Source, stamps: tuple[int, ...]) -> None:
         arrays = synthetic.arrays(**digest["parameters"])
     if synthetic.digest(arrays) != digest["arrays"]:
         raise ValueError(f"{source.name}: the arrays read are not those of {source.digest_path.name}")
-    # Bit by bit: a few samples through the loader's data set and through the reader of single samples.
+    # Compare a few samples bit by bit, from the loader's data set and from the reader of single samples.
     count = len(arrays[ARRAY_NAMES[0]])
     indices = np.random.default_rng(0).choice(count, min(CHECKED_SAMPLES, count), replace=False)
     for dataset in (source.as_in_homework(), source.per_sample()):
@@ -151,7 +151,7 @@ def _check_once(source: Source, stamps: tuple[int, ...]) -> None:
 
 @dataclass
 class Reads:
-    """What reading single samples took. cached_share_after: of the files, after each cold read."""
+    """Times of single-sample reads; cached_share_after: cached share of the files after each cold read."""
 
     open_ms: list[float] = field(default_factory=list)
     read_ms: list[float] = field(default_factory=list)
@@ -167,7 +167,7 @@ def _indices(source: Source, read_samples: int) -> list[int]:
 
 
 def read_warm(source: Source, read_samples: int) -> Reads:
-    """Random samples from a reader opened once, all files in the page cache before."""
+    """Read random samples through one reader, with all files in the page cache."""
     reads = Reads(cached_share_before=[source.set_cache("warm")])
     start = perf_counter()
     dataset = source.per_sample()
@@ -181,9 +181,9 @@ def read_warm(source: Source, read_samples: int) -> Reads:
 
 
 def read_cold(source: Source, read_samples: int) -> Reads:
-    """Random samples, each from a reader of its own, the files dropped from the page cache before opening and reading.
+    """Read random samples through a new reader each; files leave the page cache before opening and before reading.
 
-    One drop for all reads would not do: the kernel reads ahead, and after a few samples much of the file is cached.
+    One drop for all reads is not enough: the kernel reads ahead, and after a few samples much of the file is cached.
     """
     reads = Reads()
     for index in _indices(source, read_samples):

@@ -37,10 +37,10 @@ BARS = {"constructor_s": "constructor", "loader_wait_s": "loader wait", "copy_s"
 
 
 def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
-    """The homework's table; its training times taken apart; single samples read from every format."""
+    """Return the homework's table, its training times by part, and single-sample reads of every format."""
     cells = records["io_formats"]
     groups = t.grouped(cells, lambda r: against.workload(r, OWN)).values()
-    # warm cells, as files are that were just written; cold ones where a configuration has no others
+    # warm cells, like files just written; cold cells only where a configuration has no others
     homework = [r for group in groups for r in [r for r in group if r.has(cache="warm")] or group]
     return [
         t.make(TABLES[0], "Training from seven formats", homework, _formats(homework), [FORMATS_NOTE]),
@@ -55,12 +55,12 @@ TRAINING = [*FILE, t.factor("training_samples", "Samples × epochs", lambda r: T
 
 
 def _total_s(record: Record) -> float:
-    """All epochs together; the median of that where there are several rounds."""
+    """Return the time of all epochs together (s); the median over rounds."""
     return float(median(sum(epochs) for epochs in record.samples["training_s"]))
 
 
 def _formats(cells: Sequence[Record]) -> list[t.Column]:
-    """Of the homework's table: training time and storage size; cells: those that it shows."""
+    """Return the columns of the homework's table: training time and storage size; cells: the records it shows."""
     memory = against.base_of(cells, ("format", "epochs"), format="memory")
 
     def compressed(record: Record) -> dict[str, bool]:
@@ -82,7 +82,7 @@ def _formats(cells: Sequence[Record]) -> list[t.Column]:
 
 
 def _resident(shares: Callable[[Record], Sequence[float | None]]) -> t.Column:
-    """The largest share of a file that was in the page cache, or why there is none."""
+    """Return a column with the largest share of a file in the page cache, or the reason why there is none."""
 
     def percent(record: Record) -> float | str:
         if record.has(format="memory"):
@@ -121,13 +121,13 @@ READS = [
 
 
 def figures(tables: Mapping[str, t.Table]) -> list[f.Figure]:
-    """Where the time of constructor and epoch goes."""
+    """Return the figure that divides the time of constructor and epoch into parts."""
     draw = f.of(tables["polaris.io_parts"].ok, _draw)
     return [f.Figure(FIGURES[0], CAPTION, draw, (7.0, 4.4))]
 
 
 def _draw(canvas: Any, rows: pd.DataFrame) -> None:
-    """A bar a row, as shares of the sum of constructor and one epoch; sum and loader wait per sample at its end."""
+    """Draw a bar per row: shares of constructor plus one epoch; at its end their sum and the loader wait per sample."""
     axes, rows = canvas.subplots(), f.main_device(rows)
     times = rows[list(BARS)].astype(float)
     shares = 100 * times.div(times.sum(axis=1), axis=0)

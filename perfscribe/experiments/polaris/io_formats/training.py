@@ -1,4 +1,4 @@
-"""The Polaris homework's training loop over a map-style data set, its parts timed apart."""
+"""The Polaris homework's training loop over a map-style data set, with separate times of its parts."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ SHUFFLE_SEED = 0
 
 @dataclass
 class Epoch:
-    """Wall seconds of one epoch, and milliseconds of each step's parts: wait for the loader, copy, compute.
+    """Wall seconds of one epoch, and milliseconds of each step's loader wait, copy and compute.
 
-    The parts are right only where the device is synchronised after each of them.
+    The parts are correct only if the device is synchronised after each of them.
     """
 
     training_s: float = 0.0
@@ -31,10 +31,10 @@ class Epoch:
 
 
 class Trainer:
-    """nn.Transformer with as many encoder as decoder layers, Adam, and cross-entropy against float targets.
+    """Trains nn.Transformer, as many encoder as decoder layers, with Adam and cross-entropy against float targets.
 
     source (batch, source_length, features) and target (batch, target_length, features) give an output of the
-    target's shape; the loss takes the positions of the target for classes: a load, not a task.
+    target's shape; the loss treats the target's positions as classes: a workload, not a task.
     """
 
     def __init__(self, cell: Cell) -> None:
@@ -49,7 +49,7 @@ class Trainer:
         self.last_loss = torch.tensor(float("nan"))
 
     def warm_up(self, steps: int) -> float:
-        """Steps on random samples in memory, loader included; returns the wall seconds that they took."""
+        """Run steps on random samples in memory, loader included; return their wall seconds."""
         start = perf_counter()
         cell = self.cell
         sizes = [(steps * cell["batch"], cell[name], cell["features"]) for name in ("source_length", "target_length")]
@@ -58,12 +58,12 @@ class Trainer:
         return perf_counter() - start
 
     def train(self, dataset: Any, epochs: int, apart: bool) -> list[Epoch]:
-        """Train and time; `apart` synchronises the device after each part of each step.
+        """Train and return timed epochs; `apart` synchronises the device after each part of each step.
 
-        The homework's loop does not synchronise; its epochs are those with apart=False, synchronised at their ends.
+        apart=False times the homework's loop, which does not synchronise: only the ends of an epoch do.
         """
         generator = torch.Generator().manual_seed(SHUFFLE_SEED)
-        # training_samples are drawn anew, without repetition, in every epoch
+        # training_samples are drawn again, without repetition, in every epoch
         sampler = torch.utils.data.RandomSampler(
             dataset, replacement=False, num_samples=self.cell["training_samples"], generator=generator
         )

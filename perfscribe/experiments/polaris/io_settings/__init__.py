@@ -1,1 +1,1 @@
-"""What decides how long a sample takes from HDF5: chunk shape, compression, workers and threads of the loader."""
+"""Reading samples from HDF5 by chunk shape, compression, and workers and threads of the loader."""

@@ -48,18 +48,18 @@ LEVELS = experiment(
 
 SHOWN = Shown(tables=("polaris.io_chunks", "polaris.io_loader"))
 
-# The grids of workers and threads read these two: as many samples in a chunk as the homework has in a batch, and plain.
+# Layouts that the grids of workers and threads read: chunks of 32 samples, the homework's batch; and plain.
 PACKED, PLAIN = (32, "gzip"), (CONTIGUOUS, "none")
 SETTINGS = ("samples", "source_length", "target_length", "features", "batch", "epochs", "chunk_cache_kib")
 
 
 def dataset_name(config: Mapping[str, Any]) -> str:
-    """The data set's name holds its shape, so that two presets never share a folder."""
+    """Return the data set's name, which contains its shape so that two presets never share a folder."""
     return "polaris_chunks_{samples}x{source_length}x{target_length}x{features}".format(**config)
 
 
 def _layouts(config: Mapping[str, Any]) -> list[tuple[int | str, str]]:
-    """Chunk shapes by compression; a contiguous array cannot be compressed."""
+    """Return pairs of chunk shape and compression; a contiguous array cannot be compressed."""
     wanted = [
         (chunk, compression)
         for chunk in config["chunk"]
@@ -70,7 +70,7 @@ def _layouts(config: Mapping[str, Any]) -> list[tuple[int | str, str]]:
 
 
 def datasets(config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """What must be generated before: parameters, layouts and files (relative to the data set's folder) by name."""
+    """Return the data sets to generate first, by name: parameters, layouts, and files relative to its folder."""
     names = ("samples", "source_length", "target_length", "features", "seed")
     layouts = [f"{chunk}-{compression}" for chunk, compression in _layouts(config)]
     return {
@@ -84,7 +84,7 @@ def datasets(config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def _grids(config: Mapping[str, Any]) -> Iterable[dict[str, Any]]:
-    """Levels of the cells of all grids, some of them twice."""
+    """Yield the levels of the cells of all grids, some of them twice."""
     for chunk, compression in _layouts(config):
         yield {"chunk": chunk, "compression": compression, **ALONE}
     for chunk, compression in (PACKED, PLAIN):
@@ -96,13 +96,13 @@ def _grids(config: Mapping[str, Any]) -> Iterable[dict[str, Any]]:
 
 
 def _sample_counts(levels: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, int]:
-    """Samples of an epoch and of single reads: few where each inflates all there are."""
+    """Return the samples of an epoch and of single reads: few if each read inflates the whole data set."""
     few = levels["chunk"] == WHOLE
     return {name: config["whole_chunk_samples" if few else name] for name in ("epoch_samples", "read_samples")}
 
 
 def cells(config: Mapping[str, Any]) -> list[Cell]:
-    """The cells of all grids, each once."""
+    """Return the cells of all grids, each once."""
     settings = {name: config[name] for name in SETTINGS}
     result: dict[tuple[Any, ...], Cell] = {}
     for levels in _grids(config):

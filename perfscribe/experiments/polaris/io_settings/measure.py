@@ -1,7 +1,7 @@
-"""Reading of one data set from HDF5 files that differ in chunk shape and compression, by several workers or threads.
+"""Measures reading one data set from HDF5 files that differ in chunk shape and compression, by workers or threads.
 
-Three grids that share their middle: chunk shape by compression in one process; workers; threads. Nothing is trained:
-what is timed is the wait for the loader.
+Three overlapping grids: chunk shape by compression in one process; workers; threads. Nothing is trained: the time
+measured is the wait for the loader.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ ALONE = {"reader": "h5py", "workers": 0, "threads": 1}
 
 
 def run(cell: Cell) -> Measurement:
-    """Check the file and what the loader delivers from it, then time; all by the host clock, files in the page cache.
+    """Check the file and the loader's samples, then time by the host clock, with files in the page cache.
 
-    samples: epoch_s (the sum of an epoch's waits for the loader), first_batch_ms (of the first epoch, from making the
-    loader's iterator on: workers are started in it). With one process and thread also read_ms (a random sample) and,
-    where the file is compressed, inflate_ms: the same samples' chunks, inflated by zlib alone. With several workers or
-    threads also alone_epoch_s: epochs of one process and thread, interleaved with the others. Raises ValueError
-    where the data set is missing, damaged or read wrongly.
+    samples: epoch_s (sum of an epoch's waits for the loader), first_batch_ms (of the first epoch, from creating the
+    loader's iterator, which starts workers). With one process and thread also read_ms (per random sample) and, if the
+    file is compressed, inflate_ms: the same samples' chunks, inflated by zlib only. With several workers or threads
+    also alone_epoch_s: epochs of one process and thread, interleaved with the others. Raises ValueError if the data set
+    is missing, damaged or read wrongly.
     """
     import torch
 
@@ -35,7 +35,7 @@ def run(cell: Cell) -> Measurement:
 
     folder = Path(cell.data_folder)
     own_threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # `threads` are those that read; torch's own would only copy
+    torch.set_num_threads(1)  # `threads` counts reading threads; torch's intra-op threads would only copy
     try:
         source = Source(
             folder / cell.data[0] / file_name(f"{cell['chunk']}-{cell['compression']}"),

@@ -1,4 +1,4 @@
-"""One HDF5 file of the data set: checked, read by torch's loader and by single samples, its reads counted."""
+"""Reads one HDF5 file of the data set through torch's loader and by single samples; checks it and counts its reads."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from perfscribe.data.digest_file import load_digest, verify
 from perfscribe.data.layout import ARRAY_NAMES
 
 INDEX_SEED = 1
-COUNTED_READS = 64  # of the timed ones, at most
+COUNTED_READS = 64  # at most, of the timed reads
 
 
 def _touched_chunks(dataset: h5py.Dataset, index: int) -> Iterator[tuple[int, ...]]:
-    """Offsets of the chunks that hold parts of one sample."""
+    """Return the offsets of the chunks that contain parts of one sample."""
     first, *others = dataset.chunks
     sides = zip(dataset.shape[1:], others, strict=True)
     return product([index // first * first], *(range(0, length, side) for length, side in sides))
@@ -39,7 +39,7 @@ def _by_h5py(dataset: h5py.Dataset, index: int) -> np.ndarray:
 
 
 def _by_zlib(dataset: h5py.Dataset, index: int) -> np.ndarray:
-    """The chunk's bytes from the library, inflated outside it; each chunk holds whole samples."""
+    """Fetch the chunk's bytes through h5py and inflate them outside it; each chunk must hold whole samples."""
     (offset,) = _touched_chunks(dataset, index)
     _, packed = dataset.id.read_direct_chunk(offset)
     chunk = np.frombuffer(zlib.decompress(packed), dtype=dataset.dtype).reshape(dataset.chunks)
@@ -51,20 +51,20 @@ READERS = {"h5py": _by_h5py, "zlib": _by_zlib}
 
 @dataclass(frozen=True)
 class Source:
-    """A file below the data set's folder, its digest beside the folder, and how it is opened."""
+    """An HDF5 file of the data set, its digest file, and the size of the chunk cache it is opened with."""
 
     path: Path
     digest_path: Path
     chunk_cache_bytes: int
 
     def open(self, stream: Any = None) -> h5py.File:
-        """The file (or a stream over it) for reading; the chunk cache is each array's own."""
+        """Open the file (or a stream over it) for reading; each array has its own chunk cache."""
         return h5py.File(stream or self.path, "r", rdcc_nbytes=self.chunk_cache_bytes)
 
     def checked_arrays(self) -> Mapping[str, np.ndarray]:
-        """The generated arrays, once the file, read whole, is found to hold them; it is in the page cache afterwards.
+        """Check that the file holds the generated arrays, return them, and leave the file in the page cache.
 
-        ValueError where the file is missing, damaged or holds others.
+        Raises ValueError if the file is missing, damaged or holds other arrays.
         """
         stamps = tuple(path.stat().st_mtime_ns for path in (self.path, self.digest_path) if path.exists())
         _check_once(self.path, self.digest_path, stamps)
@@ -72,12 +72,12 @@ class Source:
         return _generated(**load_digest(self.digest_path)["parameters"])
 
     def indices(self, count: int) -> list[int]:
-        """Samples in random order, each at most once; the same for every file."""
+        """Return samples in random order, each at most once; the same for every file."""
         available = int(load_digest(self.digest_path)["parameters"]["samples"])
         return [int(i) for i in np.random.default_rng(INDEX_SEED).choice(available, min(count, available), False)]
 
     def facts(self) -> dict[str, Any]:
-        """Sizes that explain the times; chunk_bytes_per_sample: of all chunks that hold parts of a sample, inflated."""
+        """Return sizes that explain the times; chunk_bytes_per_sample: inflated, all chunks with parts of a sample."""
         with self.open() as file:
             sets = [file[name] for name in ARRAY_NAMES]
             chunked = [dataset for dataset in sets if dataset.chunks]
@@ -102,7 +102,7 @@ def _generated(**parameters: int) -> Mapping[str, np.ndarray]:
 
 @lru_cache
 def _check_once(path: Path, digest_path: Path, stamps: tuple[int, ...]) -> None:
-    """ValueError unless these versions of the files agree: cells that read the same file share it."""
+    """Raise ValueError unless these versions of the files agree; runs once for all cells that read the same file."""
     digest = load_digest(digest_path)
     verify(path.parent, digest, [path.name])
     with h5py.File(path, "r") as file:
@@ -113,9 +113,9 @@ def _check_once(path: Path, digest_path: Path, stamps: tuple[int, ...]) -> None:
 
 
 class Samples:
-    """Map-style data set, index → (source, target) tensors; a batch is read by `threads` threads at once.
+    """Map-style data set, index → (source, target) tensors; `threads` threads read a batch concurrently.
 
-    The file is opened at the first read, so that a loader's worker opens its own.
+    The file is opened at the first read, so that each loader worker opens it itself.
     """
 
     def __init__(self, source: Source, reader: str = "h5py", threads: int = 1) -> None:
@@ -135,13 +135,13 @@ class Samples:
         return tuple(torch.from_numpy(self._read(array, index)) for array in self._arrays)
 
     def __getitems__(self, indices: Sequence[int]) -> list[tuple[torch.Tensor, ...]]:
-        """A batch's samples, in order; torch's loader asks for them so."""
+        """Return a batch's samples in order; torch's loader calls this for a batch."""
         if self._file is None:
             self._open()
         return list(map(self.__getitem__, indices) if self._pool is None else self._pool.map(self.__getitem__, indices))
 
     def close(self) -> None:
-        """Close the file, end the threads."""
+        """Close the file and end the threads."""
         if self._pool is not None:
             self._pool.shutdown()
         if self._file is not None:
@@ -149,15 +149,15 @@ class Samples:
 
 
 class Loading:
-    """Epochs of torch's loader without anything done between its batches.
+    """Epochs of torch's loader with nothing done between batches.
 
-    Workers, if any, live as long as the loader does, each with the file opened by itself.
+    Workers, if any, live as long as the loader; each opens the file itself.
     """
 
     def __init__(self, source: Source, cell: Cell, workers: int, threads: int) -> None:
         self._order = source.indices(cell["epoch_samples"])
         self._samples = Samples(source, cell["reader"], threads)
-        dataset: Any = self._samples  # torch asks for its own base class, but only calls what a map-style data set has
+        dataset: Any = self._samples  # torch's type requires its base class, but a map-style data set is enough
         self._name = f"{source.path.name} by {cell['reader']}"
         self._loader: torch.utils.data.DataLoader[Any] = torch.utils.data.DataLoader(
             dataset,
@@ -169,7 +169,7 @@ class Loading:
         )
 
     def check(self, arrays: Mapping[str, np.ndarray]) -> float:
-        """An epoch whose samples are compared bit by bit; ms until its first batch. ValueError names what differs."""
+        """Compare an epoch's samples bit by bit; return ms until its first batch. ValueError names what differs."""
         start, first_ms, seen = perf_counter(), 0.0, 0
         for batch in self._loader:
             first_ms = first_ms or (perf_counter() - start) * 1e3
@@ -183,23 +183,23 @@ class Loading:
         return first_ms
 
     def epoch_s(self) -> float:
-        """Seconds of one epoch; there is nothing in it but the wait for batches."""
+        """Return the seconds of one epoch, which consists only of waiting for batches."""
         start = perf_counter()
         for _ in self._loader:
             pass
         return perf_counter() - start
 
     def close(self) -> None:
-        """End the workers, close the file."""
+        """End the workers and close the file."""
         del self._loader
         self._samples.close()
 
 
 def read_singly(source: Source, arrays: Mapping[str, np.ndarray], count: int) -> dict[str, list[float]]:
-    """read_ms of random samples from an open reader, inflate_ms where they are compressed; ValueError if wrong."""
+    """Return read_ms of random samples from an open reader, inflate_ms if compressed; ValueError if one is wrong."""
     dataset = Samples(source)
     order, read_ms = source.indices(count), []
-    for index in [*order[-1:], *order]:  # the last one first, untimed: it opens the file
+    for index in [*order[-1:], *order]:  # the last one first, and dropped: it opens the file
         start = perf_counter()
         sample = dataset[index]
         read_ms.append((perf_counter() - start) * 1e3)
@@ -212,7 +212,7 @@ def read_singly(source: Source, arrays: Mapping[str, np.ndarray], count: int) ->
 
 
 def _inflated_ms(source: Source, order: list[int]) -> list[float]:
-    """What zlib takes for all chunks that hold parts of a sample; their bytes are fetched outside the timed span."""
+    """Return zlib's time for all chunks with parts of a sample; fetching their bytes is not timed."""
     result = []
     with source.open() as file:
         sets = [file[name] for name in ARRAY_NAMES]
@@ -228,7 +228,7 @@ def _inflated_ms(source: Source, order: list[int]) -> list[float]:
 
 
 class _Logged(io.FileIO):
-    """A file that remembers where it was read and how much."""
+    """A file that records the position and length of each read."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path, "rb")
@@ -241,7 +241,7 @@ class _Logged(io.FileIO):
 
 
 def _places(dataset: h5py.Dataset) -> list[tuple[int, int]]:
-    """Byte at which each of the array's pieces begins in the file, and its length there."""
+    """Return the offset and length in the file, in bytes, of each of the array's pieces."""
     if not dataset.chunks:
         return [(dataset.id.get_offset(), dataset.nbytes)]
     places: list[tuple[int, int]] = []
@@ -250,10 +250,10 @@ def _places(dataset: h5py.Dataset) -> list[tuple[int, int]]:
 
 
 def count_reads(source: Source, count: int) -> dict[str, float]:
-    """What the library read from the file for a sample, chunk cache included, on average over random samples.
+    """Return the average bytes that the library reads from the file per random sample, with its chunk cache.
 
-    read_bytes_per_sample: of the arrays. inflated_bytes_per_sample: of the chunks whose packed bytes it read, as they
-    are inflated; 0 where nothing is compressed.
+    read_bytes_per_sample: of the arrays. inflated_bytes_per_sample: inflated size of the chunks whose packed bytes it
+    read; 0 if nothing is compressed.
     """
     order = source.indices(count)[:COUNTED_READS]
     read_bytes = inflated_bytes = 0

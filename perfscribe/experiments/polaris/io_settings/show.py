@@ -11,7 +11,7 @@ from perfscribe.show import against
 from perfscribe.show import tables as t
 
 TABLES = SHOWN.tables
-# The file that workers and threads read compressed, beside the plain one.
+# The compressed file that workers and threads read, and the plain one.
 SHARED = ((32, "gzip"), ("contiguous", "none"))
 CHUNKS_NOTE = (
     "Random samples, each once, by one process and thread, files in the page cache. Computed: size of all chunks that "
@@ -25,12 +25,12 @@ LOADER_NOTE = (
 KIB = 1024
 BASE = "is that"
 FILE = (t.factor("chunk", "Chunk (samples)"), t.factor("compression", "Compression"))
-ORDER = ("compression", "reader", "workers", "threads")  # of a workload's rows
+ORDER = ("compression", "reader", "workers", "threads")  # sorts a workload's rows
 OWN = ("chunk", "compression", "reader", "workers", "threads", "epoch_samples", "read_samples")
 
 
 def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
-    """Chunk shape by compression; workers and threads."""
+    """Return the table of chunk shape by compression, and that of workers and threads."""
     cells = records["io_settings"]
     shared = [r for r in cells if (r.factors["chunk"], r.factors["compression"]) in SHARED]
     workloads = t.grouped(shared, lambda record: against.workload(record, OWN)).values()
@@ -43,7 +43,7 @@ def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
 
 
 def _chunks(cells: Sequence[Record]) -> list[t.Column]:
-    """Of the table of chunk shape by compression."""
+    """Return the columns of the table of chunk shape by compression."""
     plain = against.base_of(cells, OWN, chunk="contiguous", compression="none")
     return [
         *FILE,
@@ -58,7 +58,7 @@ def _chunks(cells: Sequence[Record]) -> list[t.Column]:
 
 
 def _alone(record: Record) -> Record | None:
-    """Epochs of one process and thread that were interleaved with the cell's; None of a cell that is that."""
+    """Return the cell's interleaved epochs of one process and thread; None if the cell itself is that baseline."""
     epochs = record.samples.get("alone_epoch_s")
     return replace(record, samples={"epoch_s": epochs}) if epochs else None
 

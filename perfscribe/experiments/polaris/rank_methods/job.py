@@ -1,8 +1,8 @@
-"""A rank of a job script: finds its place, joins the others, trains the Polaris homework's model.
+"""Runs one rank of a job script: finds its rank, joins the others, trains the Polaris homework's model.
 
 `python -m perfscribe.experiments.polaris.rank_methods.job`, started by torchrun, mpiexec or srun, with MASTER_ADDR and
-MASTER_PORT in its environment. --profile FOLDER records two steps, after one that is passed over and one to warm up,
-into FOLDER: a Chrome trace and a table of operators of each rank.
+MASTER_PORT in its environment. --profile FOLDER records two steps, after one skipped step and one warm-up step, into
+FOLDER: a Chrome trace and a table of operators per rank.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ PROFILED_STEPS = {"wait": 1, "warmup_steps": 1, "active": 2}
 
 
 def join(timeout_s: float | None = None) -> Rank:
-    """This process as a rank, within a process group of all.
+    """Join a process group of all ranks and return this process as a Rank.
 
-    timeout_s: how long it waits for the others, at the start and in collectives; None: as long as torch does.
-    ValueError, one line: launchers contradict each other, or fewer GPUs than ranks of the node.
+    timeout_s: limit of waiting for the others, at the start and in collectives; None: torch's default.
+    Raises ValueError (one line) if launchers contradict each other or the node has fewer GPUs than ranks.
     """
     import torch
     import torch.distributed as dist
@@ -58,14 +58,14 @@ def join(timeout_s: float | None = None) -> Rank:
 
 
 def sizes(preset: str) -> dict[str, int]:
-    """As config.yaml has them for the experiment."""
+    """Return the experiment's sizes of a preset from config.yaml."""
     section = config.resolve(config.load(ROOT / "config.yaml"), preset)["experiments"]["rank_methods"]
     return {name: section[name] for name in SIZES}
 
 
 @contextlib.contextmanager
 def profiled(folder: Path | None, rank: Rank) -> Iterator[Callable[[], object]]:
-    """Context that gives what is to be called after each step; without a folder nothing is recorded."""
+    """Context manager that yields a function to call after each step; without a folder nothing is recorded."""
     if folder is None:
         yield lambda: None
         return
@@ -83,7 +83,7 @@ def profiled(folder: Path | None, rank: Rank) -> Iterator[Callable[[], object]]:
 
 
 def main() -> None:
-    """See the module."""
+    """Run this process as one rank; see the module."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--preset", choices=PRESETS, default="", help="sizes; by default gpu where there are GPUs")
     parser.add_argument("--profile", type=Path, metavar="FOLDER", help="record a few steps into this folder")
@@ -111,7 +111,7 @@ def main() -> None:
     dist.barrier()
     dist.destroy_process_group()
     sys.stdout.flush()
-    os._exit(0)  # a thread of gloo's that is still ending would abort the process at its exit, after all is done
+    os._exit(0)  # a gloo thread that is still ending would abort the process at exit, after all work is done
 
 
 if __name__ == "__main__":

@@ -68,22 +68,22 @@ LEVELS = experiment(
 
 SHOWN = Shown(tables=("polaris.rank_methods", "polaris.rank_bindings"))
 
-# The launcher's own variables last: the homework asks MPI.
+# MPI first, as in the homework; the launcher's environment variables last.
 METHODS_OF = {"perfscribe": ("torchrun",), "torchrun": ("torchrun",)} | {
     name: (MODULO, SPLIT, name) for name in ("open_mpi", "mpich", "pals", "slurm")
 }
 
 
 def cells(config: Mapping[str, Any]) -> list[Cell]:
-    """Launches by launcher and method, then bindings."""
+    """Return launches by launcher and method, then bindings."""
     device, most = needs.DEVICES[config["backend"]], max(config["world_size"])
     sizes = {name: config[name] for name in SIZES}
     found = []
     for place, (launcher, ranks) in enumerate(product(config["launcher"], config["world_size"])):
         fixed = {"backend": config["backend"], "device": device, "world_size": ranks, **sizes}
-        # One rank needs the GPUs of all, too: it runs alone, as they do, and only where they can be compared.
+        # One rank requires the GPUs of the largest launch: it too runs without other jobs, and only where both can.
         requires = (*needs.of_ranks(device, most), *(["srun_mpi"] if launcher == "slurm" else []))
-        # Alone a rank has nothing to find: one method is enough for its time.
+        # A single rank has nothing to find: one method is enough to time it.
         for method in METHODS_OF[launcher][: 1 if ranks == 1 else None]:
             factors = {"part": LAUNCHED, "launcher": launcher, "method": method, **fixed}
             found.append(Cell(factors, requires=requires, cost=10.0 + place))

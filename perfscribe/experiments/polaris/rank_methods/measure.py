@@ -1,8 +1,8 @@
-"""Each way to find rank, world size and local rank, under launchers that run here.
+"""Measures each way to find rank, world size and local rank, under launchers that run here.
 
-A launch starts the ranks once for all methods that can serve it; each method then trains the Polaris homework's model
-on every rank, its epochs in turn on all cores and bound to the rank's own. Bindings are also asked of a launcher, whose
-ranks tell the cores that they were granted.
+A launch starts the ranks once for all methods that it supports. For each method every rank trains the Polaris
+homework's model, its epochs alternating between all cores and the cores it is bound to. Binding cells start ranks with
+a binding and read back the cores that they were granted.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ LAUNCH_S, BOUND_S = 180.0, 60.0
 SIZES = ("samples", "source_length", "target_length", "features", "layers", "d_ff", "batch", "epochs", "warmup_steps")
 EVEN, NEAREST = "even", "nearest"
 HERE, POLARIS = "this machine", "Polaris"
-# A node of Polaris: the cores nearest to each of its GPUs, and the binding lists that are used there. Source: ALCF's
-# guide (one 32-core EPYC 7543P with two threads a core, four A100); the homework's job script.
+# A node of Polaris: the cores nearest to each of its GPUs, and the binding lists used there. Source: ALCF's guide
+# (one 32-core EPYC 7543P with two threads per core, four A100); the homework's job script.
 POLARIS_CORES = tuple(tuple(range(first, first + 8)) + tuple(range(first + 32, first + 40)) for first in (24, 16, 8, 0))
 HOMEWORK_BINDING, GUIDE_BINDING = "list:0,1:8,9:16,17:24,25", "list:24:16:8:0"
 
@@ -37,11 +37,11 @@ HOMEWORK_BINDING, GUIDE_BINDING = "list:0,1:8,9:16,17:24,25", "list:24:16:8:0"
 def run(cell: Cell) -> Measurement:
     """Measure one launch, or bind ranks once.
 
-    Series of launches, a value for each rank: node, said_<method> (rank, world size, local rank; None:
-    nothing; a text: why it failed). Also host, device, mask, training_s_by_rank; samples training_s, epoch_s
-    and bound_training_s (each rank bound to its cores of the series bound_mask; Linux only) are those of the slowest
-    rank. Series of bindings: asked, granted (masks), gpu_cores.
-    Unsupported: the launcher or mpi4py is not here, or a binding names cores that are not granted here.
+    Series of launches, one value per rank: node, said_<method> (rank, world size, local rank; None: nothing; a text:
+    why it failed), host, device, mask, training_s_by_rank. Samples training_s, epoch_s and bound_training_s (each rank
+    bound to its cores of the series bound_mask; Linux only) are those of the slowest rank. Series of bindings: asked,
+    granted (masks), gpu_cores.
+    Raises Unsupported if the launcher or mpi4py is missing, or a binding names cores that are not granted here.
     """
     return _launch(cell) if cell["part"] == LAUNCHED else _bind(cell)
 
@@ -50,7 +50,7 @@ def _launch(cell: Cell) -> Measurement:
     from perfscribe.instruments.timing import HOST_CLOCK, longest
 
     sizes = {name: cell[name] for name in SIZES}
-    asks_mpi = cell["launcher"] != "perfscribe"  # its ranks are launched in a moment, and MPI takes longer
+    asks_mpi = cell["launcher"] != "perfscribe"  # our ranks start in a moment; MPI takes longer
     bound = _cores_of(cell["world_size"]) if hasattr(os, "sched_setaffinity") else []
     asked = {"method": cell["method"], "sizes": sizes, "asks_mpi": asks_mpi, "bound": bound}
     ranks = _workers(cell).ask(asked)
@@ -79,7 +79,7 @@ def _launch(cell: Cell) -> Measurement:
 
 
 def _cores_of(ranks: int) -> list[binding.Cores]:
-    """What each rank is bound to: its part of the cores nearest to its GPU, where these are known, else of all."""
+    """Return the cores to bind each rank to: its part of those nearest to its GPU if they are known, else of all."""
     try:
         return _nearest(binding.gpu_cores(), ranks)
     except Unsupported:
@@ -87,12 +87,12 @@ def _cores_of(ranks: int) -> list[binding.Cores]:
 
 
 def _workers(cell: Cell) -> WorkerGroup:
-    """The launcher's ranks, which stay for its other methods; those of another launcher are ended first."""
+    """Return the launcher's ranks, kept for its other methods; ranks of another launcher are ended first."""
     from perfscribe.distributed import launch, launchers
     from perfscribe.distributed.fork_server import SERVER
 
     command = tuple(launchers.command(cell["launcher"], cell["world_size"]))
-    if not command:  # imports torch while this process does, but not the compiler, which no rank needs
+    if not command:  # imports torch in parallel with this process, but not the compiler, which no rank needs
         SERVER.start(needs.BASE)
     from perfscribe.experiments.polaris.rank_methods.program import on_rank
 
@@ -112,7 +112,7 @@ def _bind(cell: Cell) -> Measurement:
 
 
 def _granted(launcher: str, asked: Sequence[binding.Cores]) -> list[str]:
-    """The mask that each rank tells of itself, started by this launcher with these cores."""
+    """Start ranks by this launcher with these cores and return the CPU mask that each one reads."""
     from perfscribe.distributed import launchers
 
     launchers.require(launcher)
@@ -132,7 +132,7 @@ def _granted(launcher: str, asked: Sequence[binding.Cores]) -> list[str]:
 
 
 def _asked(text: str, ranks: int, nearest: Sequence[binding.Cores]) -> list[binding.Cores]:
-    """Cores of each rank; "even" and "nearest" follow what is granted here and the GPUs' places."""
+    """Return the cores of each rank; "even" and "nearest" depend on the granted cores and on the GPUs' positions."""
     if text == EVEN:
         return binding.even(binding.granted(), ranks)
     if text == NEAREST:
@@ -144,7 +144,7 @@ def _asked(text: str, ranks: int, nearest: Sequence[binding.Cores]) -> list[bind
 
 
 def _nearest(nearest: Sequence[binding.Cores], ranks: int) -> list[binding.Cores]:
-    """Of the granted cores nearest to each rank's GPU an equal part for each rank whose GPU shares them."""
+    """Divide the granted cores nearest to each GPU equally among the ranks whose GPUs share them."""
     here = set(binding.granted())
     own = [tuple(core for core in cores if core in here) for cores in nearest]
     if len(own) < ranks or not all(own):

@@ -1,4 +1,4 @@
-"""On a rank: what every method says of its place, and the Polaris homework's data-parallel training."""
+"""Runs on each rank: the place that every method finds, and the Polaris homework's data-parallel training."""
 
 from __future__ import annotations
 
@@ -20,15 +20,14 @@ if TYPE_CHECKING:
 LEARNING_RATE = 1e-3  # the homework's, times the number of ranks
 DATA_SEED = 0
 BUCKET_MB = 25.0
-_PLACES: dict[str, Any] = {}  # of this process, which stays for several methods
+_PLACES: dict[str, Any] = {}  # cached because the process stays for several methods
 
 
 def on_rank(arguments: Mapping[str, Any], rank: Rank) -> dict[str, Any]:
-    """Places by method, host, device, cores, and the times of the training that the asked method was used for.
+    """Return places by method, host, device, cores, and the times of a training with the requested method.
 
-    arguments["bound"]: cores of each local rank, for train; or nothing.
-
-    ValueError: the method does not say what this rank is, so that ranks would train on the wrong device.
+    arguments["bound"]: cores of each local rank for train, or empty.
+    Raises ValueError if the method's place differs from the launch's: ranks would train on the wrong device.
     """
     import torch
 
@@ -52,7 +51,7 @@ def on_rank(arguments: Mapping[str, Any], rank: Rank) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def bound_to(cores: Iterable[int]) -> Iterator[None]:
-    """Context with every thread of this process on these cores; those that it begins within stay there."""
+    """Context manager that pins every thread of this process to these cores; threads started within inherit them."""
     before = binding.granted()
     _move_to(cores)
     try:
@@ -63,7 +62,7 @@ def bound_to(cores: Iterable[int]) -> Iterator[None]:
 
 def _move_to(cores: Iterable[int]) -> None:
     for thread in os.listdir("/proc/self/task"):
-        with contextlib.suppress(ProcessLookupError):  # it has ended since
+        with contextlib.suppress(ProcessLookupError):  # the thread has ended
             os.sched_setaffinity(int(thread), cores)
 
 
@@ -73,13 +72,13 @@ def train(
     after_step: Callable[[], object] = lambda: None,
     bound: binding.Cores = (),
 ) -> dict[str, Any]:
-    """Warm-up steps, then epochs, each timed by the host clock between waits for the device.
+    """Run warm-up steps, then epochs, each timed by the host clock between device synchronisations.
 
-    sizes: of model, data and loop, as the homework names them (measure.SIZES); batch: samples of a rank in a step.
-    bound: cores. After each epoch follows one on these, so that what drifts reaches both alike: bound_training_s, and
-    the cores that were granted. The same model and samples on every rank; each trains on its share of the samples, anew
-    in every epoch, and gradients are averaged in buckets during backward. Cross-entropy takes the positions of the
-    target for classes, as the homework does: a load, not a task.
+    sizes: of model, data and loop, as the homework names them (measure.SIZES); batch: samples per rank and step.
+    bound: cores; each epoch is followed by one pinned to them, so that drift affects both alike. Its results are
+    bound_training_s and the cores granted. All ranks have the same model and samples; each trains on its share, drawn
+    anew every epoch, and gradients are averaged in buckets during backward. Cross-entropy treats the target's
+    positions as classes, as in the homework: a workload, not a task.
     """
     import torch
 
@@ -133,7 +132,7 @@ def train(
 
 
 def _stepper(sizes: Mapping[str, int], rank: Rank) -> tuple[Any, int]:
-    """A function that trains on a batch and gives the loss; the number of parameters."""
+    """Return a function that trains on a batch and returns the loss, and the number of parameters."""
     import torch
 
     from perfscribe.analytic.shapes import Seq2SeqShape
@@ -160,10 +159,10 @@ def _stepper(sizes: Mapping[str, int], rank: Rank) -> tuple[Any, int]:
 
 
 class Adam:
-    """Adam with its usual settings, by PyTorch's own fused kernel.
+    """Adam with its default settings, by PyTorch's fused kernel.
 
-    torch.optim imports the compiler with the first optimizer: in fresh processes as much time as torch itself takes,
-    which four ranks of each launch would pay.
+    torch.optim imports the compiler with the first optimizer: in fresh processes this takes as long as importing torch,
+    for each of the four ranks of every launch.
     """
 
     def __init__(self, parameters: list[torch.Tensor], learning_rate: float) -> None:
@@ -175,7 +174,7 @@ class Adam:
         self._steps = [torch.zeros((), device=parameter.device) for parameter in parameters]
 
     def step(self) -> None:
-        """Update the parameters, all of which have gradients."""
+        """Update the parameters, all of which must have gradients."""
         import torch
 
         with torch.no_grad():

@@ -1,4 +1,4 @@
-"""Tables of rank methods."""
+"""Tables of rank methods and of core bindings."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ BINDINGS_NOTE = (
 
 
 def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
-    """Every rank by every method; bindings."""
+    """Return the table of every rank by every method, and that of bindings."""
     launches, bindings = (t.having(records[NAME], part=part) for part in (LAUNCHED, BOUND))
     launched = t.expanded(launches, ["rank"], lambda r: [(n, _launched(r, n)) for n in range(len(r.series["node"]))])
     bound = t.expanded(bindings, ["rank"], lambda r: [(n, _bound(r, n)) for n in range(len(r.series["asked"]))])
@@ -52,7 +52,7 @@ def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
 
 
 def _launched(record: Record, rank: int) -> dict[str, Any]:
-    """What the method says of a rank, where the rank runs, and the training."""
+    """Return the place that the method finds for a rank, where the rank runs, and its training times."""
     said, mask = record.series[f"said_{record.factors['method']}"][rank], record.series["mask"][rank]
     bound = record.series.get("bound_mask")
     return {
@@ -86,7 +86,7 @@ LAUNCHED_COLUMNS = [
 
 
 def _bound(record: Record, rank: int) -> dict[str, Any]:
-    """What was asked, what was granted, where its GPU's nearest cores are."""
+    """Return a rank's requested and granted cores, and how near they are to its GPU."""
     asked = record.series["asked"][rank]
     granted, nearest = record.series["granted"], record.series["gpu_cores"]
     mask = granted[rank] if granted and granted[rank].startswith("0x") else asked
@@ -101,7 +101,7 @@ def _bound(record: Record, rank: int) -> dict[str, Any]:
 
 
 def _published_mask(record: Record) -> str:
-    """The mask that a write-up's launcher reported; none for other bindings."""
+    """Return the mask that a write-up's launcher reported; "none" for other bindings."""
     asked = record.has(machine=POLARIS, cpu_bind=HOMEWORK_BINDING)
     found = references.find(NAME, "cpu_mask", rank=record.factors["rank"]) if asked else []
     return found[0].text if found else "none"

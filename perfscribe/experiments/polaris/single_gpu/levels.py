@@ -50,7 +50,7 @@ SIZES = ("d_model", "d_ff", "samples", "source_length", "target_length", "batch"
 
 
 def cells(config: Mapping[str, Any]) -> list[Cell]:
-    """Every combination of device, number of layers and way to draw batches."""
+    """Return every combination of device, number of layers and way to draw batches."""
     fixed = {name: config[name] for name in SIZES} | {"dtype": config["dtype"]}
     varied = {name: config[name] for name in ("device", "layers", "batches")}
     return [_cell({**levels, **fixed}) for levels in grid(varied)]

@@ -1,7 +1,7 @@
-"""Training of the Polaris homework's model on one device, for as many epochs as it asks.
+"""Measures training of the Polaris homework's model on one device, for as many epochs as it asks.
 
-Beside the homework's loader, which collates samples one by one, batches drawn at once from the host's memory and from
-the device's: what remains is the time of the steps themselves.
+The homework's loader collates samples one by one; in comparison, batches are drawn at once from host memory and from
+device memory, which leaves the time of the steps themselves.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def run(cell: Cell) -> Measurement:
-    """Train; the loss is checked afterwards, so that the first epoch is as cold as the homework's."""
+    """Train, then check the loss: an earlier check would warm up the first epoch, which is cold in the homework."""
     from perfscribe.models.seq2seq_run import measure
 
     return measure(cell, cold=True)

@@ -28,5 +28,5 @@ COLUMNS = [
 
 
 def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
-    """A row a cell."""
+    """Return the table, one row per cell."""
     return [t.make(SHOWN.tables[0], "Training on one device", records["single_gpu"], COLUMNS, [NOTE])]

@@ -1,1 +1,1 @@
-"""The Polaris homework on larger tensors: width, dtype and number of samples told apart."""
+"""The Polaris homework on larger tensors: width, dtype and number of samples varied separately."""

@@ -57,7 +57,7 @@ FIXED = ("layers", "d_ff", "source_length", "target_length", "batch")
 
 
 def cells(config: Mapping[str, Any]) -> list[Cell]:
-    """The width as it is given, width x dtype with few samples, and with many; by width."""
+    """Return cells of the given width, of width x dtype with few samples, and with many; sorted by width."""
     given, larger = config["as_given"], config["larger"]
     few = {"samples": config["samples"], "epochs": config["epochs"]}
     many = {"samples": larger["samples"], "epochs": larger["epochs"]}
@@ -80,7 +80,7 @@ def cells(config: Mapping[str, Any]) -> list[Cell]:
 
 def _cell(factors: dict[str, Any]) -> Cell:
     width, inner = factors["d_model"], factors["d_ff"]
-    # True fp32 runs without tensor cores and costs about four times what the others do.
+    # True fp32 runs without tensor cores and costs about four times as much as the others.
     work = factors["layers"] * width * (6 * width + 2 * inner) * (4.0 if factors["dtype"] == "fp32" else 1.0)
     cost = float(factors["epochs"] * factors["samples"] * (1e6 + work))
     return Cell(factors, requires=precision.requires(factors["device"], factors["dtype"]), cost=cost)

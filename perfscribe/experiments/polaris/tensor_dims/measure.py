@@ -1,8 +1,8 @@
-"""Training of the Polaris homework's model on wider tensors.
+"""Measures training of the Polaris homework's model on wider tensors.
 
-Widths with d_model to match, in fp32, with the whole model in bf16, and by autocast; more samples of some of them; and
-features beside a d_model that stays as it was: where the two differ the model refuses, and that cell fails with the
-model's own message.
+Widths with matching d_model: in fp32, with the whole model in bf16, and by autocast; some also with more samples. In
+addition, features that grow while d_model stays: the model refuses features that differ from d_model, and that cell
+fails with the model's own message.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def run(cell: Cell) -> Measurement:
-    """Check the loss, then train; RuntimeError of the model where its width is not the features'."""
+    """Check the loss, then train; the model raises RuntimeError if its width differs from the features."""
     from perfscribe.models.seq2seq_run import measure
 
     return measure(cell)

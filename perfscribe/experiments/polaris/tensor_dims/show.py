@@ -30,5 +30,5 @@ COLUMNS = [
 
 
 def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
-    """A row a cell."""
+    """Return the table, one row per cell."""
     return [t.make(SHOWN.tables[0], "Training on larger tensors", records["tensor_dims"], COLUMNS, NOTES)]
