@@ -1,6 +1,6 @@
 """Generates one data set: generate_data.py --plan results/SITE/plan/data-NAME.json
 
-Writes its formats into results/SITE/data/NAME and, last, NAME.digest beside that folder.
+Writes its formats into results/SITE/data/NAME and, last, NAME.digest next to that folder.
 """
 
 import sys

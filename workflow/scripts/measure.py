@@ -10,13 +10,13 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from perfscribe.base import files  # noqa: E402 (the package lies beside this folder)
+from perfscribe.base import files  # noqa: E402 (the path must be set first)
 from perfscribe.base.one_line import in_one_line  # noqa: E402
 from perfscribe.run import processes  # noqa: E402
 
 
 def main() -> int:
-    """Read the arguments and do the work."""
+    """Replay, measure as worker, or supervise a worker, as the arguments ask."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--plan", type=Path, required=True, help="the shard's plan file")
     parser.add_argument("--out", type=Path, required=True, help="the records file to write")
@@ -24,7 +24,7 @@ def main() -> int:
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
     plan_file = args.plan.absolute()
-    # What follows is imported here: the supervisor does without it.
+    # Imported only where needed: the supervisor does without them.
     if args.replay:
         from perfscribe.run.shard import Shard
 

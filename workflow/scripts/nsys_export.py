@@ -6,7 +6,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from perfscribe.base.one_line import in_one_line, paths  # noqa: E402 (the package lies beside this folder)
+from perfscribe.base.one_line import in_one_line, paths  # noqa: E402 (the path must be set first)
 from perfscribe.instruments.profiling import nsys  # noqa: E402
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from perfscribe.base import files  # noqa: E402 (the package lies beside this folder)
+from perfscribe.base import files  # noqa: E402 (the path must be set first)
 from perfscribe.base.one_line import in_one_line, paths  # noqa: E402
 from perfscribe.instruments.profiling.nsys_export import read_sqlite  # noqa: E402
 from perfscribe.instruments.profiling.nvtx_kernels import nvtx_kernel_summary  # noqa: E402

@@ -1,4 +1,4 @@
-"""Try the links before a training: exit status 0, 44 (no figure) or 46 (below the threshold). See --help."""
+"""Test the links before a training: exit status 0, 44 (no figure) or 46 (below the threshold). See --help."""
 
 import sys
 from pathlib import Path

@@ -9,7 +9,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
-gc.disable()  # most of what the libraries make stays, and the process soon ends
+gc.disable()  # most objects of the libraries stay alive, and the process ends soon
 
 from perfscribe.base.one_line import in_one_line, paths  # noqa: E402
 from perfscribe.show import presenting  # noqa: E402

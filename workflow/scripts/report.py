@@ -1,4 +1,4 @@
-"""Write a site's report from its tables and figures, and its summary; take away what nothing makes any more.
+"""Write a site's report and summary from its tables and figures; remove files that nothing makes any more.
 
 report.py --plan results/SITE/plan/report.json --records FILE [FILE ...] --out report/SITE/report.md
           --summary results/SITE/summary.json
@@ -10,7 +10,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
-gc.set_threshold(200_000, 20, 100)  # most of what is made stays to the end
+gc.set_threshold(200_000, 20, 100)  # most objects stay alive to the end
 
 from perfscribe.base import files  # noqa: E402
 from perfscribe.base.one_line import in_one_line, paths  # noqa: E402

@@ -1,4 +1,4 @@
-"""Write runs for an experiment tracker from records: those that it has not got yet.
+"""Write runs from records for an experiment tracker, if it does not have them yet.
 
 track.py --records FILE [FILE ...] --out results/SITE/tracking/TRACKER.json
 """
@@ -9,7 +9,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from perfscribe.base import files  # noqa: E402 (the package lies beside this folder)
+from perfscribe.base import files  # noqa: E402 (the path must be set first)
 from perfscribe.base.one_line import paths  # noqa: E402
 from perfscribe.tracking import trackers  # noqa: E402
 
@@ -19,7 +19,7 @@ if __name__ == "__main__":
     try:
         rows = [row for path in args.records for row in files.read_json_lines(path)]
         have = trackers.write(rows, trackers.folder_of(results, tracker), tracker, results.name)
-    except Exception as error:  # of the tracker's own many kinds
+    except Exception as error:  # trackers raise many types
         text = " ".join(str(error).split())[:300]
         sys.exit(f"track: {tracker}: {type(error).__name__}: {text}")
     files.write_json(args.out, {"tracker": tracker, "runs": have})

@@ -1,5 +1,5 @@
-"""Say whether the run as a whole can be trusted: exit status 1 where every measured cell of an experiment failed, or
-a self-test before trainings did.
+"""Judge whether a run can be trusted: exit status 1 if all measured cells of an experiment failed, or a self-test
+before trainings did.
 
 verdict.py --records FILE [FILE ...] --out FILE
 """
@@ -19,7 +19,7 @@ BAD = ("failed", "timeout")
 
 
 def broken(rows: list[dict]) -> str:
-    """The first error of an experiment all of whose cells that ran failed; empty where one gave a result."""
+    """Return the first error if all cells that ran failed; "" if one gave a result."""
     ran = [row for row in rows if row["status"] in (*BAD, "ok", "oom")]
     if not ran or any(row["status"] not in BAD for row in ran):
         return ""
