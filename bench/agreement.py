@@ -1,14 +1,14 @@
-"""Whether our measurements agree with the field's own tools.
+"""Checks that our measurements agree with established tools.
 
 bench/agreement.py [--trials N]
 
-timers: our CUDA events and graph replays against triton.testing.do_bench, on ten kernels from some µs to 50 ms;
-medians of interleaved turns, each after the call has run for SETTLE_MS, so that clocks are those of the work. verdicts:
-of trials of one work against itself how many end as "cannot tell", and of trials against 3 % more of it how many find
-it slower. flop: our counts against torch's FlopCounterMode. memory: peaks of training steps as predicted against the
-allocator's. nsys: our summary of kernels by NVTX range against that of `nsys stats -r nvtx_kern_sum`, where nsys is.
-all-reduce: ours against a bare loop of as many calls between two CUDA events, medians of interleaved turns, on two GPUs
-and on all where there are several. Exit status 1 where a bound does not hold.
+timers: our CUDA events and graph replays against triton.testing.do_bench, on ten kernels from a few µs to 50 ms;
+medians of interleaved turns, each after the call has run for SETTLE_MS, so that clocks are those under load. verdicts:
+how many trials of one workload against itself end as "cannot tell", and how many against 3 % more work find it slower.
+flop: our counts against torch's FlopCounterMode. memory: predicted peaks of training steps against the allocator's.
+nsys: our summary of kernels by NVTX range against `nsys stats -r nvtx_kern_sum`, if nsys is installed. all-reduce: ours
+against a bare loop of the same number of calls between two CUDA events, medians of interleaved turns, on two GPUs and
+on all, if there are several. Exit status 1 if a bound does not hold.
 """
 
 from __future__ import annotations
@@ -53,20 +53,20 @@ from perfscribe.models.transformer import Model, next_token_loss  # noqa: E402
 
 Call = Callable[[], object]
 TURNS = 5
-# Square BF16 products and doublings of float32 vectors, by length.
+# Square BF16 matrix products and doublings of float32 vectors, by length.
 PRODUCTS = (256, 1024, 2048, 4096, 8192, 16384)
 VECTORS = (2**16, 2**22, 2**26, 2**30)
-WITHIN = 0.02  # of the median ratio
-ROUNDS, SAMPLES = 12, 3  # of a trial
-MEMORY_WITHIN = 0.03  # of the allocator's peak
-SETTLE_MS = 300  # of the call before each timer
-LONG_MS = 0.1  # from which on the time to launch a call, which a replay leaves out, is below WITHIN of it
-MESSAGES_MB = (100, 300, 1000)  # of 10⁶ bytes; the bare loop's shorter calls wait for the host to queue them
-WORK, MORE = 100, 103  # products of a call: 3 % more
+WITHIN = 0.02  # allowed deviation of the median ratio
+ROUNDS, SAMPLES = 12, 3  # per trial
+MEMORY_WITHIN = 0.03  # allowed deviation from the allocator's peak
+SETTLE_MS = 300  # warm-up of the call before each timer
+LONG_MS = 0.1  # calls this long hide their launch time, which a replay leaves out, within WITHIN
+MESSAGES_MB = (100, 300, 1000)  # MB of 10⁶ bytes; shorter calls of the bare loop would wait for the host's launches
+WORK, MORE = 100, 103  # products per call: 3 % more
 
 
 class Settled(CudaGraphs):
-    """Graphs that have replayed for SETTLE_MS before they are timed: the device idles while a graph is captured."""
+    """Graphs replayed for SETTLE_MS before they are timed, since the device idles during capture."""
 
     @contextlib.contextmanager
     def capture(self, make: Make, calls: int) -> Iterator[Graph]:
@@ -78,7 +78,7 @@ class Settled(CudaGraphs):
 
 
 def kernels() -> dict[str, Make]:
-    """What makes ten calls, each time on tensors of its own."""
+    """Return ten functions by name, each of which makes a call on new tensors."""
 
     def product(n: int) -> Call:
         a, b = (torch.randn(n, n, device="cuda", dtype=torch.bfloat16) for _ in range(2))
@@ -94,7 +94,7 @@ def kernels() -> dict[str, Make]:
 
 
 def timers() -> tuple[list[dict[str, Any]], dict[str, float]]:
-    """A row a kernel; the median ratios of both timers."""
+    """Time all kernels; return one row per kernel, and the median ratios of both timers."""
     rows, recorder = [], Settled()
     for name, make in kernels().items():
         call = make()
@@ -120,7 +120,7 @@ def timers() -> tuple[list[dict[str, Any]], dict[str, float]]:
 
 
 def verdicts(trials: int) -> dict[str, int]:
-    """Of so many trials of each kind those that end as they should."""
+    """Run the trials of each kind; return how many end as they should."""
     a, b = (torch.randn(2048, 2048, device="cuda", dtype=torch.bfloat16) for _ in range(2))
     out = torch.empty_like(a)
 
@@ -146,7 +146,7 @@ def verdicts(trials: int) -> dict[str, int]:
 
 
 def flop(size: str = "small", batch: int = 4, context: int = 512) -> tuple[int, int]:
-    """Of a forward pass: by our count, by torch's."""
+    """FLOP of a forward pass: our count, torch's count."""
     model = Model(SIZES[size], context, device="cuda")
     tokens = torch.zeros(batch, context, dtype=torch.int64, device="cuda")
     with FlopCounterMode(display=False) as counter:
@@ -155,7 +155,7 @@ def flop(size: str = "small", batch: int = 4, context: int = 512) -> tuple[int, 
 
 
 def training(load: Workload) -> Call:
-    """A training step of the language model, its forward pass within an NVTX range."""
+    """Make a training step of the language model, with its forward pass in an NVTX range."""
     model = Model(load.shape, load.seq_len, device="cuda")
     optimizer = torch.optim.AdamW(model.parameters())
     tokens = torch.randint(load.shape.vocab_size, (load.batch, load.seq_len), device="cuda")
@@ -175,7 +175,7 @@ def training(load: Workload) -> Call:
 
 
 def peaks() -> list[dict[str, Any]]:
-    """A row a model and dtype: the peak of a step that is not the first, as predicted and as allocated."""
+    """Predicted and allocated peak of a step after the first; one row per model and dtype."""
     rows = []
     for size, seq_len in (("small", 512), ("small", 128), ("medium", 256), ("large", 256)):
         for dtype in ("fp32", "bf16"):
@@ -201,7 +201,7 @@ def peaks() -> list[dict[str, Any]]:
 
 
 def traced_rows() -> tuple[int, int] | None:
-    """Rows of `nsys stats` of a traced program, and how many of them ours hold; None without nsys."""
+    """Number of rows of `nsys stats` for a traced program, and how many of them ours has; None without nsys."""
     try:
         found = nsys.find()
     except nsys.NsysError:
@@ -218,7 +218,7 @@ def traced_rows() -> tuple[int, int] | None:
 
 
 def all_reduces(arguments: dict[str, Any], rank: Any) -> list[list[float]]:
-    """On a rank: ms of an all-reduce of each turn, ours and the bare loop's."""
+    """Time an all-reduce on a rank: ms per turn, ours and the bare loop's."""
     message = {"operation": "all_reduce", "size_bytes": arguments["size_bytes"]}
     buffer = torch.ones(arguments["size_bytes"] // 4, device=rank.device)
     found: list[list[float]] = []
@@ -239,7 +239,7 @@ def all_reduces(arguments: dict[str, Any], rank: Any) -> list[list[float]]:
 
 
 def all_reduce() -> list[dict[str, Any]]:
-    """A row a message, of the slowest rank; none with fewer than two GPUs."""
+    """Compare all-reduces: one row per message, of the slowest rank; none with fewer than two GPUs."""
     rows: list[dict[str, Any]] = []
     every = torch.cuda.device_count()
     for gpus, size_mb in itertools.product(sorted({2, every}) if every > 1 else (), MESSAGES_MB):
@@ -255,7 +255,7 @@ def all_reduce() -> list[dict[str, Any]]:
 
 
 def main() -> int:
-    """Print all tables."""
+    """Print all tables; return 1 if a bound does not hold."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--trials", type=int, default=100)
     parser.add_argument("--traced", action="store_true", help=argparse.SUPPRESS)

@@ -1,20 +1,20 @@
-"""Seeded faults: what a report meets, and what the next `./run report` makes of it.
+"""Seeded faults: injects a fault into a report and checks what the next `./run report` makes of it.
 
 bench/faults.py [--trials 300] [--seed 0] [--kind NAME ...] [--only N ...] [--light]
 
-Each trial begins with a finished tiny report in a scratch copy of this checkout, meets one fault, and lets the next run
-finish. It holds where
+Each trial starts from a finished tiny report in a scratch copy of this checkout, injects one fault, and lets the next
+run finish. It holds if
 
-- the next run ends well without help; where a cell failed, or a folder's name cannot be, a line says so and how to mend
-  it, and that mends it; the run after it has nothing to do,
-- the columns in which three undisturbed runs agree, in every row, are the same,
-- no finished cell is measured twice but those whose line of the journal, or whose data set, was damaged,
+- the next run succeeds without help; if a cell failed, or a folder's name is impossible, a line names the problem and a
+  remedy that works; the run after it has nothing to do,
+- columns in which three undisturbed runs agree are unchanged in every row,
+- no finished cell is measured twice except those whose journal line or data set was damaged,
 - no process is left.
 
-Every second trial damages a file: each one below results/ and .perfscribe/ in turn. Seed, number and kinds fix a trial
-(--only N), apart from how fast the machine is. Disk full and read-only are mounts in a namespace of the trial's own;
-where none is allowed they are `not here`. --light, for the tests, leaves out the real experiment, ranks, an undisturbed
-run and the run after the next one. Exit status 1: a trial did not hold.
+Every second trial damages a file: each one below results/ and .perfscribe/ in turn. Seed, number and kinds determine a
+trial (--only N), apart from the machine's speed. Disk full and read-only are mounts in the trial's own namespace; where
+none is allowed they are `not here`. --light, for the tests, omits the real experiment, ranks, an undisturbed run and
+the run after the next one. Exit status 1: a trial did not hold.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from tabulate import tabulate
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
-# Scratch copies would compile torch anew, into what each trial copies.
+# Otherwise scratch copies would compile torch again, into the folder that each trial copies.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 import sessions  # noqa: E402
@@ -53,7 +53,7 @@ LIMIT_S, END_S = 300, 20
 SITE = Path("results/local")
 MADE = ("results", "report/local", ".perfscribe", ".snakemake", "logs")
 DAMAGES = ("truncated", "flipped", "removed", "emptied")
-# Cells on two ranks. A file `hang` in the root names a cell, a rank and how it is lost to the other.
+# Cells on two ranks. A file `hang` in the root names a cell, a rank, and how that rank hangs.
 PRELOADED = 'PRELOADED = ("torch", "torch.distributed")\n'
 MEASURE = """import os
 import signal
@@ -117,8 +117,8 @@ def tables(records):
 '''
 CELLS, REAL = 5, "io_formats"
 JOURNAL, RECORDS = "results/local/journal/probe", "results/local/records/probe"
-OF_LOAD = ("flags",)  # columns of what the machine did beside, which three runs need not have met
-# Of the processes whose command line holds the word, the first is the first of these, one below it the second, ...
+OF_LOAD = ("flags",)  # columns about disturbances, which three runs need not share
+# Process names by a word on the command line: the first is the topmost process with it, the second its child, ...
 ROLES = {
     "perfscribe.cli": ("parent",),
     "perfscribe.run.engine": ("engine",),
@@ -127,22 +127,22 @@ ROLES = {
     "perfscribe.distributed.fork_server": ("server", "agent", "rank"),
     **{f"workflow/scripts/{name}.py": ("drawing",) for name in ("present", "report", "write_html", "verdict")},
 }
-# Arguments: the folder, another one for what it holds, bytes, the command. What the mount hides is back at the end.
+# Arguments: folder, a second folder for its content, bytes, command. The hidden content is restored at the end.
 FULL = """mount --bind "$1" "$2" && mount -t tmpfs -o "size=$3" none "$1" && cp -a "$2"/. "$1"/ || exit 99
 "${@:4}"; code=$?
 find "$2" -mindepth 1 -delete; cp -a "$1"/. "$2"/; exit $code"""
 READ_ONLY = """mount --bind "$1" "$1" && mount -o remount,bind,ro "$1" || exit 99
 "${@:4}"; exit $?"""
 
-Outcome = tuple[str, list[str]]  # what was done, and what did not hold
+Outcome = tuple[str, list[str]]  # the fault, and violations
 
 
 class NotDone(Exception):
-    """No fault was made: missed, as the run ended before it; or not here, as this machine does not allow it."""
+    """The fault did not happen: missed, as the run ended before it; or not here, as this machine forbids it."""
 
 
 class Project(Workspace):
-    """A scratch copy of the checkout, and the finished report that each trial begins with."""
+    """A scratch copy of the checkout, with the finished report from which each trial starts."""
 
     def __init__(self, folder: Path, light: bool) -> None:
         super().__init__(folder / "project")
@@ -166,37 +166,37 @@ class Project(Workspace):
         for name in MADE:
             shutil.copytree(self.root / name, folder / "kept" / name, symlinks=True)
         places = (path.relative_to(self.root) for name in ("results", ".perfscribe") for path in self.below(name))
-        files = sorted(path for path in places if "bytecode" not in path.parts)  # which Python itself checks
-        # In any order, but what nothing else can make again comes first.
+        files = sorted(path for path in places if "bytecode" not in path.parts)  # Python validates bytecode itself
+        # Random order, but journals first, since nothing else can restore them.
         self.files = sorted(random.Random(0).sample(files, len(files)), key=lambda path: "journal" not in path.parts)
 
     def below(self, name: str) -> list[Path]:
-        """The files of a folder."""
+        """Files below a folder."""
         return [path for path in (self.root / name).rglob("*") if path.is_file()]
 
     def pages(self, name: str) -> int:
-        """How many pages a file system in memory needs for a folder."""
+        """Number of pages that a file system in memory needs for a folder."""
         return sum(-(-path.stat().st_size // 4096) for path in self.below(name))
 
     def forget(self, *names: str) -> None:
-        """Remove these."""
+        """Delete files and folders."""
         for path in (self.root / name for name in names):
             shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
 
     def restore(self) -> None:
-        """Go back to the finished report, in the folder of a plain name."""
+        """Restore the finished report and the folder's original name."""
         self.root = self.root.rename(self.home)
         self.forget(*MADE, "hang")
         for name in MADE:
             shutil.copytree(self.folder / "kept" / name, self.root / name, symlinks=True)
 
     def begin(self, *words: str, before: Sequence[str] = (), log: str = "out.log") -> sessions.Process:
-        """A report."""
+        """Start a report."""
         command = [*before, *self.command("report", "--config", "preset=tiny", *words)]
         return sessions.Process(command, self.root, self.environment(), self.folder / log)
 
     def end(self, run: sessions.Process) -> int | str:
-        """Exit status of a run when all that it started has ended; `said` is what it printed."""
+        """Wait for a run and its processes; return the exit status or "hang", and set `said` to its output."""
         code: int | str = "hang"
         with suppress(subprocess.TimeoutExpired, AssertionError):
             code = run.wait(LIMIT_S)
@@ -205,11 +205,11 @@ class Project(Workspace):
         return code
 
     def finish(self, *words: str, before: Sequence[str] = ()) -> int | str:
-        """A report to its end."""
+        """Run a report to its end."""
         return self.end(self.begin(*words, before=before))
 
     def columns(self) -> dict[str, list[str]]:
-        """Every column of every table."""
+        """All columns of all tables, except OF_LOAD."""
         found = {}
         for path in sorted((self.root / SITE / "tables").glob("*.csv")):
             with open(path, newline="", encoding="utf-8") as stream:
@@ -218,11 +218,11 @@ class Project(Workspace):
         return {name: cells for name, cells in found.items() if not name.endswith(OF_LOAD)}
 
     def measured(self) -> tuple[dict[object, str], int]:
-        """Ids of the journal's sound records by cell, and how many cells were begun though they had one."""
+        """Ids of valid journal records by cell, and the number of cells started although they had one."""
         ids: dict[object, str] = {}
         again = 0
         for path in sorted((self.root / SITE / "journal").glob("*/*.jsonl")):
-            for line in path.read_bytes().split(b"\n")[:-1]:  # behind the last line end is a torn line, if any
+            for line in path.read_bytes().split(b"\n")[:-1]:  # without a torn last line
                 with suppress(ValueError):
                     event = journal.parse(line)
                     if event["event"] == "retired":
@@ -234,7 +234,7 @@ class Project(Workspace):
         return ids, again
 
     def orphans(self) -> list[str]:
-        """Processes that work in the scratch folder or have it in their environment."""
+        """Processes whose working directory or environment mentions the scratch folder."""
         mark, found = os.fsencode(self.folder), []
         for place in Path("/proc").glob("[0-9]*"):
             with suppress(OSError):
@@ -244,7 +244,7 @@ class Project(Workspace):
 
 
 def role(process: psutil.Process) -> str:
-    """What a process is to a run; empty for any other."""
+    """Role of a process in a run; "" for any other process."""
     words = process.cmdline()
     for name, roles in ROLES.items():
         if name in words:
@@ -253,7 +253,7 @@ def role(process: psutil.Process) -> str:
 
 
 def begun(project: Project, draw: random.Random, share: float = 1.0) -> tuple[sessions.Process, str]:
-    """A run with cells to measure, after so many lines of the journal, or seconds, within this share of it."""
+    """Start a run with cells to measure and wait for a random moment within this share of it."""
     lost = draw.choice([(JOURNAL, RECORDS)] * 3 + [("results", "report/local")])
     project.forget(*lost)
     run = project.begin()
@@ -267,7 +267,7 @@ def begun(project: Project, draw: random.Random, share: float = 1.0) -> tuple[se
 
 
 def stop(project: Project, draw: random.Random, number: signal.Signals) -> Outcome:
-    """A signal to what the user started, perhaps twice."""
+    """Send a signal to the process that the user started, perhaps twice."""
     run, moment = begun(project, draw)
     twice = draw.random() < 0.3
     for _ in range(1 + twice):
@@ -277,12 +277,12 @@ def stop(project: Project, draw: random.Random, number: signal.Signals) -> Outco
     code = project.end(run)
     if code == 0:
         raise NotDone("missed")
-    wanted = (-number, 128 + number)  # the same to a shell
+    wanted = (-number, 128 + number)  # equivalent for a shell
     return f"{moment}{', twice' * twice}", [f"exit status {code}"] * (code not in wanted)
 
 
 def kill(project: Project, draw: random.Random, wanted: str) -> Outcome:
-    """kill -9 of one process, which may have to begin first, or of all."""
+    """Send SIGKILL to one process, waiting for its start, or to all."""
     run, moment = begun(project, draw, 1.0 if wanted in ("parent", "engine", "all", "drawing") else 0.5)
     victim = None
     while run.alive() and victim is None:
@@ -298,7 +298,7 @@ def kill(project: Project, draw: random.Random, wanted: str) -> Outcome:
 
 
 def mount(project: Project, draw: random.Random, script: str, refusal: str) -> Outcome:
-    """A mount over a folder of the project: it is full from some page on, or takes no file at all."""
+    """Mount over a folder of the project, so that it becomes full at some page, or is read-only."""
     name = draw.choice(["results", "report/local", ".perfscribe", ".snakemake", "logs", JOURNAL])
     folder, beside = project.root / name, project.folder / "beside"
     finished = project.pages(name)
@@ -315,7 +315,7 @@ def mount(project: Project, draw: random.Random, script: str, refusal: str) -> O
 
 
 def hang(project: Project, draw: random.Random) -> Outcome:
-    """A rank that does not come to its collective: the cell times out, and the run goes on."""
+    """Let a rank miss its collective: the cell must time out, and the run continue."""
     cell, how = draw.randrange(1, CELLS), draw.choice(["stopped", "asleep"])
     project.forget(JOURNAL, RECORDS)
     (project.root / "hang").write_text(f"{cell} {draw.randrange(2)} {how}")
@@ -326,7 +326,7 @@ def hang(project: Project, draw: random.Random) -> Outcome:
 
 
 def two_runs(project: Project, draw: random.Random) -> Outcome:
-    """A second run beside the first: one of them says whose the other is."""
+    """Start a second run next to the first: one must be refused and name the other."""
     first, moment = begun(project, draw)
     ends = []
     for run in (project.begin(log="second.log"), first):
@@ -337,7 +337,7 @@ def two_runs(project: Project, draw: random.Random) -> Outcome:
 
 
 def name(project: Project, draw: random.Random) -> Outcome:
-    """A folder of another name, where everything is measured; what cannot be is refused in a line."""
+    """Rename the folder: everything is measured, or the name is refused in one line."""
     odd = "a{}b{}".format(*draw.sample([*" '\"\n#\\*;&%", "{n}", "$HOME", "ü"], 2))
     project.forget("results/local", "report/local")
     project.root = project.root.rename(project.folder / odd)
@@ -350,7 +350,7 @@ def name(project: Project, draw: random.Random) -> Outcome:
 
 
 def damage(project: Project, draw: random.Random, number: int) -> Outcome:
-    """One file; each in turn, then each again by another damage."""
+    """Damage one file: each in turn, then each again in another way."""
     rounds, turn = divmod(number, len(project.files))
     place, how = project.files[turn], DAMAGES[(rounds + turn) % len(DAMAGES)]
     path = project.root / place
@@ -364,9 +364,9 @@ def damage(project: Project, draw: random.Random, number: int) -> Outcome:
 
 
 def check(project: Project, before: str = "", new_keys: bool = False) -> list[str]:
-    """What does not hold after the next run, and after the one behind it.
+    """List what does not hold after the next run, and after the one after that.
 
-    before: what was printed before. new_keys: a data set may have changed, and with it the keys of its cells.
+    before: earlier output. new_keys: a data set may have changed, and with it the keys of its cells.
     """
     kept = set(project.measured()[0].values())
     code, said = project.finish(), before + project.said
@@ -402,7 +402,7 @@ KINDS: dict[str, Kind] = {
 
 
 def trial(project: Project, kind: str, number: int, draw: random.Random) -> tuple[str, list[str]]:
-    """How it ended, with what was done; what did not hold. number: among those of its kind."""
+    """Run a trial; return the fault and violations. number: index among trials of its kind."""
     project.restore()
     project.said = ""
     what, wrong = damage(project, draw, number) if kind == "file" else KINDS[kind](project, draw)
@@ -415,7 +415,7 @@ def trial(project: Project, kind: str, number: int, draw: random.Random) -> tupl
 
 
 def main() -> int:
-    """Exit status 0, or 1 where a trial did not hold."""
+    """Run the trials; return 1 if one did not hold."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--trials", type=int, default=300)
     parser.add_argument("--seed", type=int, default=0)
@@ -423,7 +423,7 @@ def main() -> int:
     parser.add_argument("--only", type=int, nargs="+", metavar="N")
     parser.add_argument("--light", action="store_true")
     args = parser.parse_args()
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in a shell's background, and by what it starts
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # background jobs of shells, and children, ignore it
     kinds = args.kind or [kind for other in KINDS for kind in ("file", other)]
     ends: dict[str, Counter[str]] = {}
     with tempfile.TemporaryDirectory(prefix="faults-") as folder:

@@ -1,11 +1,11 @@
-"""Our Triton flash attention beside eager attention and scaled_dot_product_attention, on one GPU, in one run.
+"""Compares our Triton flash attention with eager attention and scaled_dot_product_attention, on one GPU, in one run.
 
 bench/flash.py [--quick]
 
-Each implementation is first compared with float64; one that is wrong is not timed. Then all of a cell take turns, and
-each gets three times of a call, medians: on the device (CUDA graphs replayed, L2 flushed before each replay), launched
-(triton.testing.do_bench) and on the host (µs to queue the call). The leaderboard's closure comes first: compiled
-attention, the sum of its output, backward, by do_bench for 10 s. Exit status 1: ours was wrong somewhere.
+Each implementation is first compared with float64; wrong ones are not timed. The others are timed in turns, with three
+medians per call: on the device (CUDA graph replays, L2 flushed before each replay), launched (triton.testing.do_bench)
+and on the host (µs to queue the call). The leaderboard's closure comes first: compiled attention, sum of its output,
+backward, by do_bench for 10 s. Exit status 1: ours was wrong somewhere.
 
 --quick: fewer lengths and shorter runs.
 """
@@ -36,8 +36,8 @@ from perfscribe.experiments.cs336.flash_benchmarking.measure import Problem  # n
 from perfscribe.instruments.graph_timing import CudaGraphs, time_replays  # noqa: E402
 
 TURNS = 3
-SAMPLES = 9  # replays a turn
-HOST_CALLS = 20  # queued without waiting: fewer launches than the driver holds back
+SAMPLES = 9  # replays per turn
+HOST_CALLS = 20  # queued without waiting: few enough that the driver's launch queue does not block
 OTHERS = ("eager", "sdpa_flash", "sdpa_cudnn")
 PASSES = ("forward", "backward", "both")
 DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
@@ -47,7 +47,7 @@ HEADERS = ["heads", "n", "d", "dtype", "pass", "implementation", "device ms", "l
 
 @dataclasses.dataclass(frozen=True)
 class Cell:
-    """One causal problem of batch 1."""
+    """A causal attention problem with batch size 1."""
 
     heads: int
     n: int
@@ -56,14 +56,14 @@ class Cell:
 
 
 def cells(quick: bool) -> Iterator[Cell]:
-    """Sixteen heads of the leaderboard's length, then flash_benchmarking's grid of one head."""
+    """Yield sixteen heads at the leaderboard's length, then flash_benchmarking's grid with one head."""
     yield from (Cell(16, 16384, d, "bf16") for d in (64, 128))
     lengths = (128, 1024, 4096, 16384) if quick else [2**power for power in range(7, 17)]
     yield from (Cell(1, n, d, dtype) for dtype in DTYPES for n in lengths for d in (16, 32, 64, 128))
 
 
 def host_us(call: Callable[[], object]) -> float:
-    """µs a call to queue it."""
+    """Mean µs to queue a call."""
     torch.cuda.synchronize()
     start = time.perf_counter()
     for _ in range(HOST_CALLS):
@@ -74,7 +74,7 @@ def host_us(call: Callable[[], object]) -> float:
 
 
 def checked(call: backends.Call, inputs: tuple[torch.Tensor, ...], dtype: str) -> float:
-    """The largest relative error of output and gradients against float64; ValueError beyond the tolerance."""
+    """Largest relative error of output and gradients against float64; ValueError beyond the tolerance."""
     leaves = tuple(x.clone().requires_grad_() for x in inputs[:3])
     check = Check(lambda q, k, v: call(q, k, v, True), leaves, TOLERANCE[dtype])
     check.both()
@@ -82,11 +82,11 @@ def checked(call: backends.Call, inputs: tuple[torch.Tensor, ...], dtype: str) -
 
 
 def rows_of(cell: Cell, graphs: CudaGraphs) -> Iterator[dict[str, Any]]:
-    """A row for each pass and implementation, or for each implementation that cannot run or is wrong."""
+    """Yield a row for each pass and implementation, or for each implementation that cannot run or is wrong."""
     dtype = DTYPES[cell.dtype]
     inputs = tuple(torch.randn(1, cell.heads, cell.n, cell.d, device="cuda", dtype=dtype) for _ in range(4))
     problems, errors = {}, {}
-    # sixteen heads of eager attention would take most of the time
+    # Eager attention is omitted for sixteen heads, where it would take most of the time.
     for name in ("triton", *(OTHERS if cell.heads == 1 else OTHERS[1:])):
         try:
             call = backends.make_call(name, "cuda", dtype, cell.d, True)
@@ -112,7 +112,7 @@ def rows_of(cell: Cell, graphs: CudaGraphs) -> Iterator[dict[str, Any]]:
 
 
 def table(rows: list[dict[str, Any]]) -> str:
-    """The rows as Markdown."""
+    """Format rows as Markdown."""
     keys = ["heads", "n", "d", "dtype", "pass", "implementation", "device_ms", "launched_ms", "host_us", "device_ratio",
             "launched_ratio", "error"]  # fmt: skip
     cells = [[row[key] for key in keys] for row in rows]
@@ -121,7 +121,7 @@ def table(rows: list[dict[str, Any]]) -> str:
 
 
 def leaderboard(quick: bool) -> None:
-    """Print the milliseconds of the competition's closure, as the handout times it."""
+    """Print the milliseconds of the leaderboard's closure, timed as in the handout."""
     sdpa = {name: backends.make_call(name, "cuda", torch.bfloat16, 64, True) for name in OTHERS[1:]}
     attention: dict[str, Callable[..., torch.Tensor]] = {"ours": torch.compile(FlashAttentionTriton.apply)}
     for name, call in sdpa.items():
@@ -137,7 +137,7 @@ def leaderboard(quick: bool) -> None:
 
 
 def compare(quick: bool) -> bool:
-    """Print the leaderboard's closure and every cell's rows as they come. Whether ours was right."""
+    """Print the leaderboard's closure, then each cell's rows; return whether ours was right."""
     leaderboard(quick)
     graphs, right = CudaGraphs(), True
     for cell in cells(quick):
@@ -151,7 +151,7 @@ def compare(quick: bool) -> bool:
 
 
 def main() -> int:
-    """Compare; the exit status."""
+    """Compare; return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="fewer lengths, shorter runs")
     args = parser.parse_args()

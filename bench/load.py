@@ -1,9 +1,9 @@
-"""What a large site costs: 1,280 cells in 20 rounds read, drawn and reported; a dry run of 2,000 jobs.
+"""Measures the cost of a large site: reading, drawing and reporting 1,280 cells in 20 rounds; a dry run of 2,000 jobs.
 
 bench/load.py [--cells 1280] [--rounds 20] [--jobs 2000]
 
 Works in a scratch copy of this checkout, whose journal gets a record for each planned cell and round; the scripts then
-run one after the other, as the workflow starts them, at a quarter, a half and all of the cells. Exit status 1: one took
+run one after the other, as the workflow starts them, with a quarter, half and all of the cells. Exit status 1: one took
 more time or memory than the limits below, or grew faster than the number of records.
 """
 
@@ -34,14 +34,14 @@ from perfscribe.run import session  # noqa: E402
 from perfscribe.run.shard import Shard  # noqa: E402
 
 LIMIT_S, LIMIT_MB, DRY_RUN_S = 60, 1000, 15
-GROWTH = 1.1  # of processor time, over that of the records; what is above 1 is noise
+GROWTH = 1.1  # allowed growth of CPU time, relative to that of the records; above 1 for noise
 START = datetime(2026, 1, 1, tzinfo=UTC)
 EXPERIMENT, HEAD_DIMS = "attention", 40
 TEMPLATE = ROOT / "results" / "cpu2" / "journal" / EXPERIMENT
 
 
 class Spent(NamedTuple):
-    """Of a process and those that it waited for: wall and processor time, and the peak memory of the largest."""
+    """Wall and CPU time of a process and its waited-for children, and the peak memory of the largest."""
 
     wall_s: float
     cpu_s: float
@@ -49,7 +49,7 @@ class Spent(NamedTuple):
 
 
 def timed(root: Path, *words: str) -> Spent:
-    """Run Python with these words; SystemExit with the end of what it printed where it fails."""
+    """Run Python with these arguments; SystemExit with the end of its output if it fails."""
     with tempfile.TemporaryFile("w+") as said:
         began = time.perf_counter()
         variables = {**os.environ, "PERFSCRIBE_COMMIT": "0" * 40}
@@ -64,7 +64,7 @@ def timed(root: Path, *words: str) -> Spent:
 
 
 def configure(root: Path, cells: int, rounds: int, jobs: int) -> dict[str, Any]:
-    """Let the copy's config have so many cells, and a cluster's so many jobs; returns what was read."""
+    """Configure the copy for this number of cells and of cluster jobs; return the config."""
     section = {
         "device": ["cpu"],
         "seq_len": [64 + 8 * step for step in range(cells // HEAD_DIMS)],
@@ -79,7 +79,7 @@ def configure(root: Path, cells: int, rounds: int, jobs: int) -> dict[str, Any]:
 
 
 def lines(shard: Shard) -> Iterator[bytes]:
-    """Each planned cell and round started and measured: a real record of another machine, its samples scaled."""
+    """Yield events for each planned cell and round: a real record of another machine with scaled samples."""
     identity = environment.identity(shard.plan["libraries"])
     name = environment.identity_id(identity)
     files.write_json_if_changed(shard.site_folder / "environments" / f"{name}.json", identity)
@@ -100,7 +100,7 @@ def lines(shard: Shard) -> Iterator[bytes]:
 
 
 def site(root: Path, cells: int, rounds: int) -> int:
-    """Plan such a site and fill its journal; returns how many records that has."""
+    """Plan a site and fill its journal; return the number of its records."""
     raw = configure(root, cells, rounds, 1)
     session.write_plan(root, raw, session.make_plan(root, raw))
     shard = Shard(root / "results" / "local" / "plan" / f"measure-{EXPERIMENT}-0.json", root)
@@ -111,7 +111,7 @@ def site(root: Path, cells: int, rounds: int) -> int:
 
 
 def steps(root: Path) -> dict[str, Spent]:
-    """What each program that reads records takes, in the workflow's order."""
+    """Run each program that reads records, in the workflow's order; return its cost by name."""
     scripts, results, report = "workflow/scripts", "results/local", "report/local/report.md"
     records = f"{results}/records/{EXPERIMENT}/0.jsonl"
     summary, page = ("--out", report, "--summary", f"{results}/summary.json"), ("--out", "report/local/report.html")
@@ -128,15 +128,15 @@ def steps(root: Path) -> dict[str, Spent]:
 
 
 def dry_run(root: Path, cells: int, jobs: int) -> Spent:
-    """A dry run on a cluster that cells are dealt out to in so many jobs."""
+    """Cost of a dry run on a cluster, with cells distributed over this number of jobs."""
     configure(root, cells, 1, jobs)
     asked = ("report", "--dry-run", "--quiet", "--executor", "slurm", "--jobs", "100")
-    timed(root, "-m", "perfscribe.cli", *asked)  # which keeps what it finds in the code
+    timed(root, "-m", "perfscribe.cli", *asked)  # fills the cache of code analysis
     return timed(root, "-m", "perfscribe.cli", *asked)
 
 
 def main() -> int:
-    """Print the table; the exit status says whether all is within the limits."""
+    """Print the table; return 1 if a limit is exceeded."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cells", type=int, default=1280, help=f"a multiple of {4 * HEAD_DIMS}, from which it is cut")
     parser.add_argument("--rounds", type=int, default=20)
