@@ -1,1 +1,1 @@
-"""What `./run` does beside the report."""
+"""Verbs of `./run` other than the report."""

@@ -1,4 +1,4 @@
-"""`./run chapter FILE [--site NAME]`: one problem of a chapter, or all of it, as a site's report has it."""
+"""`./run chapter FILE [--site NAME]`: print one problem of a chapter, or the whole chapter, with a site's results."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from perfscribe.report.rows import Mistake, of_name
 
 
 def main(root: Path, arguments: Sequence[str], read_config: Callable[[], Mapping[str, Any]]) -> int:
-    """Print a problem, or all of a chapter; ValueError with one line where a file has a mistake."""
+    """Print a problem or a whole chapter; ValueError (one line) for a mistake in a file."""
     parser = Parser(prog="./run chapter", description=__doc__)
     parser.add_argument("path", metavar="FILE", help="a problem's Markdown file; or a chapter's folder, or its name")
     parser.add_argument("--site", metavar="NAME", default="", help="whose results (default: your own, else h200x4)")
@@ -28,7 +28,7 @@ def main(root: Path, arguments: Sequence[str], read_config: Callable[[], Mapping
 
 
 def _shown(problem: Problem) -> str:
-    """The problem, and what it gives to other pages; ValueError where there is no such figure."""
+    """Render the problem and its texts for other pages; ValueError for unknown figures."""
     figures = {figure for name in registry.known() for figure in registry.shown(name).figures}
     for picture in problem.pictures:
         if picture.figure not in figures:
@@ -47,7 +47,7 @@ def _default_site(root: Path) -> str:
 
 
 def _chapter_of(path: Path) -> Chapter:
-    """The chapter whose index lists a file."""
+    """Find the chapter whose index lists a file."""
     own = path.parent / chapters.OWN_INDEX
     names = [str(path.parent)] if own.is_file() else [*chapters.names()]
     for chapter in map(chapters.read, names):

@@ -1,4 +1,4 @@
-"""What `./run doctor` prints: the machine and its tools, what it measures, and what it lacks."""
+"""Text of `./run doctor`: the machine and its tools, what it can measure, and what is missing."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ GIB = 2**30
 
 
 def report(units: Sequence[tuple[str, list[Cell]]], of: Sequence[subjects.Subject] = ()) -> str:
-    """The whole text; `units` are the planned cells by experiment. Names paths of this machine: not for publishing.
+    """Make the whole text; `units`: planned cells by experiment. Contains paths of this machine: not for publishing.
 
-    of: users' own code, whose adapters that are not written yet are named.
+    of: subjects, whose unimplemented adapters are listed.
     """
     sections = {
         "Machine": _pairs(_machine()),
@@ -87,7 +87,7 @@ def _place(name: str) -> str:
 
 
 def _nsys() -> str:
-    """Path of the program, or the reason why it cannot be used."""
+    """Path of nsys, or the reason why it cannot be used."""
     try:
         nsys.find()
     except nsys.NsysError as error:
@@ -103,7 +103,7 @@ def _measured(units: Sequence[tuple[str, list[Cell]]]) -> str:
 
 
 def _missing(units: Sequence[tuple[str, list[Cell]]]) -> str:
-    """A line for each thing that is missing: the remedy that asks for most, and the experiments that wait for it."""
+    """One line per missing thing, with the most demanding remedy and the experiments that need it."""
     found: dict[str, list[tuple[str, str]]] = {}
     for name, cells in units:
         for condition in environment.unmet(dict.fromkeys(one for cell in cells for one in cell.requires)):
@@ -117,7 +117,7 @@ def _missing(units: Sequence[tuple[str, list[Cell]]]) -> str:
 
 
 def _named(of: Collection[str], every: Sequence[str]) -> str:
-    """These experiments, or all but the others where those are fewer."""
+    """List these experiments, or "all but" the others if those are fewer."""
     others = [name for name in every if name not in of]
     if not others:
         return "all"

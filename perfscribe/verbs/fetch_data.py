@@ -1,4 +1,4 @@
-"""Fetches SQuAD v1.1 where there is a network: the two original files, checked before they are kept."""
+"""Downloads SQuAD v1.1: the two original files, validated before they are kept."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FETCHED = "downloads/squad"  # relative to the checkout
 
 
 def main(root: Path, arguments: Sequence[str], _: Any) -> int:
-    """Fetch SQuAD; ValueError with one line where that cannot be."""
+    """Download SQuAD; ValueError (one line) on failure."""
     if list(arguments) != ["squad"]:
         raise ValueError(f"fetch-data: got {' '.join(arguments) or 'nothing'!r}, expected squad")
     try:
@@ -34,9 +34,9 @@ def main(root: Path, arguments: Sequence[str], _: Any) -> int:
 
 
 def _download(url: str) -> bytes:
-    """The content of an address; ValueError with one line where it cannot be had."""
+    """Download a URL; ValueError (one line) on failure."""
     try:
-        with urllib.request.urlopen(url, timeout=TIMEOUT_S) as answer:  # an address of this module
+        with urllib.request.urlopen(url, timeout=TIMEOUT_S) as answer:  # url is a constant of this module
             content: bytes = answer.read()
             return content
     except (http.client.HTTPException, OSError) as error:
@@ -44,9 +44,9 @@ def _download(url: str) -> bytes:
 
 
 def squad(folder: Path) -> dict[str, Questions]:
-    """Write the two files below the folder, both or neither; returns their questions by file name.
+    """Write both files into the folder, or neither; return their questions by file name.
 
-    ValueError with one line where one cannot be fetched or is no SQuAD v1.1.
+    ValueError (one line) if one cannot be downloaded or is not SQuAD v1.1.
     """
     contents = {name: _download(BASE + name) for name in NAMES}
     questions = {name: parse(content, name, "file") for name, content in contents.items()}

@@ -1,4 +1,4 @@
-"""The verb `launch`: a job script that starts ranks under Slurm or under PBS, printed and not run."""
+"""The verb `launch`: prints, but does not run, a job script that starts ranks under Slurm or PBS."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PROFILES = ("torch", "nsys")
 SELF_TEST = "workflow/scripts/preflight.py"
 JOB = "perfscribe.experiments.polaris.rank_methods.job"
 MOST_NODES, MOST_RANKS = 100_000, 1024
-# What schedulers take as names; nothing else gets into a directive.
+# Names accepted by schedulers; only these get into directives.
 _NAME = re.compile(r"[A-Za-z0-9][\w.@+-]*")
 _NAMES = re.compile(rf"{_NAME.pattern}(?::{_NAME.pattern})*")
 _TIME = re.compile(r"\d{1,3}:[0-5]\d:[0-5]\d")
@@ -80,7 +80,7 @@ def _parser() -> Parser:
 
 
 def read(arguments: Sequence[str]) -> argparse.Namespace:
-    """What the arguments ask for, by their names; SystemExit with one line where they cannot be."""
+    """Parse and check the arguments; SystemExit with one line if they are invalid."""
     parser = _parser()
     found = parser.parse_args(arguments)
     possible = LAUNCHERS[found.scheduler]
@@ -100,21 +100,21 @@ def read(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def script(wanted: argparse.Namespace, root: Path) -> str:
-    """The job script: this Python in the checkout, a command of the user's own where `./run` was called."""
+    """Render the job script: our program runs in the checkout, a user's command where `./run` was called."""
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(TEMPLATES),
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
-        autoescape=False,  # noqa: S701 (a shell script: what goes in is quoted or checked)
+        autoescape=False,  # noqa: S701 (a shell script: values are quoted or checked)
     )
     environment.filters["quote"] = lambda text: shlex.quote(str(text))
     python, command = shlex.quote(sys.executable), shlex.join(wanted.command)
     ours = f"-m {JOB}" + (' --profile "$OUT"' if wanted.profile == "torch" else "")
     ranks, bindings = wanted.nodes * wanted.ranks_per_node, wanted.cpu_bind[: wanted.ranks_per_node]
     given = vars(wanted) | {
-        "preflight": wanted.preflight and ranks > 1,  # a world of one is not tested
+        "preflight": wanted.preflight and ranks > 1,  # a single rank has no links
         "ranks": ranks,
         "name": f"perfscribe-{wanted.nodes}x{wanted.ranks_per_node}",
         "made_by": f"Made by: ./run launch; {ranks} ranks on {wanted.nodes} node{'s' * (wanted.nodes > 1)}.",
@@ -123,7 +123,7 @@ def script(wanted: argparse.Namespace, root: Path) -> str:
         "nsys": _nsys,
         "program": command or f"{python} {ours}",
         "try_links": f"{python} {shlex.quote(str(root / SELF_TEST))}",
-        # torchrun takes a script, or a module behind -m, or any program behind --no-python
+        # torchrun takes a script, a module after -m, or any program after --no-python.
         "program_of_torchrun": f"--no-python {command}" if command else ours,
         "slurm_binding": f"mask_cpu:{','.join(map(binding.mask, bindings))}" if bindings else "cores",
         "pals_binding": binding.as_list(bindings) if bindings else "",
@@ -132,7 +132,7 @@ def script(wanted: argparse.Namespace, root: Path) -> str:
 
 
 def _nsys(output: str) -> str:
-    """The words before a program that Nsight Systems is to trace, into OUT/<output>.nsys-rep."""
+    """Prefix of a command to trace with Nsight Systems into OUT/<output>.nsys-rep."""
     return f'nsys profile --trace=cuda,nvtx,osrt --force-overwrite=true --output="$OUT/{output}"'
 
 

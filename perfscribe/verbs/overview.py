@@ -1,4 +1,4 @@
-"""What `./run plan` prints: how many cells each experiment has to measure, and how long they may take."""
+"""Text of `./run plan`: number of cells to measure per experiment, and their expected time."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from perfscribe.run.progress import duration
 def _status(
     unit: dict, cell: dict, number: int, records: dict[str, list[dict]], changed: Collection[str], done: bool
 ) -> tuple[str, dict | None]:
-    """A cell's status in the journal, and the newest record of the same factors, whatever its code.
+    """Status of a cell in the journal, and the newest record with its factors, whatever its code.
 
-    changed: data sets that are made anew. done: whether the unit's job has finished and is not asked for again.
+    changed: data sets to be made again. done: the unit's job has finished and is not due.
     """
     lacking = environment.shortfall(cell["requires"])
     cannot = f"{lacking[0]} ({lacking[1]})" if lacking else ""
@@ -33,7 +33,7 @@ def _status(
         return cannot or f"skipped ({cell['skip']})", None
     same = records.get(_levels(cell), [])
     measured = [r for r in same if r["fingerprint"] == unit["fingerprint"] and r["round"] == number]
-    # By the data that each had: which these are today is known once they are made.
+    # Keys by each record's data: today's digests are unknown until the data are made.
     key = partial(cell_key, unit["experiment"], cell["factors"], unit["fingerprint"], seed=unit["seed"])
     current = [r for r in measured if r["key"] == key(r["data_digest"])]
     made_anew = not set(changed).isdisjoint(cell["data"])
@@ -41,7 +41,7 @@ def _status(
         newest = current[-1]
         if done and newest["status"] == gate.HELD_BACK and gate.complaint(newest):
             return f"skipped ({newest['reason']})", None
-        if not newest["values"].get("before_start"):  # what was lacking is asked anew
+        if not newest["values"].get("before_start"):  # else check the machine again
             return newest["status"], newest
     if cannot:
         return cannot, None
@@ -54,7 +54,7 @@ def _status(
 
 
 def _published(cell: dict, number: int, records: dict[str, list[dict]]) -> tuple[str, dict | None]:
-    """As _status, of a site that is read-only."""
+    """Same as _status for a read-only site."""
     found = [record for record in records.get(_levels(cell), []) if record["round"] == number]
     if found and not found[-1]["values"].get("before_start"):
         return found[-1]["status"], found[-1]
@@ -63,7 +63,7 @@ def _published(cell: dict, number: int, records: dict[str, list[dict]]) -> tuple
 
 
 def _changed(root: Path, plan: Plan, name: str) -> set[str]:
-    """Data sets of a unit that the next run makes of other sources, or by other code, than the last one did."""
+    """Data sets of a unit whose sources or code changed since the last run."""
     folder, unit = root / "results" / plan.site / "plan", plan.units.get(name)
     before = files.read_object(folder / f"{name}.json").get("datasets")
     if unit is None or before is None:
@@ -78,13 +78,13 @@ def _levels(cell: Mapping[str, Any]) -> str:
 
 @dataclass
 class Counted:
-    """Cells of an experiment by what becomes of them."""
+    """Cells of an experiment by status."""
 
     rows: list[list[object]] = field(default_factory=list)
     waiting: defaultdict[int, list[Due]] = field(default_factory=lambda: defaultdict(list))  # by shard
 
     def seconds(self, estimate: Estimate) -> dict[int, float] | None:
-        """For the waiting cells of each shard, its start included; None where nothing is known."""
+        """Expected time of each shard's waiting cells, start-up included; None if unknown."""
         found = {shard: seconds for shard, cells in self.waiting.items() if (seconds := estimate.job_s(cells))}
         return found if len(found) == len(self.waiting) else None
 
@@ -97,20 +97,20 @@ def _count(root: Path, plan: Plan, experiment: str, estimate: Estimate) -> Count
     counted, published = Counted(), session.is_committed(root, plan.site)
     for shard in range(plan.shards[experiment]):
         name = f"measure-{experiment}-{shard}"
-        # Of a committed site only what says how it is shown is planned anew.
+        # For a committed site only the presentation is planned.
         unit = plan.units.get(name) or files.read_json(root / "results" / plan.site / "plan" / f"{name}.json")
         changed = _changed(root, plan, name)
         done = (root / "results" / plan.site / "checksums" / f"{name}.json").is_file()
         for number in range(1, unit["rounds"] + 1):
             for cell in unit["cells"]:
-                if published:  # read-only, whatever code and machine measured it
+                if published:  # read-only, regardless of code and machine
                     status, known = _published(cell, number, records)
                 else:
                     status, known = _status(unit, cell, number, records, changed, done)
                 one = due(experiment, cell["factors"], cell["cost"])
                 if status.startswith("to measure"):
                     counted.waiting[shard].append(one)
-                if known is not None:  # be it by older code
+                if known is not None:  # perhaps of older code
                     estimate.add(one, known["spent"])
                 factors = " ".join(f"{name}={level}" for name, level in cell["factors"].items())
                 counted.rows.append([experiment, factors, number, status])
@@ -119,9 +119,9 @@ def _count(root: Path, plan: Plan, experiment: str, estimate: Estimate) -> Count
 
 
 def describe(root: Path, plan: Plan, experiments: Collection[str] = ()) -> str:
-    """A row an experiment with the time that its cells may take, and every cell of the experiments named.
+    """Table of experiments with expected times, and every cell of the experiments named.
 
-    Raises ValueError where one of them is not planned.
+    Raises ValueError if one of them is not planned.
     """
     for name in experiments:
         if name not in plan.shards:
@@ -129,7 +129,7 @@ def describe(root: Path, plan: Plan, experiments: Collection[str] = ()) -> str:
     cells: list[list[object]] = []
     summary, unknown, by_job = [], [], dict[tuple[str, int], float]()
     estimate = Estimate(root, plan.preset)
-    # All first: the ratio to a committed site's machine is taken from all that was measured here.
+    # Count all first: the ratio to a committed site's machine uses everything measured here.
     for experiment, counted in {name: _count(root, plan, name, estimate) for name in plan.shards}.items():
         site = "" if (experiment, "") in estimate.paces else estimate.sites.get(experiment, "")
         seconds = counted.seconds(estimate)

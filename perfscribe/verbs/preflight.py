@@ -1,9 +1,9 @@
-"""The self-test as a program, for a job script that is to stop before it trains over a broken link.
+"""The self-test as a program, for job scripts that must not train over a broken link.
 
-Where a launcher started it several times (srun, mpiexec, torchrun), each is a rank of the test, over all nodes; by
-itself it starts its ranks on this machine; with --read it judges what NVIDIA's all_reduce_perf has printed. Exit status
+If a launcher (srun, mpiexec, torchrun) started several processes, each is a rank of the test, over all nodes; by
+itself it starts ranks on this machine; with --read it judges the output of NVIDIA's all_reduce_perf. Exit status
 0: fast enough, 44: no figure, 46: below the threshold; one line names the nodes and the figure. The backend is nccl
-where there are GPUs, else gloo; sizes, calls and algorithm are those of the config, experiments.preflight.
+with GPUs, else gloo; sizes, calls and algorithm are those of the config, experiments.preflight.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from perfscribe.experiments.fsdp.preflight import levels, measure
 from perfscribe.records import environment
 
 ROOT = Path(__file__).resolve().parents[2]
-WAIT_S = 300  # for ranks that start late, from a slow file system
+WAIT_S = 300  # for ranks that start late because of a slow file system
 ALONE = f"{prefix(PASSED)}a world of one is not tested"
 
 
@@ -37,7 +37,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def settings(asked: argparse.Namespace) -> dict[str, Any]:
-    """Factors of the test: the config's, of preset gpu where there are GPUs, and the threshold asked for."""
+    """Factors of the test: the config's (preset gpu if there are GPUs), and the threshold from the command line."""
     preset, backend = ("cpu", "gloo") if environment.missing(("cuda",)) else ("gpu", "nccl")
     section = config.resolve(config.load(ROOT / "config.yaml"), preset)["experiments"]["preflight"]
     world_size = max(2, environment.identity(())["gpu_count"]) if asked.ranks is None else asked.ranks
@@ -48,13 +48,13 @@ def settings(asked: argparse.Namespace) -> dict[str, Any]:
 
 
 def trial_of(factors: Mapping[str, Any]) -> Trial:
-    """The test of these factors."""
+    """Make the test of these factors."""
     size_bytes = round(factors["size_mib"] * self_test.MIB)
     return Trial(size_bytes, factors["warmup"], factors["iterations"], factors["threshold_gb_per_s"])
 
 
 def read_log(path: Path, trial: Trial) -> Outcome:
-    """The outcome that a log of NVIDIA's program tells. NoFigure: it tells none."""
+    """Parse the outcome from a log of NVIDIA's program; NoFigure if it has none."""
     output = nccl_tests.read(path)
     figure = nccl_tests.parse(output)
     size = nccl_tests.largest_size(output) or trial.size_bytes
@@ -63,7 +63,7 @@ def read_log(path: Path, trial: Trial) -> Outcome:
 
 
 def as_rank(factors: Mapping[str, Any]) -> tuple[Outcome, bool]:
-    """Take part in a test among processes that a launcher started; and whether this one tells of it."""
+    """Run the test as one of a launcher's processes; return the outcome, and whether this rank prints it."""
     import torch.distributed as dist
 
     from perfscribe.experiments.polaris.rank_methods.job import join
@@ -78,7 +78,7 @@ def as_rank(factors: Mapping[str, Any]) -> tuple[Outcome, bool]:
 
 
 def run(asked: argparse.Namespace) -> int:
-    """The exit status, after its line; ranks other than the first say nothing."""
+    """Run the test, print its line on rank 0, and return the exit status."""
     factors = settings(asked)
     trial = trial_of(factors)
     if asked.read is not None:
@@ -99,7 +99,7 @@ def _tell(code: int, line: str) -> int:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """The exit status; NO_FIGURE with one line for whatever keeps the test from giving one."""
+    """Return the exit status; NO_FIGURE with one line for any error."""
     asked = _parser().parse_args(arguments)
     try:
         return run(asked)

@@ -1,9 +1,8 @@
-"""`./run publish NAME`: make a site that can be committed of this checkout's own results, with nothing private in it.
+"""`./run publish NAME`: turns local results into a site that can be committed, without private data.
 
-What is measured is copied and scrubbed: plan, journal (compressed), environments, digests of data sets. What is shown
-is drawn again from these, so that a published site is what any machine will redraw. Its records repeat the journal, so
-they are made again where they are needed and not committed. What people wrote about the local site goes along, scrubbed
-too.
+Measurements are copied and scrubbed: plan, journal (compressed), environments, digests of data sets. Tables, figures
+and report are drawn again from these, so that any machine can reproduce them. Records repeat the journal, so they are
+not committed, but made again when needed. Notes about the local site are copied and scrubbed, too.
 """
 
 from __future__ import annotations
@@ -33,9 +32,9 @@ LARGEST_MIB = 5
 
 
 def main(root: Path, arguments: Sequence[str], config: session.ReadConfig) -> int:
-    """Publish, or what the first word says; ValueError with one line where that cannot be.
+    """Publish, redraw or continue a site, as the first argument says; ValueError (one line) on failure.
 
-    --replace: in the place of the site of that name.
+    --replace: replace the site of that name.
     """
     option = arguments[0] if arguments else ""
     if option == "--redraw":
@@ -58,7 +57,7 @@ def main(root: Path, arguments: Sequence[str], config: session.ReadConfig) -> in
     if taken and not replaces:
         other = f"publish --replace {name}" if session.is_committed(root, name) else "move that away"
         raise ValueError(f"publish: {' and '.join(taken)}: there already; take another name or {other}")
-    _read_notes(root, session.LOCAL_SITE)  # asked first: they may be no text
+    _read_notes(root, session.LOCAL_SITE)  # check before other work: they may not be text
     made_by, before = environment.provenance(root), _with_figures(target)
     with made_whole(root, name, taken):
         copy_measured(root, source, target, plan.read_index(source / "plan").shards)
@@ -71,7 +70,7 @@ def main(root: Path, arguments: Sequence[str], config: session.ReadConfig) -> in
 
 
 def _with_figures(results: Path) -> int:
-    """How many cells of a site have figures, by its summary."""
+    """Number of cells with figures in a site's summary."""
     with form.as_written(results / "summary.json"):
         return int(files.read_object(results / "summary.json").get("cells", {}).get("ok", 0))
 
@@ -80,21 +79,21 @@ ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def _end(number: int, _: object) -> NoReturn:
-    for other in ENDING:  # a second one must not disturb what the first begins
+    for other in ENDING:  # ignore further signals while ending
         signal.signal(other, signal.SIG_IGN)
     sys.exit(128 + number)
 
 
 @contextlib.contextmanager
 def made_whole(root: Path, name: str, taken: Collection[str]) -> Iterator[None]:
-    """Where making the site fails or is ended, none is left; the folders that it takes the place of are put back."""
+    """Make the site completely or not at all: on errors and signals, restore the folders that it replaces."""
     for number in ENDING:
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, _end)
     with tempfile.TemporaryDirectory(dir=root, prefix=".replaced-") as aside:
         try:
             for folder in taken:
-                Path(aside, folder).parent.mkdir()  # there a folder is moved in one step
+                Path(aside, folder).parent.mkdir()  # moving a folder within a file system is atomic
                 shutil.move(root / folder, Path(aside, folder))
             yield
         except BaseException:
@@ -108,7 +107,7 @@ def made_whole(root: Path, name: str, taken: Collection[str]) -> Iterator[None]:
 
 
 def go_on(root: Path, names: Sequence[str]) -> int:
-    """Put the journals of a published site back as those of site local, so that a run measures what is missing."""
+    """Copy a published site's journals to site local, so that a run measures what is missing."""
     if len(names) != 1 or not session.is_committed(root, names[0]):
         raise ValueError(f"publish: --continue expects one published site, not {' '.join(names) or 'none'}")
     source, target = root / "results" / names[0], root / "results" / session.LOCAL_SITE
@@ -123,16 +122,16 @@ def go_on(root: Path, names: Sequence[str]) -> int:
 
 
 def copy_measured(root: Path, source: Path, target: Path, planned: Collection[str]) -> None:
-    """Scrubbed plan, journals, environments and data digests of a site, renamed to the new one.
+    """Copy a site's plan, journals, environments and data digests, scrubbed and renamed.
 
-    planned: the experiments whose journals go along; of others nothing is shown.
+    planned: experiments whose journals are copied; others are not shown.
     """
     with session.alone(root):
         folders = sorted((source / "journal").iterdir())
         journals = {
             folder.name: list(journal.read(folder).all_records()) for folder in folders if folder.name in planned
         }
-        # Names of all nodes first: any experiment's error may name any of them.
+        # Collect all node names first: any experiment's errors may contain any of them.
         private = scrub.gather(journals, scrub.private_here(root))
         number_nodes(record for of in journals.values() for record in of)
         for experiment, kept in journals.items():
@@ -142,7 +141,7 @@ def copy_measured(root: Path, source: Path, target: Path, planned: Collection[st
             files.write_bytes(target / "journal" / experiment / "0.jsonl.gz", content)
         for kind in ("plan", "environments"):
             for path in sorted((source / kind).glob("*.json")):
-                # Who pays, and for which jobs; where programs and a user's own code are: nothing that it is drawn from.
+                # Not needed for drawing: accounts, paths of programs and of users' code.
                 if path.name in (cluster.FILE, "options.json"):
                     continue
                 content = scrub.scrub_json(files.read_json(path), private)
@@ -155,7 +154,7 @@ def copy_measured(root: Path, source: Path, target: Path, planned: Collection[st
 
 
 def _shown(folder: Path) -> list[dict[str, Any]]:
-    """The rows that an experiment's tables are made of, as far as they are to be read; folder: its records."""
+    """Rows of an experiment's tables; unreadable files are skipped. folder: its records."""
     found: list[dict[str, Any]] = []
     with contextlib.suppress(ValueError):
         for path in sorted(folder.glob("*.jsonl")):
@@ -164,10 +163,10 @@ def _shown(folder: Path) -> list[dict[str, Any]]:
 
 
 def _as_shown(kept: Sequence[dict[str, Any]], rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The records, shown ones last, without those of other code, seed or data of a cell in the report's rows.
+    """Records without those of other code, seed or data than the report's rows; those shown come last.
 
-    Of a cell that two machines measured a published site shows the last. One that is not_run in the report, as its
-    code has changed, must not show what the old code gave.
+    The published site shows the last record of a cell, e.g. if two machines measured it. A cell that is not_run in the
+    report, since its code changed, must not show the old code's results.
     """
     keys, shown = {}, set[str]()
     for row in rows:
@@ -186,7 +185,7 @@ def _notes(root: Path, site: str) -> Path:
 
 
 def _read_notes(root: Path, site: str) -> dict[str, str]:
-    """What people wrote about a site, by file name; ValueError with one line where it is no text."""
+    """Notes about a site by file name; ValueError (one line) if one is not text."""
     try:
         return {path.name: called_from.text(path, root) for path in sorted(_notes(root, site).glob("*.md"))}
     except ValueError as error:
@@ -194,7 +193,7 @@ def _read_notes(root: Path, site: str) -> dict[str, str]:
 
 
 def copy_notes(root: Path, source: str, target: str, private: scrub.Private) -> None:
-    """Notes of one site for another, scrubbed; one that the other site has stays as it is."""
+    """Copy notes to another site, scrubbed; existing ones are kept."""
     for name, text in _read_notes(root, source).items():
         path, own = _notes(root, target) / name, f"report/notes/{target}/{name}"
         if path.exists():
@@ -207,9 +206,9 @@ def copy_notes(root: Path, source: str, target: str, private: scrub.Private) -> 
 
 
 def number_nodes(records: Iterable[dict[str, Any]]) -> None:
-    """Give the nodes of a cluster numbers, in the order of their names, by which a report tells them apart.
+    """Number a cluster's nodes in the order of their names, to distinguish them without names.
 
-    The numbers of jobs go: with them, whoever may ask the cluster's accounting finds the names.
+    Removes job ids, from which users of the cluster could find the names in its accounting.
     """
     jobs = [record["provenance"] for record in records if record["provenance"].get("cluster")]
     numbers = {node: number for number, node in enumerate(sorted({job["node"] for job in jobs}), start=1)}
@@ -219,14 +218,14 @@ def number_nodes(records: Iterable[dict[str, Any]]) -> None:
 
 
 def committed_mib(folders: Iterable[Path]) -> float:
-    """Size of what is committed: no records, which repeat the journals, nor HTML, which any machine makes."""
+    """Size of committed files: excludes records, which repeat the journals, and HTML, which any machine can make."""
     found = (path for folder in folders for path in folder.rglob("*") if path.is_file())
     committed = (path for path in found if path.parents[1].name != "records" and path.suffix != ".html")
     return sum(path.stat().st_size for path in committed) / 2**20
 
 
 def _check(root: Path, name: str) -> int:
-    """Say what is left to do; 1 where the site holds something private or is too large to be committed."""
+    """Print the next step; return 1 if the site has private data or is too large to commit."""
     notes = [_notes(root, name)] if _notes(root, name).is_dir() else []
     folders = [root / "results" / name, root / "report" / name, *notes]
     found = [finding for folder in folders for finding in scrub.find_private(folder, scrub.private_here(root))]

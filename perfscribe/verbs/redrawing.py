@@ -1,8 +1,8 @@
-"""`./run publish --redraw [SITE ...]`: draw published sites again from their journals, each in a process of its own.
+"""`./run publish --redraw [SITE ...]`: draws published sites again from their journals, one process per site.
 
-What comes out is what the workflow makes of the same site: the same functions and programs make it. The workflow has a
-job for each experiment; that is right where an edit touches one of them, and most of the time where all of several
-sites is drawn. A site's HTML is not committed and not made here: the workflow makes it of the report, for who reads it.
+Uses the workflow's functions and programs, so the results are the same. The workflow starts one job per experiment,
+which suits edits of one experiment, but is slow for several whole sites. HTML is not committed, so the workflow makes
+it on demand.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from perfscribe.run.targets import Targets
 
 
 def main(root: Path, raw: Mapping[str, Any], names: Sequence[str]) -> int:
-    """Draw these published sites, or all; ValueError with one line where one is none, or another run is under way."""
+    """Draw these published sites, or all; ValueError (one line) for unknown sites or if another run is under way."""
     known = sorted(path.parent.name for path in (root / "results").glob("*/published.json"))
     for name in names:
         if name not in known:
@@ -36,7 +36,7 @@ def main(root: Path, raw: Mapping[str, Any], names: Sequence[str]) -> int:
 
 
 def draw(root: Path, raw: Mapping[str, Any], name: str) -> None:
-    """Draw a published site by its plan of today; whatever an experiment's code raises."""
+    """Draw a published site by today's plan; passes on exceptions of experiments' code."""
     from perfscribe.show import presenting
 
     config = {**raw, "site": name}
@@ -56,7 +56,7 @@ def draw(root: Path, raw: Mapping[str, Any], name: str) -> None:
 
 
 def _run(root: Path, name: str, program: str, *words: str | Path) -> None:
-    """One of the workflow's programs; ValueError with what it said where it fails."""
+    """Run one of the workflow's programs; ValueError with its stderr if it fails."""
     done = subprocess.run(
         [sys.executable, root / "workflow" / "scripts" / program, *words], cwd=root, capture_output=True, text=True
     )

@@ -1,4 +1,4 @@
-"""`./run remeasure`: give up finished cells on purpose, so that the next report measures them again."""
+"""`./run remeasure`: discards finished cells, so that the next report measures them again."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from perfscribe.records import checksums, journal
 from perfscribe.records.records import STATUSES
 from perfscribe.run import session
 
-# Of these there are no records to retire: cells that were not measured, and those that a self-test held back.
+# Statuses without records to retire: cells not measured, or held back by a self-test.
 DUE_AGAIN = ("not_run", "skipped")
 
 
 def parse(words: Sequence[str]) -> dict[str, str]:
-    """factor=level words as a dict; ValueError for any other word, and for a factor given twice."""
+    """Parse FACTOR=LEVEL words; ValueError for any other word, and for duplicates."""
     chosen: dict[str, str] = {}
     for word in words:
         name, equals, level = word.partition("=")
@@ -31,7 +31,7 @@ def parse(words: Sequence[str]) -> dict[str, str]:
 
 
 def _codes(root: Path, site: str, experiment: str) -> set[str]:
-    """Fingerprints of the code of now and of the last plan; what other commits measured stays, to be compared with."""
+    """Fingerprints of today's and the last plan's code; records of other code are kept for comparisons."""
     plans = (root / "results" / site / "plan").glob(f"measure-{experiment}-*.json")
     return {str(files.read_json(plan)["fingerprint"]) for plan in plans} | {
         Sources(root).fingerprint(registry.module_name(experiment, "measure", root))
@@ -39,12 +39,12 @@ def _codes(root: Path, site: str, experiment: str) -> set[str]:
 
 
 def _levels(record: dict[str, Any]) -> dict[str, str]:
-    """A record's factor levels as a user writes them, and its status."""
+    """Factor levels of a record as a user writes them, and its status."""
     return {name: str(level) for name, level in record["factors"].items()} | {"status": record["status"]}
 
 
 def _check(word: str, known: Iterable[str], complaint: str) -> None:
-    """ValueError with the complaint where the word is not known; it names what is, and the nearest of that."""
+    """Raise ValueError with the complaint, known words and the nearest of them, if the word is unknown."""
     names = list(dict.fromkeys(known))
     if word in names:
         return
@@ -52,7 +52,7 @@ def _check(word: str, known: Iterable[str], complaint: str) -> None:
 
 
 def select(records: list[dict[str, Any]], chosen: dict[str, str]) -> list[dict[str, Any]]:
-    """The records that have all the chosen levels; ValueError where a factor or a level is none of theirs."""
+    """Records that have all the chosen levels; ValueError for an unknown factor or level."""
     have = [_levels(record) for record in records]
     for name, level in chosen.items() if have else ():
         _check(name, ["status", *(known for levels in have for known in levels)], f"no cell has the factor {name!r}")
@@ -66,7 +66,7 @@ def select(records: list[dict[str, Any]], chosen: dict[str, str]) -> list[dict[s
 
 
 def main(root: Path, arguments: Sequence[str], config: session.ReadConfig) -> int:
-    """Retire the matching records of one experiment; ValueError where the words fit nothing."""
+    """Retire the matching records of one experiment; ValueError if none match."""
     at = list(arguments).index("--config") if "--config" in arguments else len(arguments)
     arguments, site = arguments[:at], session.site_of(config(arguments[at:]))
     if not arguments:
@@ -85,7 +85,7 @@ def main(root: Path, arguments: Sequence[str], config: session.ReadConfig) -> in
         given_up = select(finished, chosen)
         if not given_up and chosen.get("status") not in DUE_AGAIN:
             raise ValueError(f"remeasure: there is no record of {' '.join(arguments)}")
-        # All shards are due again, `not_run` cells too. First, so that a retired cell is never without a job.
+        # All shards become due, for `not_run` cells too; before retiring, so that a retired cell always has a job.
         units = [path.stem for path in (results / "checksums").glob(f"measure-{experiment}-*.json")]
         checksums.forget(results, units)
         book.retire(given_up, "remeasure " + " ".join(arguments))

@@ -1,1 +1,1 @@
-"""`./run compare`: the same cells of two sites, or of two commits, figure by figure."""
+"""`./run compare`: compares the same cells of two sites, or of two commits, figure by figure."""

@@ -1,4 +1,4 @@
-"""Two sides compared: cells paired, every figure that they share judged, refused or left without a verdict."""
+"""Compares two sides: pairs cells and gives each common figure a verdict, or a reason for having none."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from perfscribe.instruments.statistics import ROUNDS_FOR_INTERVAL, Rounds, media
 from perfscribe.records.disturbances import DISTURBED
 from perfscribe.verbs.compare.sides import MeasuredCell, Side
 
-# What a figure is, by patterns of its name; the first that matches counts. Others are not compared.
+# Kind of a figure by patterns of its name; the first match counts. Kind "" is not compared.
 KINDS = (
-    # Read under a profiler, by a data sheet, by the homework's incomplete clock, before any step, or a check.
+    # Measured under a profiler, from a data sheet, by the homework's incomplete clock, before any step, or a check.
     (
         "",
         "*traced* *profiled_* profile_ms *_range_ms *_span_ms *_launch_bound_ms wait_step_ms warmup_step_ms "
@@ -26,7 +26,7 @@ KINDS = (
     ("time", "*_ms *_s"),
     ("score", "after_*_percent"),
     ("loss", "*loss"),
-    # What a training holds, not what it sends or stores.
+    # Memory that a training holds, not what it sends or stores.
     (
         "memory",
         "memory_before_backward_bytes *peak*_bytes allocated_*_bytes at_rest_bytes *_outside_bytes start_bytes "
@@ -34,14 +34,14 @@ KINDS = (
     ),
 )
 SPEED, HIGHER_IS_BETTER = ("time", "rate"), ("rate", "score")
-# Ended on a machine that could run them. Other cells count as not measured there.
+# Statuses of cells that ran. Other cells count as not measured.
 MEASURED = ("ok", "oom", "timeout", "failed")
-# Values that say what work was done.
+# Values that determine the amount of work.
 DECISIVE = ("parameters", "message_bytes", "gradient_bytes", "steps_per_epoch", "batch_found")
-# What two runs of the same code on one machine may differ by, so that a ratio of single runs within it tells nothing.
-# By the host clock: sites timed the same passes in two processes, which differed by up to 1.77 (docs/compare.md).
+# Factor by which two runs of the same code on one machine may differ: ratios of single runs below it are inconclusive.
+# For the host clock: the same passes in two processes differed by up to 1.77 (docs/compare.md).
 HOST_RUNS_DIFFER, DEVICE_RUNS_DIFFER, DEVICE_TIMER = 2.2, 1.1, "CUDA graph replay"
-# Counts and losses this close are the same; a choice of ours.
+# Counts and losses this close count as the same; our choice.
 SAME = 0.01
 DECIDED = ("faster", "slower", "better", "worse")
 LOST, GAINED, ONE_SIDED, REFUSED, SAME_RECORD = "lost", "gained", "on one side", "refused", "same record"
@@ -52,8 +52,8 @@ class Comparison:
     """One figure of a pair of cells, or a pair without figures to compare (name and kind are then empty).
 
     verdict: on B: faster, slower (times, rates), better, worse (all else), same, cannot tell; refused; same record
-    (measured once); lost or gained (ok on one side alone); on one side. reason: of this verdict. a, b: medians; ratio:
-    b over a, None where a is 0; low, high: its interval. iqr_a, iqr_b: interquartile ranges of all samples.
+    (measured once); lost or gained (ok on only one side); on one side. reason: for this verdict. a, b: medians; ratio:
+    b over a, None if a is 0; low, high: its interval. iqr_a, iqr_b: interquartile ranges of all samples.
     """
 
     experiment: str
@@ -80,12 +80,12 @@ class Comparison:
 
 
 def kind_of(name: str) -> str:
-    """time, rate, memory, loss or score; empty for what says nothing of how well a machine or code does."""
+    """Kind of a figure: time, rate, memory, loss or score; "" if it does not measure machine or code."""
     return next((kind for kind, patterns in KINDS if any(fnmatchcase(name, one) for one in patterns.split())), "")
 
 
 def compare(a: Side, b: Side, only: Collection[str] = ()) -> list[Comparison]:
-    """Compare every experiment of either side, or those named."""
+    """Compare every experiment of either side, or only those named."""
     found = []
     for name in sorted(set(a.cells) | set(b.cells)):
         if not only or name in only:
@@ -97,14 +97,14 @@ def compare(a: Side, b: Side, only: Collection[str] = ()) -> list[Comparison]:
 def _pairs(
     a: dict[str, MeasuredCell], b: dict[str, MeasuredCell]
 ) -> Iterator[tuple[MeasuredCell | None, MeasuredCell | None]]:
-    """Measured cells of the same factors, and those that one side alone has."""
+    """Pair measured cells by factors; None for a cell that the other side lacks."""
     left, right = ({key: cell for key, cell in side.items() if cell.record.status in MEASURED} for side in (a, b))
     for key in dict.fromkeys((*left, *right)):
         yield left.get(key), right.get(key)
 
 
 def _figures(a: Side, b: Side, one: MeasuredCell | None, other: MeasuredCell | None) -> list[Comparison]:
-    """The figures of one pair, or the one line that stands for it."""
+    """Compare the figures of one pair; a pair without comparable figures has one Comparison, or none."""
     if one is None or other is None:
         cell, side = (one, "A") if one is not None else (other, "B")
         if cell is None or not cell.record.ok:
@@ -125,7 +125,7 @@ def _figures(a: Side, b: Side, one: MeasuredCell | None, other: MeasuredCell | N
 
 
 def _figure(row: Comparison, name: str, one: MeasuredCell, other: MeasuredCell) -> Comparison:
-    """What is found of one figure of two cells."""
+    """Compare one figure of two cells."""
     kind, a, b = kind_of(name), one.samples(name), other.samples(name)
     timers = [_timers(cell, name) for cell in (one, other)]
     row = replace(
@@ -152,12 +152,12 @@ def _figure(row: Comparison, name: str, one: MeasuredCell, other: MeasuredCell) 
 
 
 def judge(row: Comparison, a: Rounds, b: Rounds) -> Comparison:
-    """Compare the samples, or single values, of two cells, a list a round.
+    """Compare samples, or single values, of two cells; a and b have one list per round.
 
-    The sides were measured apart. From 6 rounds a side on the intervals are those of the medians of rounds, which hold
-    what runs differ by. With fewer they are those of the samples within runs, and a verdict takes more than what runs
-    of the same code differ by. The ratio's interval goes from B's low end over A's high one to the reverse, so that it
-    excludes 1 where the sides' 95 % intervals do not overlap.
+    The sides were not interleaved. From 6 rounds per side on, the intervals are those of the rounds' medians, which
+    include variation between runs. With fewer they are those of samples within runs, and a verdict needs a difference
+    beyond that between runs of the same code. The ratio's interval goes from B's low end over A's high end to the
+    reverse, so that it excludes 1 if the sides' 95 % intervals do not overlap.
     """
     medians = [[float(np.median(samples)) for samples in side] for side in (a, b)]
     over_rounds = min(map(len, medians)) >= ROUNDS_FOR_INTERVAL
@@ -191,7 +191,7 @@ def judge(row: Comparison, a: Rounds, b: Rounds) -> Comparison:
 
 
 def _refused(one: MeasuredCell, other: MeasuredCell) -> str:
-    """Why no figure of these cells is compared; empty where they are."""
+    """Reason for not comparing these cells; "" if they are comparable."""
     if one.field("data_digest") != other.field("data_digest"):
         return "another data set: the digests differ"
     for name in DECISIVE:
@@ -201,7 +201,7 @@ def _refused(one: MeasuredCell, other: MeasuredCell) -> str:
 
 
 def _marks(a: Side, b: Side, one: MeasuredCell, other: MeasuredCell) -> list[str]:
-    """What a reader must keep in mind with every figure of these cells."""
+    """Caveats for all figures of these cells."""
     found = ["code differs"] if one.field("fingerprint") != other.field("fingerprint") else []
     left, right = a.identity(one), b.identity(other)
     changed = [key for key in dict.fromkeys((*left, *right)) if left.get(key) != right.get(key)]
@@ -215,13 +215,13 @@ def _marks(a: Side, b: Side, one: MeasuredCell, other: MeasuredCell) -> list[str
 
 
 def _timers(cell: MeasuredCell, name: str) -> set[str]:
-    """The timers that read a sample, in all rounds, without their versions."""
+    """Timers of a sample in all rounds, without versions."""
     found = {str(row["timers"][name]) for row in cell.good if name in row["timers"]}
     return {" ".join(word for word in one.split() if not word[0].isdigit()) for one in found}
 
 
 def _against(left: set[Any], right: set[Any]) -> str:
-    """What A has against what B has."""
+    """Text with A's values, then B's."""
     return " against ".join(" or ".join(sorted(map(str, side))) or "none" for side in (left, right))
 
 

@@ -1,4 +1,4 @@
-"""A side of a comparison: a site's folder, or what a commit measured here."""
+"""A side of a comparison: a site's results, or the local results of one commit or subject."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from perfscribe.run.shard import Shard
 from perfscribe.show.provenance import commit_name, device_name
 
 Row = Mapping[str, Any]
-SUBJECT = "subject"  # in the place of a user's name for it
+SUBJECT = "subject"  # replaces the user's name for a subject
 
 
 @dataclass(frozen=True)
 class MeasuredCell:
-    """A cell of one side. rows: its records, one a round; record: these as one. seed: None where it is not known."""
+    """A cell of one side. rows: its records, one per round; record: merged. seed: None if unknown."""
 
     experiment: str
     rows: tuple[Row, ...]
@@ -33,22 +33,22 @@ class MeasuredCell:
 
     @property
     def factors(self) -> dict[str, Any]:
-        """Its levels."""
+        """Levels of the cell's factors."""
         return self.record.factors
 
     @cached_property
     def good(self) -> list[Row]:
-        """Its rounds that are ok."""
+        """Rounds that are ok."""
         return [row for row in self.rows if row["status"] == "ok"]
 
     def samples(self, name: str) -> list[list[float]]:
-        """Samples of a name, a list a round; of a value one sample a round, as far as it is a number."""
+        """Samples by round; for a numeric value, one sample per round."""
         found = [row["samples"][name] for row in self.good if row["samples"].get(name)]
         return found or [[float(value)] for row in self.good if is_number(value := row["values"].get(name))]
 
     @cached_property
     def names(self) -> list[str]:
-        """Names of its samples and of its values that are numbers."""
+        """Names of samples and of numeric values."""
         found: dict[str, None] = {}
         for row in self.good:
             found |= dict.fromkeys(name for name, samples in row["samples"].items() if samples)
@@ -56,17 +56,17 @@ class MeasuredCell:
         return list(found)
 
     def values(self, name: str) -> set[str]:
-        """What its rounds say of a value, as text."""
+        """Distinct values over rounds, as text."""
         return {str(row["values"][name]) for row in self.good if name in row["values"]}
 
     def field(self, name: str) -> set[Any]:
-        """What its rounds have in a field of the record."""
+        """Distinct contents of a field of the records."""
         return {row[name] for row in self.good}
 
 
 @dataclass
 class Side:
-    """One side: its name as the user wrote it, the site, cells by experiment and factors, identities by id."""
+    """One side: name as typed by the user, site, cells by experiment and factors, machine identities by id."""
 
     name: str
     site: str
@@ -82,12 +82,12 @@ class Side:
 
     @property
     def commits(self) -> str:
-        """The commits that measured it; + where with uncommitted changes."""
+        """Commits that measured it; + for uncommitted changes."""
         rows = (row for of in self.cells.values() for cell in of.values() for row in cell.rows)
         return ", ".join(sorted({commit_name(row["provenance"]) for row in rows if row["provenance"]})) or "none"
 
     def identity(self, cell: MeasuredCell | None = None) -> dict[str, set[str]]:
-        """What the machines of a cell, or of all, say: texts by key."""
+        """Properties of the machines of a cell, or of all: texts by key."""
         found: dict[str, set[str]] = {}
         for name in self._used() if cell is None else cell.record.environments:
             identity = self.identities.get(name, {})
@@ -104,7 +104,7 @@ class Side:
 
 
 def read(root: Path, name: str) -> Side:
-    """A side by the name that a user gives: SITE, local@COMMIT or a subject of site local; ValueError with one line."""
+    """Read a side by name: SITE, local@COMMIT or a subject of site local; ValueError (one line) if unknown."""
     site, at, commit = name.partition("@")
     known = sorted(path.parents[1].name for path in (root / "results").glob("*/plan/index.json"))
     if not at and name in known:
@@ -120,13 +120,13 @@ def read(root: Path, name: str) -> Side:
 
 
 def _subjects(folder: Path) -> list[str]:
-    """The users' codes that a site's plan measures."""
+    """Names of subjects in a site's plan."""
     cells = (cell for plans in _plans(folder).values() for path in plans for cell in files.read_json(path)["cells"])
     return sorted({str(cell["factors"]["subject"]) for cell in cells if "subject" in cell["factors"]})
 
 
 def _of_subject(side: Side) -> Side:
-    """The cells of the subject that the side is named after, under names that another subject's have too."""
+    """Keep only the cells of the subject that the side is named after, renamed so that subjects can be compared."""
     cells: dict[str, dict[str, MeasuredCell]] = {}
     for experiment, of in side.cells.items():
         rows = [row for cell in of.values() for row in cell.rows if row["factors"].get("subject") == side.name]
@@ -137,7 +137,7 @@ def _of_subject(side: Side) -> Side:
 
 
 def _unnamed(row: Row, subject: str) -> Row:
-    """A record whose subject has a name that all share, with figures of the subject's code alone."""
+    """Rename a record's subject to SUBJECT, keeping only figures of the subject's code."""
     factors = {key: level for key, level in row["factors"].items() if key not in ("subject", "code")}
     if factors.get("implementation") == subject:
         factors["implementation"] = SUBJECT
@@ -153,7 +153,7 @@ def _unnamed(row: Row, subject: str) -> Row:
 
 
 def _of_folder(folder: Path, name: str, site: str) -> Side:
-    """What stands in a site's journal for the cells of its plan."""
+    """Read the journal's records for the cells of a site's plan."""
     cells: dict[str, dict[str, MeasuredCell]] = {}
     for experiment, plans in _plans(folder).items():
         rows: list[Row] = []
@@ -167,7 +167,7 @@ def _of_folder(folder: Path, name: str, site: str) -> Side:
 
 
 def _cells(experiment: str, rows: Iterable[Row], seed: int | None) -> dict[str, MeasuredCell]:
-    """Cells by factors, of records of all rounds in the order of their places."""
+    """Group records into cells by factors, keeping their order."""
     grouped: dict[str, list[Row]] = {}
     for row in rows:
         grouped.setdefault(files.canonical(row["factors"]), []).append(row)
@@ -179,7 +179,7 @@ def _identities(folder: Path) -> dict[str, Row]:
 
 
 def _plans(folder: Path) -> dict[str, list[Path]]:
-    """Plan files of what a site measures, by experiment."""
+    """Measuring plan files of a site, by experiment."""
     found: dict[str, list[Path]] = {}
     for path in sorted((folder / "plan").glob("measure-*.json")):
         experiment = path.stem.removeprefix("measure-").rpartition("-")[0]
@@ -188,7 +188,7 @@ def _plans(folder: Path) -> dict[str, list[Path]]:
 
 
 def _of_commit(root: Path, name: str, site: str, word: str) -> Side:
-    """The newest record of each cell and round that a commit measured, without uncommitted changes."""
+    """Newest record of each cell and round that a commit measured, without uncommitted changes."""
     folder = root / "results" / site
     found = (row for path in sorted((folder / "journal").glob("*")) for row in journal.read(path).all_records())
     every = [row for row in found if not row["provenance"].get("dirty")]
@@ -210,7 +210,7 @@ def _of_commit(root: Path, name: str, site: str, word: str) -> Side:
 
 
 def _seed(plans: Sequence[Path], experiment: str, rows: Sequence[Row]) -> int | None:
-    """Today's plan's seed, where the keys of all these records were made with it; they hold it in a digest only."""
+    """Seed of today's plan if it reproduces the keys of all these records, which contain it only as a digest."""
     if not plans:
         return None
     seed = int(files.read_json(plans[0])["seed"])
@@ -219,5 +219,5 @@ def _seed(plans: Sequence[Path], experiment: str, rows: Sequence[Row]) -> int | 
 
 
 def _resolved(root: Path, revision: str) -> str | None:
-    """The commit that git knows by this name, if it knows one."""
+    """Commit that git resolves the name to; None if unknown."""
     return environment.git(root, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}")

@@ -1,4 +1,4 @@
-"""`./run compare A B`: two sites, or commits of site local, figure by figure."""
+"""`./run compare A B`: compare two sites, or commits of site local, figure by figure."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def _parser() -> Parser:
 
 
 def main(root: Path, arguments: Sequence[str], _: Any) -> int:
-    """Compare, print and write; ValueError with one line where that cannot be."""
+    """Compare, print and write; ValueError (one line) for invalid arguments or files."""
     asked = _parser().parse_args(arguments)
     if asked.a == asked.b:
         raise ValueError(f"compare: A and B are both {asked.a}")
@@ -88,7 +88,7 @@ def main(root: Path, arguments: Sequence[str], _: Any) -> int:
 
 
 def write_csv(rows: Sequence[Comparison], path: Path) -> None:
-    """Every figure with every column; what a figure has not is `none`. ValueError where it cannot be written."""
+    """Write every figure with all columns; missing ones are `none`. ValueError if the file cannot be written."""
     try:
         with open(path, "w", encoding="utf-8", newline="") as stream:
             writer = csv.writer(stream, lineterminator="\n")
@@ -101,7 +101,7 @@ def write_csv(rows: Sequence[Comparison], path: Path) -> None:
 
 
 def _status(rows: Sequence[Comparison], fail_on: str, threshold: float) -> int:
-    """1 where B fails, or where nothing could be compared: a gate that saw nothing must not open."""
+    """Return 1 if B fails, or if nothing was compared: a check without data must not pass."""
     if all(one.verdict in (ONE_SIDED, REFUSED, SAME_RECORD) for one in rows):
         print("compare: nothing was compared, so that --fail-on cannot tell", file=sys.stderr)
         return 1
@@ -113,12 +113,12 @@ def _status(rows: Sequence[Comparison], fail_on: str, threshold: float) -> int:
 
 
 def _beyond(one: Comparison, threshold: float) -> bool:
-    """Whether the change is more than the threshold, the same for a ratio and its inverse; a lost cell always is."""
+    """Return whether a change exceeds the threshold, symmetrically for a ratio and its inverse, or a cell is lost."""
     return not one.ratio or 100 * (max(one.ratio, 1 / one.ratio) - 1) > threshold
 
 
 def page(a: Side, b: Side, rows: Sequence[Comparison]) -> str:
-    """The comparison as Markdown."""
+    """Render the comparison as Markdown."""
     machines = [[f"{letter}: {side.name}", side.machines, side.commits] for letter, side in (("A", a), ("B", b))]
     changed = [one for one in rows if one.verdict in DECIDED and one.ratio]
     changed.sort(key=lambda one: -abs(math.log(one.ratio or 1)))
@@ -147,7 +147,7 @@ def page(a: Side, b: Side, rows: Sequence[Comparison]) -> str:
 
 
 def varying(rows: Iterable[Comparison]) -> dict[str, set[str]]:
-    """The factors whose levels differ among an experiment's cells."""
+    """Factors with different levels among each experiment's cells."""
     levels: dict[str, dict[str, set[str]]] = {}
     for one in rows:
         for name, level in one.factors.items():
@@ -156,7 +156,7 @@ def varying(rows: Iterable[Comparison]) -> dict[str, set[str]]:
 
 
 def _alone(rows: Sequence[Comparison]) -> str:
-    """How many cells each side alone measured."""
+    """Number of cells that only one side measured."""
     found = Counter((one.experiment, "A" if one.status_a == "ok" else "B") for one in rows)
     told = ", ".join(f"{name} ({count} at {side})" for (name, side), count in sorted(found.items()))
     return f"Cells of one side alone: {told}." if told else ""
@@ -167,7 +167,7 @@ def _section(title: str, rows: Sequence[Sequence[object]], heads: Sequence[str])
 
 
 def _says(rows: Sequence[Comparison]) -> str:
-    """How much the sides have in common, and what became of it."""
+    """Summary: number of common cells, and of figures by verdict."""
     both = {(one.experiment, _cell(one)) for one in rows if one.status_a == one.status_b == "ok"}
     if not both:
         return "**No cell that is compared was measured at both sides.**"
@@ -179,14 +179,14 @@ def _says(rows: Sequence[Comparison]) -> str:
 
 
 def _between(a: Side, b: Side) -> list[list[str]]:
-    """What both machines tell and have not in common: key, of A, of B."""
+    """Rows of machine properties known on both sides that differ: key, A, B."""
     left, right = a.identity(), b.identity()
     both = [name for name in left if name in right and left[name] != right[name]]
     return [[name, *(", ".join(sorted(side[name])) for side in (left, right))] for name in both]
 
 
 def _summary(rows: Sequence[Comparison]) -> tuple[list[list[object]], list[str]]:
-    """A row an experiment: figures by verdict, as far as there are any, and the median ratio of times."""
+    """One row per experiment: figures by verdict that occur, and the median ratio of times."""
     kinds = [name for name in COUNTED if any(one.verdict == name for one in rows)]
     lines: list[list[object]] = []
     for name in sorted({one.experiment for one in rows}):
@@ -221,19 +221,19 @@ def _changes(
 
 
 def _remark(marks: Sequence[str]) -> str:
-    """What is marked; what happened beside a side's rounds once, without its numbers, which the CSV has."""
+    """Join remarks; disturbances without their numbers, which are in the CSV, and without duplicates."""
     short = (mark.partition(" (")[0] if mark.startswith(("A: ", "B: ")) else mark for mark in marks)
     return "; ".join(dict.fromkeys(short)) or "none"
 
 
 def _cell(one: Comparison, names: Mapping[str, set[str]] | None = None) -> str:
-    """A cell by these factors, or all."""
+    """Name a cell by these factors; default: all."""
     told = [name for name in one.factors if names is None or name in names[one.experiment]] or list(one.factors)
     return " ".join(f"{name}={one.factors[name]}" for name in told)
 
 
 def _figure(value: float | None, iqr: float | None, kind: str) -> str:
-    """A median, rounded by its spread; of memory in MiB."""
+    """Format a median, rounded by its spread; memory in MiB."""
     if kind == "memory" and value is not None:
         return f"{_rounded(value / MIB, None if iqr is None else iqr / MIB)} MiB"
     return _rounded(value, iqr)
