@@ -1,4 +1,4 @@
-"""Make or check the environment that everything else runs in. Standard library alone; run as a file, not imported.
+"""Make or check the environment for everything else. Only the standard library; run as a file, not imported.
 
 bootstrap.py install FOLDER    a virtual environment with exactly what requirements.lock pins
 bootstrap.py check             the interpreter at hand has what requirements.in asks for
@@ -13,20 +13,20 @@ import venv
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-NEWEST = (3, 13)  # Python for which the lock's packages all have wheels
+NEWEST = (3, 13)  # newest Python for which all locked packages have wheels
 LOCKED = (ROOT / "requirements.lock", ROOT / "requirements-torch.txt")
 
 
 def say(text: str) -> None:
-    """One line on standard error."""
+    """Print one line to stderr."""
     print(text, file=sys.stderr, flush=True)
 
 
 def pip(folder: Path, *arguments: str) -> None:
-    """Run the environment's pip; SystemExit with what it said where it fails."""
-    words = ["-m", "pip", "--disable-pip-version-check", "install", "--no-user"]  # whatever pip.conf has for the user
+    """Run the environment's pip; SystemExit with its output if it fails."""
+    words = ["-m", "pip", "--disable-pip-version-check", "install", "--no-user"]  # overrides pip.conf
     command = [str(folder / "bin" / "python"), *words, *arguments]
-    # NVIDIA's images have versions of their own there, which the lock contradicts.
+    # NVIDIA's images set it to versions that contradict the lock.
     env = {name: value for name, value in os.environ.items() if name != "PIP_CONSTRAINT"}
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=env)
     if done.returncode:
@@ -40,7 +40,7 @@ def pip(folder: Path, *arguments: str) -> None:
 
 
 def install(folder: Path) -> None:
-    """Make the environment anew, unless another process has just done so."""
+    """Make the environment, unless another process has just done so."""
     wanted = b"".join(path.read_bytes() for path in LOCKED)
     stamp = folder / "installed"
     lock = ROOT / ".perfscribe" / "install.lock"
@@ -56,14 +56,14 @@ def install(folder: Path) -> None:
         except subprocess.CalledProcessError as error:
             say((error.stdout or b"").decode(errors="replace")[-3000:])
             sys.exit(f"run: Python's venv could not put pip into {folder.name}; see above")
-        # The hashed lock is complete, so nothing is resolved; torch then brings only what its build alone needs.
+        # The hashed lock is complete, so nothing is resolved; torch then adds only its build's dependencies.
         pip(folder, "--quiet", "--no-deps", "--require-hashes", "-r", str(LOCKED[0]))
         pip(folder, "--quiet", "-r", str(LOCKED[1]))
         stamp.write_bytes(wanted)
 
 
 def check() -> None:
-    """SystemExit naming every package that is missing or too old in this interpreter."""
+    """Raise SystemExit naming every package that is missing or too old in this interpreter."""
     from importlib import metadata
 
     try:
@@ -93,7 +93,7 @@ if __name__ == "__main__":
     elif len(sys.argv) == 3 and sys.argv[1] == "install":
         try:
             install(Path(sys.argv[2]))
-        except (OSError, ValueError) as error:  # another user's checkout, a full disk, .venv that is a link
+        except (OSError, ValueError) as error:  # e.g. another user's checkout, a full disk, .venv is a link
             sys.exit(f"run: the environment cannot be made in {ROOT}: {error}")
     else:
         sys.exit(__doc__)

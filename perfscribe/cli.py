@@ -1,4 +1,4 @@
-"""What `./run` does after the environment stands: its own verbs, and Snakemake for all else."""
+"""Entry point of `./run`: handles its own verbs and passes everything else to Snakemake."""
 
 from __future__ import annotations
 
@@ -59,17 +59,17 @@ OPTIONS go to snakemake, as in ./run report --config preset=tiny site=local
 `./run --system VERB` uses the Python at hand in place of the environment in .venv.
 """
 
-# Explicit, so that no profile or later default changes what an edit reruns.
+# Explicit, so that neither profiles nor later defaults change what an edit reruns.
 TRIGGERS = ("mtime", "params", "input", "code")
 
 
 def snakemake(*arguments: str) -> list[str]:
-    """The command line of this environment's Snakemake."""
+    """Command line of this environment's Snakemake."""
     return [sys.executable, "-m", "snakemake", *arguments]
 
 
 def _settings(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
-    """What sets the config among Snakemake's arguments, and all other words."""
+    """Split Snakemake's arguments into config settings and all other words."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--config", "-C", nargs="*", action="extend", default=[])
     parser.add_argument("--configfile", "--configfiles", nargs="*", action="extend", default=[])
@@ -77,7 +77,7 @@ def _settings(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
 
 
 def command_line_config(arguments: Sequence[str]) -> dict[str, Any]:
-    """Top-level settings given by --config KEY=VALUE ... among Snakemake's arguments; no YAML stays text."""
+    """Top-level settings from --config KEY=VALUE ... in Snakemake's arguments; values that are not YAML stay text."""
     found: dict[str, Any] = {}
     for word in _settings(arguments)[0].config:
         key, equals, text = word.partition("=")
@@ -90,7 +90,7 @@ def command_line_config(arguments: Sequence[str]) -> dict[str, Any]:
 
 
 def other_words(verb: str, arguments: Sequence[str], names: Sequence[str] = ()) -> list[str]:
-    """The words beside --config KEY=VALUE ...; SystemExit with one line where one is none of these experiments."""
+    """Words other than --config KEY=VALUE ...; SystemExit with one line if one is not among the names."""
     words = _settings(arguments)[1]
     for word in words:
         if word not in names:
@@ -100,7 +100,7 @@ def other_words(verb: str, arguments: Sequence[str], names: Sequence[str] = ()) 
 
 
 def read_config(arguments: Sequence[str] = ()) -> dict[str, Any]:
-    """config.yaml with what files and words of the command line set; SystemExit with one line where it is wrong."""
+    """Read config.yaml with the command line's settings and files; SystemExit with one line if invalid."""
     try:
         overrides: dict[str, Any] = {}
         for name in _settings(arguments)[0].configfile:
@@ -115,7 +115,7 @@ def read_config(arguments: Sequence[str] = ()) -> dict[str, Any]:
 
 
 def writable(folder: Path, variable: str = "") -> None:
-    """SystemExit with one line where no file can be written there. variable: which names another folder."""
+    """Raise SystemExit (one line) if the folder is not writable. variable: can name another folder."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder) as stream:
@@ -141,10 +141,10 @@ def report(arguments: Sequence[str]) -> int:
     if (temporary := Path(os.environ.get("TMPDIR") or "/tmp")).is_dir():
         writable(temporary, "TMPDIR")
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    writable(cache, "XDG_CACHE_HOME")  # where Snakemake keeps sources
-    # What a cluster refuses, and the log of a job that is lost there, are Snakemake's alone to tell.
+    writable(cache, "XDG_CACHE_HOME")  # Snakemake caches sources here
+    # With a profile not quiet: only Snakemake reports submission errors of a cluster and the logs of lost jobs.
     quiet = [] if any(word.startswith("--profile") for word in arguments) else ["--quiet", "all"]
-    plain = ["--nocolor"] if os.environ.get("NO_COLOR") else []  # which Snakemake does not know
+    plain = ["--nocolor"] if os.environ.get("NO_COLOR") else []  # Snakemake ignores NO_COLOR
     words = [sys.executable, "-m", "perfscribe.run.engine", "report", *cores, *safe, *quiet, *plain, *arguments]
     code = Command(words, ROOT).wait()
     if code == 0 and not dry and _last_start() == before and (ROOT / path).is_file():
@@ -153,19 +153,19 @@ def report(arguments: Sequence[str]) -> int:
 
 
 def _all_cores(arguments: Sequence[str]) -> list[str]:
-    """What Snakemake is to be told where the user says nothing of where jobs run."""
+    """Arguments to use all cores, unless the user says where jobs run."""
     where = ("-c", "--cores", "-j", "--jobs", "--profile")
     return [] if any(argument.startswith(where) for argument in arguments) else ["--cores", "all"]
 
 
 def _last_start() -> int:
-    """When a run of this checkout last started jobs, in ns; 0 for never."""
+    """Time at which a run of this checkout last started jobs, in ns; 0 for never."""
     started = ROOT / session.STARTED
     return started.stat().st_mtime_ns if started.exists() else 0
 
 
 def test(arguments: Sequence[str]) -> int:
-    """Format, lint, types, tests: the first that fails ends it."""
+    """Run format, lint, type checks and tests; stop at the first failure."""
     python = sys.executable
     steps = [
         [python, "-m", "ruff", "check", "."],
@@ -174,7 +174,7 @@ def test(arguments: Sequence[str]) -> int:
         [python, "-m", "mypy"],
         [str(Path(python).with_name("lint-imports")), "--no-logo", "--no-cache"],
         [*snakemake("--lint")],
-        # Begun in the order of tests/conftest.py; one more than the two cores of a small machine, as many tests wait.
+        # In the order of tests/conftest.py; three workers on two cores, since many tests wait.
         [python, "-m", "pytest", "-n", "3", "--dist", "loadfile", "--no-loadscope-reorder", *arguments],
     ]
     for step in steps:
@@ -186,7 +186,7 @@ def test(arguments: Sequence[str]) -> int:
 
 
 def plan(arguments: Sequence[str]) -> int:
-    """Print what each experiment has to measure with an estimate of time, and the cells of those named."""
+    """Print cells to measure and expected time per experiment, and all cells of the experiments named."""
     from perfscribe.verbs import overview
 
     named = other_words("plan", arguments, registry.measured())
@@ -196,7 +196,7 @@ def plan(arguments: Sequence[str]) -> int:
 
 
 def doctor(arguments: Sequence[str]) -> int:
-    """Print the machine and what each experiment will find unsupported."""
+    """Print the machine and what each experiment lacks on it."""
     from perfscribe.verbs import doctor as machine
 
     other_words("doctor", arguments)
@@ -209,13 +209,13 @@ def doctor(arguments: Sequence[str]) -> int:
 
 
 def own(module: str, arguments: Sequence[str]) -> int:
-    """A verb with a module of its own, which reads the config where it needs that."""
+    """Run a verb's module, which reads the config if needed."""
     main: Callable[..., int] = importlib.import_module(f"perfscribe.verbs.{module}").main
     return main(ROOT, arguments, read_config)
 
 
 def show_help(arguments: Sequence[str]) -> int:
-    """Print what there is."""
+    """Print the help text."""
     print(HELP, end="")
     return 0
 
@@ -234,11 +234,11 @@ VERBS: dict[str, Callable[[Sequence[str]], int]] = {
     "fetch-data": functools.partial(own, "fetch_data"),
     "help": show_help,
 }
-EXPLAINED = ("chapter", "compare", "fill", "launch", "test")  # themselves, by --help
+EXPLAINED = ("chapter", "compare", "fill", "launch", "test")  # verbs with their own --help
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run a verb, or hand everything to Snakemake."""
+    """Run a verb, or pass everything to Snakemake."""
     session.name_account(os.environ, ROOT)
     verb = arguments[0] if arguments else "--help"
     if verb in ("-h", "--help") or (verb not in EXPLAINED and arguments[1:2] in (["-h"], ["--help"])):
@@ -246,7 +246,7 @@ def main(arguments: Sequence[str]) -> int:
     if verb in VERBS:
         return VERBS[verb](arguments[1:])
     names_a_file = arguments[0].startswith(("results/", "report/"))
-    if not names_a_file and not arguments[0].startswith("-"):  # Snakemake's own, as --report
+    if not names_a_file and not arguments[0].startswith("-"):  # options are Snakemake's, e.g. --report
         sys.exit(f"run: {arguments[0]!r} is no verb{hint(arguments[0], VERBS)} (./run help lists them)")
     read_config(arguments)
     os.chdir(ROOT)
@@ -254,21 +254,21 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def entry() -> int:
-    """main() of this process's arguments; one line for what is no fault of the program."""
-    for name in ("stdout", "stderr"):  # closed by the caller
+    """Run main() with this process's arguments; expected errors become one line."""
+    for name in ("stdout", "stderr"):  # None if closed by the caller
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 (for the life of this process)
-        getattr(sys, name).reconfigure(errors="backslashreplace")  # what a terminal's encoding lacks, as ± and ×
+        getattr(sys, name).reconfigure(errors="backslashreplace")  # for ± and × if the terminal's encoding lacks them
     signal.signal(signal.SIGINT, STOPPED)
     try:
         status = main(sys.argv[1:])
         sys.stdout.flush()
         return status
     except OSError as error:
-        reader_left = isinstance(error, BrokenPipeError)  # it has seen enough, as in ./run compare A B | head
+        reader_left = isinstance(error, BrokenPipeError)  # e.g. in ./run compare A B | head
         if not reader_left:
             print(f"run: {error.filename or 'a file or standard output'}: {error.strerror}", file=sys.stderr)
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # for what Python still flushes
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # for output that Python still flushes
         return 128 + signal.SIGPIPE if reader_left else 1
     except ValueError as error:
         sys.exit(f"run: {error}")
