@@ -1,4 +1,4 @@
-"""The toy model for CS336, assignment 2, whose dtypes under autocast the handout asks for."""
+"""The toy model of CS336, assignment 2: the handout asks for its dtypes under autocast."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Requirements of cells beyond a device: self-tests to pass first, a GPU of their own."""
+"""Requirements of cells beyond a device: self-tests to pass first, exactly one GPU."""
 
 from __future__ import annotations
 

@@ -256,7 +256,6 @@ def _present_unit(plan: Plan, experiment: str, code: Sources) -> None:
 
 
 def _chapters_of(presentation: Shown) -> list[str]:
-    """Chapters to which its tables belong."""
     return list(dict.fromkeys(table.split(".")[0] for table in presentation.tables))
 
 

@@ -58,7 +58,7 @@ class History:
         return self._by_cell.get((files.canonical(factors), number))
 
     def all_records(self) -> list[Record]:
-        """Every valid record, without retired ones."""
+        """Return all valid records, without retired ones."""
         return [record for of_slot in self.records.values() for record in of_slot]
 
 
@@ -188,7 +188,7 @@ class Journal:
         self._stream.close()
 
     def _put_damaged_lines_aside(self) -> None:
-        """Keep only valid lines in the file, so that faults are reported once; the original is copied first."""
+        """Drop bad lines, reporting each once; save a copy first unless only a torn last line is dropped."""
         faults = [fault for *_, fault in _lines(self.path, _text) if fault]
         if not faults:
             return

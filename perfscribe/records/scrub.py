@@ -69,7 +69,7 @@ class Private:
     """Private facts.
 
     hosts, users: names; paths: absolute folders; roots: top folders of absolute paths that are always replaced;
-    ordinary: lower-case words that alone do not identify a host or user.
+    ordinary: lower-case words that identify a host or user only by their context.
     """
 
     hosts: tuple[str, ...] = ()

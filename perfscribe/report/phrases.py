@@ -122,7 +122,7 @@ def crossover(ours: Rows, theirs: Rows, column: str, by: str) -> Any:
 
 
 def lower(ours: Rows, theirs: Rows, column: str) -> list[Row]:
-    """Our rows whose number is below theirs, beyond noise, at the same levels."""
+    """Rows of `ours` with a number lower, beyond noise, than in `theirs` at the same levels."""
     pairs = [(row, row[column], theirs.at(row)[column]) for row in ours]
     return [row for row, own, other in pairs if own < other and not own.within_noise(other)]
 

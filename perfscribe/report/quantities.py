@@ -60,7 +60,7 @@ class Quantity(Number):
 
     @property
     def whole(self) -> Quantity:
-        """Copy that prints all digits, for sizes and counts."""
+        """Copy that prints as a whole number, for sizes and counts."""
         return replace(self, exact=True)
 
     @property

@@ -65,7 +65,7 @@ def _not_ok(sources: Sources) -> str:
 
 
 def _flagged(sources: Sources) -> str:
-    """Table of flagged cells; cells of one experiment whose first flag is the same variables share a row."""
+    """Table of flagged cells; cells of an experiment with equal flags, the first for variables, share a row."""
 
     def row_of(record: Record) -> str:
         return "; ".join(record.flags) if record.flags[0].startswith(SET) else files.canonical(record.factors)
@@ -90,7 +90,7 @@ def _identity(identity: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _environments(sources: Sources) -> str:
-    """Each machine once, followed by its environments, which differ in libraries."""
+    """List each machine once, with its environments, which differ in libraries."""
     records = [record for cells in sources.records.values() for record in cells]
     machines: dict[str, list[list[str]]] = {}
     for name in environment_ids(records):

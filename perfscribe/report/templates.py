@@ -321,7 +321,6 @@ def _compiled(expression: str) -> Callable[..., Any]:
 
 @cache
 def _names(expression: str) -> set[str]:
-    """Names used in an expression."""
     return {node.name for node in environment().parse(f"{{{{ {expression} }}}}").find_all(nodes.Name)}
 
 

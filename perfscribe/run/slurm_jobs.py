@@ -1,4 +1,4 @@
-"""Slurm jobs of a run, from submission to end: the executor plugin with another way of polling the queue.
+"""Runs Slurm jobs from submission to end: the executor plugin with another way of polling the queue.
 
 The plugin waits for ever for a job that Slurm has forgotten (MinJobAge) or that its query omits, and stopping a run
 waits for its next poll, up to three minutes. With PreemptMode CANCEL it waits for preempted jobs to be requeued, which

@@ -16,8 +16,7 @@ import psutil
 from perfscribe.distributed.rank import die_with
 from perfscribe.run.processes import say
 
-# Escalation after the first signal: measuring processes are asked to stop; Snakemake, which cancels a cluster's jobs;
-# all are killed.
+# After the first signal: stop measuring processes, then Snakemake (which cancels a cluster's jobs), then kill all.
 SNAKEMAKE_AFTER_S, ALL_AFTER_S = 3.0, 6.0
 
 

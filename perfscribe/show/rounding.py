@@ -22,8 +22,8 @@ def decimals(value: float, digits: int) -> int:
 class Number:
     """A number with its spread (standard deviation, or half the interquartile range), both in the same unit.
 
-    unit: printed after it, including the blank. exact: a size or a count, printed in full. single: printed without
-    spread. most: maximum number of digits, if computed from figures with fewer.
+    unit: printed after it, including the blank. exact: a size or a count, printed as a whole number. single: printed
+    without spread. most: maximum number of digits, if computed from figures with fewer.
 
     str() formats it for a table cell, f"{figure}" for a sentence. A missing figure is false and has value nan: results
     computed from it are missing, too, and its sentence is dropped.

@@ -125,7 +125,6 @@ def _figures(a: Side, b: Side, one: MeasuredCell | None, other: MeasuredCell | N
 
 
 def _figure(row: Comparison, name: str, one: MeasuredCell, other: MeasuredCell) -> Comparison:
-    """Compare one figure of two cells."""
     kind, a, b = kind_of(name), one.samples(name), other.samples(name)
     timers = [_timers(cell, name) for cell in (one, other)]
     row = replace(

@@ -120,7 +120,6 @@ def read(root: Path, name: str) -> Side:
 
 
 def _subjects(folder: Path) -> list[str]:
-    """Names of subjects in a site's plan."""
     cells = (cell for plans in _plans(folder).values() for path in plans for cell in files.read_json(path)["cells"])
     return sorted({str(cell["factors"]["subject"]) for cell in cells if "subject" in cell["factors"]})
 
