@@ -109,7 +109,7 @@ def parse(text: str) -> Document:
 
 
 def plain(token: Token) -> str:
-    """What an inline token reads, emphasis and code signs left out, on one line."""
+    """Text of an inline token without emphasis and code signs, on one line."""
     joined = "".join(map(_read_of, token.children or []))
     return " ".join(joined.split())
 
@@ -144,7 +144,7 @@ def _is_linked(token: Token) -> bool:
 
 
 def _loose(tokens: Sequence[Token]) -> list[int]:
-    """Where paragraphs of rows begin; of neighbours the first."""
+    """First lines of paragraphs that look like rows; one for neighbouring paragraphs."""
     found, before = [], False
     for token in tokens:
         if token.type == "inline" and token.map:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from perfscribe.distributed.rank import Rank
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[4]
 PROFILED_STEPS = {"wait": 1, "warmup_steps": 1, "active": 2}
 
 
