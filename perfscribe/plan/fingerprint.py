@@ -32,7 +32,7 @@ def module_path(module: str, root: Path) -> Path | None:
 
 
 def _is_planned(module: str) -> bool:
-    """Return whether it is an experiment's levels.py: the plan has its results, so a new level adds only its cells."""
+    """Return whether to leave a module out: levels.py, whose cells the plan holds, so that a new level reruns none."""
     return module.endswith(".levels")
 
 
@@ -158,7 +158,7 @@ class Sources:
         return sorted(names - set(sys.stdlib_module_names) - {PACKAGE, ""})
 
     def fingerprint(self, module: str) -> str:
-        """16 hex digits that change if and only if code changes that the module's results depend on.
+        """16 hex digits of the code of the module's closure: they change with it, not with comments or formatting.
 
         Ignores data files, native libraries and imports by computed names.
         """

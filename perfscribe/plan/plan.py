@@ -357,7 +357,7 @@ def _jobs_at_a_time(plan: Plan, config: Mapping[str, Any]) -> None:
 
 
 def _is_wanted(experiment: str, config: Mapping[str, Any], wanted: Collection[str]) -> bool:
-    """Return whether the experiment is enabled and shown by one of the chapters."""
+    """Return whether the experiment is enabled, named by `only` if that is set, and shown by one of the chapters."""
     asked = config["experiments"][experiment]["enabled"] and (not config["only"] or experiment in config["only"])
     return asked and _is_shown(experiment, wanted)
 

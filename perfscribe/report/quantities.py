@@ -55,7 +55,7 @@ class Quantity(Number):
 
     @property
     def full(self) -> str:
-        """Text with the spread, even in a sentence."""
+        """Token that prints the spread in a sentence, too; for sentences only, since its text for cells is empty."""
         return token(Number.__str__(self) if self else "", "", self.word, self.why)
 
     @property
@@ -65,7 +65,7 @@ class Quantity(Number):
 
     @property
     def zero(self) -> bool:
-        """Return whether it is at most its spread."""
+        """Whether it is indistinguishable from 0: its magnitude is at most its spread (0 if it has none)."""
         return abs(self.value) <= (self.spread or 0.0)
 
     @property

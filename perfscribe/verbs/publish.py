@@ -156,14 +156,14 @@ def copy_measured(root: Path, source: Path, target: Path, planned: Collection[st
 def _shown(folder: Path) -> list[dict[str, Any]]:
     """Rows of an experiment's tables; unreadable files are skipped. folder: its records."""
     found: list[dict[str, Any]] = []
-    with contextlib.suppress(ValueError):
-        for path in sorted(folder.glob("*.jsonl")):
+    for path in sorted(folder.glob("*.jsonl")):
+        with contextlib.suppress(ValueError):
             found += records.rows_of(path)
     return found
 
 
 def _as_shown(kept: Sequence[dict[str, Any]], rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Records without those of other code, seed or data than the report's rows; those shown come last.
+    """Drop records of other code, seed or data than their cell's in the report; sort those that it shows last.
 
     The published site shows the last record of a cell, e.g. if two machines measured it. A cell that is not_run in the
     report, since its code changed, must not show the old code's results.

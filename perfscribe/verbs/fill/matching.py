@@ -1,4 +1,4 @@
-"""Which table of the hand-in a document's table is, which of its rows a row is, and what disproves it."""
+"""Matches tables of a user's Markdown file with those of the hand-in, row by row; texts around them may contradict."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ class Known:
 
     @property
     def about(self) -> str:
-        """Settings that hold for all figures."""
+        """Text about all numbers of the table: heading, title, set-up and machines."""
         return f"{self.heading} {self.table.title} {self.table.setup} {self.machines}"
 
     def unit_in(self, column: int) -> str:
@@ -119,7 +119,7 @@ class Known:
         return next((re.sub(r"[\d.,±]+", "", row[column].text) for row in self.table.rows if row[column].able), "")
 
     def is_named(self, text: str) -> int:
-        """How many letters of a text name its problem."""
+        """Length of this problem's name if the text contains it, else 0: the longest name wins."""
         if self.problem == self.heading:
             return len(text) * (_bare(text) == _bare(self.heading))
         return len(self.problem) * bool(re.search(rf"(?<!\w){re.escape(same(self.problem))}(?!\w)", same(text)))
@@ -156,7 +156,7 @@ class Match:
     refused: dict[int, str] = field(default_factory=dict)
 
     def read(self, table: document.MarkdownTable) -> Match:
-        """Find the rows. A blank label is what the row above has, or an unknown one: only the last ones may be."""
+        """Find the hand-in's row for each row by its labels; refuse rows where a blank label precedes a filled one."""
         for number, row in enumerate(table.rows):
             texts = {at: row.texts[at] for at in sorted(self.labels) if row.texts[at]}
             try:
@@ -201,7 +201,7 @@ class Match:
             del self.identities[number], self.cells[number]
 
     def _compare_texts(self, table: document.MarkdownTable) -> None:
-        """Leave figures of which a text above, or a column of the page's own, says another thing than the table."""
+        """Do not fill columns that a text above or an unmatched column contradicts, such as BF16 over FP32 numbers."""
         figures = [at for at in self.columns if at not in self.labels]
         for at in figures:
             if self.known and not self.proof and not LEVEL.sub("", table.headers[at].casefold()):
@@ -297,7 +297,7 @@ def _fit(table: document.MarkdownTable, known: Known, renamed: Mapping[str, str]
 
 
 def _may_be_level(header: str, texts: Sequence[str]) -> bool:
-    """Whether a column of the page's own holds more than sentences, placeholders, or numbers of rows."""
+    """Whether an unmatched column may hold a factor's levels: it is not only prose, placeholders or row numbers."""
     texts = ["" if PLACEHOLDER.fullmatch(text) else text for text in texts]
     first = int(texts[0]) if texts and texts[0].isdecimal() else 0
     numbered = not header.strip("# ") and [*texts] == [str(first + at) for at in range(len(texts))]
@@ -322,7 +322,7 @@ def same(text: str) -> str:
 
 @cache
 def _forms(label: str) -> frozenset[str]:
-    """A label of the hand-in, also without its mark and whose it is."""
+    """Spellings of a hand-in label: as it is, and without a final mark, (ours) or (yours)."""
     plain = document.plain_of(label)
     return frozenset({same(plain), same(re.sub(r"[†‡]+$| \((ours|yours)\)$", "", plain))})
 

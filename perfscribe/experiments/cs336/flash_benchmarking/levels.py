@@ -113,7 +113,7 @@ COLUMNS_OF_A_PASS = 64
 
 
 def cells(config: Mapping[str, Any]) -> list[Cell]:
-    """Return products, length x head dimension x dtype x implementation, the smaller grids, and the leaderboard."""
+    """Return matrix products (the ceiling), then attention over all grids and the leaderboard, each cell once."""
     products = {**config["matmul"], "workload": "matmul", "device": config["device"], "samples": config["samples"]}
     attention: list[dict[str, Level]] = []
     for workload, levels in (

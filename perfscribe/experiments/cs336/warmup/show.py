@@ -1,4 +1,4 @@
-"""Tables and figure of benchmarking_script's question on warm-up."""
+"""Tables and figure of how few warm-up steps change timings: a question of CS336's problem benchmarking_script."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NOTE = "Each row is a fresh process, in which only model and optimizer are made 
 
 
 def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
-    """Return a table with one row per number of warm-up steps, and one of every single step."""
+    """Return two tables: a row per cell, and a row per single step of each cell."""
     cells = records["warmup"]
     return [
         t.make(TABLES[0], "Training steps after few warm-up steps", cells, COLUMNS, [NOTE]),
