@@ -26,7 +26,7 @@ def _power_of_two(least: int, wanted: int) -> int:
 
 
 def dataset_name(batch: int, context: int) -> str:
-    """Return the name of the data set for batches of this size; it contains the set's shape."""
+    """Return tokens_{sequences}x{context}, each rounded up to a power of two, at least 16 and 4096, to share sets."""
     return f"tokens_{_power_of_two(LEAST_SEQUENCES, batch)}x{_power_of_two(LEAST_CONTEXT, context)}"
 
 

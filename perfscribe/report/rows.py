@@ -1,4 +1,4 @@
-"""Rows of a site's tables for chapters: selected by levels, with typed cells; a missing row is a Row, too."""
+"""Result rows for chapters: select by factor levels, read typed values; no match gives an empty Row."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Mistake(ValueError):
 
 
 class Site:
-    """Tables of a site, read on demand. device: only its rows count, cuda or cpu."""
+    """Tables in results/<name>/tables, read on demand. device: rows() keeps those of cuda or cpu."""
 
     def __init__(self, name: str, folder: Path, device: str) -> None:
         self.name, self.folder, self.device = name, folder, device
@@ -183,7 +183,7 @@ class Rows:
         return Rows(self.site, self.table, self.columns, rows, {**self._given, **levels}, self.has_subject)
 
     def where(self, **levels: Any) -> Rows:
-        """Rows with these levels, each one level or a list; rows that are not ok match any value of a figure."""
+        """Rows whose columns have these values, one or a list; a condition on measured columns keeps rows not ok."""
         for name in levels:
             if self.columns and name not in self.columns:
                 raise Mistake(f"table {self.table} has no column", name, self.columns)
@@ -259,7 +259,7 @@ class Rows:
         return "" if self.tried or not self._rows else str(self._rows[0]["reason"])
 
     def label(self, ours: str) -> str:
-        """Name of that implementation in a table, with "(ours)" if user code was measured, too."""
+        """Label of handed_in(ours) in a table, with "(ours)" if there are user rows."""
         name = self.handed_in(ours)
         return name if name.startswith("torch") or "(" in name or not self.has_subject else f"{name} (ours)"
 

@@ -1,4 +1,4 @@
-"""Cells of trainings on several ranks: common factors, launch, and combination of the ranks' results."""
+"""Cells (points of an experiment) that train on one or more ranks: make them, launch ranks, merge results."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def over_ranks(model: Mapping[str, Any], config: Mapping[str, Any]) -> list[Cell
 
 
 def cell(levels: Mapping[str, Any], config: Mapping[str, Any], dataset: str, work: float, skip: str = "") -> Cell:
-    """Make a cell of these levels (backend, world_size, loop; nodes, default 1) and the config's knobs and rows.
+    """Make a cell of levels (backend, world_size, loop, model_name; Trainer: wrap; nodes, default 1) and the config.
 
     work: FLOP of the whole training, for ordering cells and estimating time.
     """
