@@ -142,8 +142,9 @@ def report(arguments: Sequence[str]) -> int:
         writable(temporary, "TMPDIR")
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     writable(cache, "XDG_CACHE_HOME")  # Snakemake caches sources here
-    # With a profile not quiet: only Snakemake reports submission errors of a cluster and the logs of lost jobs.
-    quiet = [] if any(word.startswith("--profile") for word in arguments) else ["--quiet", "all"]
+    # On a cluster not quiet: only Snakemake reports submission errors and the logs of lost jobs.
+    named = any(word.startswith(("--profile", "--executor", "-e")) for word in arguments)
+    quiet = [] if named or "SNAKEMAKE_PROFILE" in os.environ else ["--quiet", "all"]
     plain = ["--nocolor"] if os.environ.get("NO_COLOR") else []  # Snakemake ignores NO_COLOR
     words = [sys.executable, "-m", "perfscribe.run.engine", "report", *cores, *safe, *quiet, *plain, *arguments]
     code = Command(words, ROOT).wait()

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import types
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -136,13 +136,36 @@ def test_the_tests_end_with_the_first_that_fails(monkeypatch: pytest.MonkeyPatch
     assert ran[-2] == "snakemake --lint" and ran[-1].startswith("pytest ") and ran[-1].endswith(" -k tables")
 
 
-@pytest.mark.parametrize("told", [["--config", "preset=tiny"], ["-c4"], ["-j", "2"], ["--profile=slurm"]])
-def test_a_report_takes_all_cores_unless_told(project: Path, monkeypatch: pytest.MonkeyPatch, told: list[str]) -> None:
+@pytest.fixture
+def words_of_report(project: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Sequence[str]], list[str]]:
+    """Returns the command line that a report would start for these arguments."""
     ran: list[list[str]] = []
     monkeypatch.setattr(cli.Command, "wait", lambda command: 7)
     monkeypatch.setattr(cli.Command, "__init__", lambda command, words, cwd: ran.append(words))
-    assert cli.main(["report", *told]) == 7
-    assert ("--cores" in ran[0]) == (told[0] == "--config")
+
+    def words(told: Sequence[str]) -> list[str]:
+        assert cli.main(["report", *told]) == 7
+        return ran.pop()
+
+    return words
+
+
+@pytest.mark.parametrize("told", [["--config", "preset=tiny"], ["-c4"], ["-j", "2"], ["--profile=slurm"]])
+def test_a_report_takes_all_cores_unless_told(
+    words_of_report: Callable[[Sequence[str]], list[str]], told: list[str]
+) -> None:
+    assert ("--cores" in words_of_report(told)) == (told[0] == "--config")
+
+
+def test_snakemake_is_quiet_on_one_machine_only(
+    words_of_report: Callable[[Sequence[str]], list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A cluster's refusals are Snakemake's to tell, however the cluster is named."""
+    assert "--quiet" in words_of_report(["-c4"])
+    for told in (["--profile", "slurm"], ["--executor=slurm", "-j4"], ["-e", "slurm", "-j4"]):
+        assert "--quiet" not in words_of_report(told)
+    monkeypatch.setenv("SNAKEMAKE_PROFILE", "slurm")
+    assert "--quiet" not in words_of_report([])
 
 
 # --- in a checkout ----------------------------------------------------------------------------------------------
