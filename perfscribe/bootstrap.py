@@ -26,8 +26,9 @@ def pip(folder: Path, *arguments: str) -> None:
     """Run the environment's pip; SystemExit with its output if it fails."""
     words = ["-m", "pip", "--disable-pip-version-check", "install", "--no-user"]  # overrides pip.conf
     command = [str(folder / "bin" / "python"), *words, *arguments]
-    # NVIDIA's images set it to versions that contradict the lock.
-    env = {name: value for name, value in os.environ.items() if name != "PIP_CONSTRAINT"}
+    # NVIDIA's images set PIP_CONSTRAINT to versions that contradict the lock; the others put packages elsewhere.
+    foreign = ("PIP_CONSTRAINT", "PIP_TARGET", "PIP_PREFIX", "PIP_ROOT", "PIP_PYTHON", "PIP_DRY_RUN")
+    env = {name: value for name, value in os.environ.items() if name not in foreign}
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=env)
     if done.returncode:
         say(done.stdout[-3000:])

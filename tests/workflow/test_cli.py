@@ -553,8 +553,9 @@ def test_only_what_the_lock_pins_is_installed_by_one_of_several_processes(tmp_pa
     command = [sys.executable, "perfscribe/bootstrap.py", "install", str(folder)]
     constraint = tmp_path / "constraint.txt"
     constraint.write_text("demo==2.0\nlater==2.0\n")
-    # As a cluster's pip.conf has it, and NVIDIA's images.
+    # As a cluster's pip.conf has it, NVIDIA's images, and shells that keep packages in a folder of their own.
     env = {**os.environ, "PIP_NO_INDEX": "1", "PIP_USER": "1", "PIP_CONSTRAINT": str(constraint)}
+    env |= {name: str(tmp_path / name) for name in ("PIP_TARGET", "PIP_PREFIX", "PIP_ROOT")} | {"PIP_DRY_RUN": "1"}
 
     lock.write_text(f"{wheels['demo']} --hash=sha256:{'0' * 64}\n")
     failed = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True)
