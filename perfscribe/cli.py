@@ -117,7 +117,7 @@ def read_config(arguments: Sequence[str] = ()) -> dict[str, Any]:
 def writable(folder: Path, variable: str = "") -> None:
     """Raise SystemExit (one line) if the folder is not writable. variable: can name another folder."""
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.resolve().mkdir(parents=True, exist_ok=True)  # also behind a link, as where a scratch disk was purged
         with tempfile.TemporaryFile(dir=folder) as stream:
             stream.write(bytes(4096))
     except OSError as error:

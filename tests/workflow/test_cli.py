@@ -318,6 +318,13 @@ def test_a_file_where_a_folder_should_be_is_one_line(project: Path, name: str) -
     assert message(["report"]) == f"run: {project / name}: File exists"
 
 
+def test_a_folder_behind_a_link_is_made_again(tmp_path: Path) -> None:
+    """As where a scratch disk was purged, to which results/ is linked."""
+    (tmp_path / "local").symlink_to(tmp_path / "scratch" / "results")
+    cli.writable(tmp_path / "local")
+    assert (tmp_path / "scratch" / "results").is_dir()
+
+
 def test_a_home_without_room_for_caches_is_one_line(
     project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
