@@ -41,6 +41,7 @@ rule write_html:
 rule verdict:
     input:
         report=REPORT,
+        summary=SUMMARY,
         records=FILES.records(),
     output:
         VERDICT,
@@ -50,4 +51,5 @@ rule verdict:
     conda:
         "../workflow/envs/perfscribe.yaml"
     shell:
-        "program {log:q} workflow/scripts/verdict.py --records {input.records:q} --out {output:q}"
+        "program {log:q} workflow/scripts/verdict.py --records {input.records:q} --summary {input.summary:q}"
+        " --out {output:q}"

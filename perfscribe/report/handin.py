@@ -39,8 +39,8 @@ def write(
 ) -> dict[str, str]:
     """Make all pages, by path in report/<site>: report.md and details/<problem>.md.
 
-    summary: of the site; its headlines are set here. captions: of its figures, by id. notes: written by people, by
-    chapter and heading; text before the first heading is under "".
+    summary: of the site; its headlines are set here, and mistakes in problems' files, if any. captions: of its figures,
+    by id. notes: written by people, by chapter and heading; text before the first heading is under "".
     """
     of = {name: problems(chapters.read(name), site) for name in notes}
     pages = details.pages(of, site.folder, captions)
@@ -49,6 +49,8 @@ def write(
     titles = details.titles(of)
     further = [f"[{title}](details/{name}.md)" for name, title in titles.items() if name in pages]
     top, summary["headlines"] = first_page.write(site, summary, of, captions, links, further)
+    if mistakes := [problem.mistake for group in of.values() for problem in group if problem.mistake]:
+        summary["mistakes"] = mistakes
     parts = [top]
     for name, group in of.items():
         chapter = chapters.read(name)

@@ -188,9 +188,12 @@ def _cells(row: list[str]) -> list[TableCell]:
 
 
 class Problem:
-    """A problem of a chapter over a site. name: for links and files; letters: parts answered by its text."""
+    """A problem of a chapter over a site. name: for links and files; letters: parts answered by its text.
 
-    def __init__(self, chapter: Chapter, key: str, site: Site) -> None:
+    keeps_mistake: a mistake in the file becomes the attribute `mistake`, one line; else it raises ValueError.
+    """
+
+    def __init__(self, chapter: Chapter, key: str, site: Site, keeps_mistake: bool = False) -> None:
         self.chapter, self.key, self.site = chapter, key, site
         self.source = chapter.source(key)
         front = self.source.front
@@ -200,9 +203,17 @@ class Problem:
         self.on_paper: Collection[str] = front.get("on_paper", ())  # letters that need no measurement
         self.ids = _ids(self.source)
         self.details = [*front.get("details", self.ids)]
-        rendered, variables = Template(self.source, site, chapter, {"homework": chapter.homework(key)}).render()
         self.heading = self.source.heading
-        self.blocks = blocks(rendered, self.source)
+        self.mistake = ""
+        self.blocks: list[Block] = []
+        variables: dict[str, str] = {}
+        try:
+            rendered, variables = Template(self.source, site, chapter, {"homework": chapter.homework(key)}).render()
+            self.blocks = blocks(rendered, self.source)
+        except ValueError as error:
+            if not keeps_mistake:
+                raise
+            self.mistake = str(error)
         self.tables = [block for block in self.blocks if isinstance(block, HandinTable) and block.rows]
         self.texts = [block for block in self.blocks if isinstance(block, Text)]
         self.pictures = [block for block in self.blocks if isinstance(block, Picture)]
@@ -228,6 +239,8 @@ class Problem:
 
     def _own_status(self) -> str:
         """Status of a problem without tables: its check, or how many numbers in its sentences are known."""
+        if self.mistake:
+            return "not written"
         if self.tables or self.check:
             return self.check
         texts = [text for text in self.texts if text.letter not in self.on_paper]
@@ -255,6 +268,8 @@ class Problem:
             parts.append(f"{letters}[not measured here](#not-measured-here) {link}".rstrip())
             parts += [text.markdown(notes) for text in self.texts if text.letter in self.on_paper]
             return "\n\n".join(part for part in [*parts, notes] if part)
+        if self.mistake:
+            parts.append(f"Not written, because of a mistake in its file: `{self.mistake}`")
         for block in self.blocks:
             if isinstance(block, Text):
                 parts.append(block.markdown(notes))
@@ -297,5 +312,5 @@ def whole_page(template: Template) -> str:
 
 
 def problems(chapter: Chapter, site: Site) -> list[Problem]:
-    """Make all problems of a chapter over a site."""
-    return [Problem(chapter, key, site) for key in chapter.problems]
+    """Make all problems of a chapter over a site; a mistake in a file costs only its own problem."""
+    return [Problem(chapter, key, site, keeps_mistake=True) for key in chapter.problems]

@@ -49,9 +49,8 @@ def draw(root: Path, raw: Mapping[str, Any], name: str) -> None:
     for experiment in made.presentations:
         of = [root / path for path in site.records_for(experiment)]
         presenting.present(plan / f"present-{experiment}.json", of, root)
-    read: list[str | Path] = ["--records", *records]
-    written = ["--out", f"{site.report}/report.md", "--summary", f"{site.results}/summary.json"]
-    _run(root, name, "report.py", "--plan", plan / "report.json", *read, *written)
+    read: list[str | Path] = ["--records", *records, "--summary", f"{site.results}/summary.json"]
+    _run(root, name, "report.py", "--plan", plan / "report.json", *read, "--out", f"{site.report}/report.md")
     _run(root, name, "verdict.py", *read, "--out", f"{site.results}/verdict.txt")
 
 

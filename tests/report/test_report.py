@@ -166,7 +166,8 @@ def test_a_chapter_of_ones_own_is_measured_and_shown_and_its_edits_render_pages_
     space = Workspace(tmp_path)
     space.only("attention")
     space.add_experiment("one", CHEAP, n=[1, 2, 3])
-    files.write_text(space.root / "mine" / "index.yaml", "title: My course\nproblems:\n  p: {n: [1, 8]}\n")
+    index = space.root / "mine" / "index.yaml"
+    files.write_text(index, "title: My course\nproblems:\n  p: {n: [1, 8]}\n")
     problem = space.root / "mine" / "p.md"
     files.write_text(problem, MINE)
     space.set_config("preset: tiny\nchapters: [mine]\n")
@@ -182,8 +183,14 @@ def test_a_chapter_of_ones_own_is_measured_and_shown_and_its_edits_render_pages_
     space.set_config("preset: tiny\nchapters: [mine]\nexperiments: {one: {n: [1, 2, 3, 5]}}\n")
     space.succeed("report")
     assert "| 5 | 1.5 ± 0.2 |" in space.report()
-    problem.write_text(MINE.replace("time_ms }} ms", "tme_ms }} ms"))
-    told = space.run("report")
-    assert (
-        told.returncode and "mine/p.md:10: unknown column or attribute 'tme_ms'; did you mean 'time_ms'?" in told.stdout
-    )
+    index.write_text(index.read_text() + "  q: {n: [1]}\n")
+    files.write_text(problem.with_name("q.md"), MINE.replace("### A problem", "### Another"))
+    for right, wrong, why in (
+        ("time_ms }} ms", "tme_ms }} ms", "10: unknown column or attribute 'tme_ms'; did you mean 'time_ms'?"),
+        ("last.n > 2", "1 / (last.n - last.n) > 2", "6: division by zero"),
+    ):
+        problem.write_text(MINE.replace(right, wrong))
+        told = space.run("report")
+        assert told.returncode and f"mine/p.md:{why}" in told.stdout
+        of_p, of_q = re.split("\n### A", space.report())[1:]
+        assert "Not written, because of a mistake in its file: `mine/p.md:" in of_p and "| 1 | 1.5 ± 0.2 |" in of_q

@@ -1,7 +1,7 @@
-"""Judge whether a run can be trusted: exit status 1 if all measured cells of an experiment failed, or a self-test
-before trainings did.
+"""Judge whether a run can be trusted: exit status 1 if all measured cells of an experiment failed, a self-test before
+trainings did, or a chapter's file has a mistake.
 
-verdict.py --records FILE [FILE ...] --out FILE
+verdict.py --records FILE [FILE ...] --summary FILE --out FILE
 """
 
 import sys
@@ -31,7 +31,7 @@ def broken(rows: list[dict]) -> str:
 
 if __name__ == "__main__":
     with in_one_line("verdict"):
-        args = paths(__doc__, "--records", "--out")
+        args = paths(__doc__, "--records", "--summary", "--out")
         by_experiment: dict[str, list[dict]] = {}
         refused: dict[str, None] = {}
         held_back: dict[str, None] = {}
@@ -47,6 +47,7 @@ if __name__ == "__main__":
         errors += [text for text in refused if text]
         again = "when the links work: ./run remeasure {} status=skipped, then ./run report"
         errors += map(again.format, held_back)
+        errors += files.read_json(args.summary).get("mistakes", [])
         if errors:
             sys.exit("\n".join(errors))
         files.write_text(args.out, "no experiment is broken\n")
