@@ -10,7 +10,7 @@ import unmeasured
 from measured_cells import as_record
 
 from perfscribe.base.cells import Cell, Unsupported
-from perfscribe.experiments.cs336.calibration import measure
+from perfscribe.experiments.cs336.calibration import host, measure
 from perfscribe.plan import plan
 from perfscribe.show import ceilings
 
@@ -26,6 +26,19 @@ def test_rates_are_of_all_bytes_that_move_and_of_right_products() -> None:
                 accesses = {"copy": 2, "triad": 3}[cell["operation"]]
                 assert found.values["bytes"] == accesses * cell["size_mib"] * 2**20
                 assert ceilings.bytes_per_s(made) > 1e6
+
+
+def test_what_the_host_spends_per_call_is_timed_where_the_result_is_right(monkeypatch: pytest.MonkeyPatch) -> None:
+    factors = {"workload": "host", "device": "cpu", "samples": 3}
+    times = {}
+    for operation in ("Python call", "launch", "autograd"):
+        samples = measure.run(Cell({**factors, "operation": operation})).samples["call_us"]
+        assert len(samples) == 3
+        times[operation] = min(samples)
+    assert 0 < times["Python call"] < times["launch"] < times["autograd"] < 10_000
+    monkeypatch.setattr(host, "_backward", lambda w: (w * 3).backward())
+    with pytest.raises(ValueError, match=r"^autograd: "):
+        measure.run(Cell({**factors, "operation": "autograd"}))
 
 
 def test_a_wrong_triad_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:

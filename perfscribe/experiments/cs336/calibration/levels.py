@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING, Any
 from perfscribe.base.cells import Cell, Level, grid
 from perfscribe.base.registry import Shown
 from perfscribe.config.keys import alone, choices, devices, dtypes, experiment, section, timeout, whole, wholes
-from perfscribe.experiments.cs336.calibration.measure import DISK, LINK, MEMORY, MIB, PRODUCT, TRANSFER
+from perfscribe.experiments.cs336.calibration.host import AUTOGRAD, LAUNCH, ONE_THREAD, PYTHON
+from perfscribe.experiments.cs336.calibration.measure import DISK, HOST, LINK, MEMORY, MIB, PRODUCT, TRANSFER
 from perfscribe.instruments import precision
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 LEVELS = experiment(
-    "Ceilings of the machine: products, memory, links between GPUs, host to device, disk",
+    "Ceilings of the machine: products, memory, links between GPUs, host to device, disk, launches",
     timeout_s=timeout(60, gpu=600),
     alone=alone("which would use the same memory, links and disk"),
     device=devices(["cpu"], gpu=["cuda"]),
@@ -53,16 +54,18 @@ LEVELS = experiment(
 
 # The roofline shows results of the experiments in `reads`.
 SHOWN = Shown(
-    tables=("cs336.ceilings_products", "cs336.ceilings_bandwidths", "cs336.roofline"),
+    tables=("cs336.ceilings_products", "cs336.ceilings_bandwidths", "cs336.ceilings_host", "cs336.roofline"),
     reads=("attention", "end_to_end", "flash_benchmarking"),
 )
+
+HOST_OPERATIONS = {"cpu": (PYTHON, LAUNCH, AUTOGRAD), "cuda": (LAUNCH, AUTOGRAD, ONE_THREAD)}
 
 # Costs are in seconds, at rates between a CPU's and a GPU's, plus a minimum for making and checking the operands.
 FLOP_PER_S, BYTES_PER_S, DISK_BYTES_PER_S, LEAST_S = 1e12, 5e10, 1e9, 0.2
 
 
 def cells(config: Mapping[str, Any]) -> list[Cell]:
-    """Return products, memory, ordered pairs of GPUs (a link may be slower in one direction), transfers, disk."""
+    """Return products, memory, ordered pairs of GPUs (a link may be slower in one direction), transfers, disk, host."""
 
     def levels(workload: str, *names: str) -> list[dict[str, Level]]:
         """Return the section's levels, completed by the experiment's."""
@@ -87,6 +90,10 @@ def cells(config: Mapping[str, Any]) -> list[Cell]:
     for one in levels(DISK, "operation", "size_mib"):
         requires = ("posix_fadvise",) if one["operation"] == "cold read" else ()
         found.append(Cell(one, requires, _cost(one, DISK_BYTES_PER_S)))
+    for device in dict.fromkeys(["cpu", *config["device"]]):
+        for operation in HOST_OPERATIONS[device]:
+            one = {"workload": HOST, "operation": operation, "device": device, "samples": config["samples"]}
+            found.append(Cell(one, ("cuda",) if device == "cuda" else (), LEAST_S))
     return found
 
 

@@ -1,8 +1,8 @@
 """Measures the machine's ceilings, each by the simplest work that it bounds.
 
 The factor `workload` distinguishes the kinds of cells: product (a square product of random matrices), memory (a copy
-and a triad within a device's memory), link (a copy from one GPU to another), transfer (between host and device) and
-disk (one file next to the results; it is removed).
+and a triad within a device's memory), link (a copy from one GPU to another), transfer (between host and device),
+disk (one file next to the results; it is removed) and host (what the CPU spends per call, see host.py).
 
 Bytes by operation: a copy reads and writes each byte and counts twice within a memory, once over a link; a triad
 a = b + s c reads two and writes one, so three times (as in STREAM: the read before an overwrite does not count).
@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from perfscribe.base.cells import Cell, Measurement, Unsupported
+from perfscribe.experiments.cs336.calibration import host
 from perfscribe.experiments.cs336.flash_benchmarking import products
 from perfscribe.instruments import precision
 from perfscribe.instruments.graph_timing import Clocks
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-PRODUCT, MEMORY, LINK, TRANSFER, DISK = "product", "memory", "link", "transfer", "disk"
+PRODUCT, MEMORY, LINK, TRANSFER, DISK, HOST = "product", "memory", "link", "transfer", "disk", "host"
 MIB = 2**20
 FP32_BYTES = 4
 TRIAD_FACTOR = 3.0
@@ -46,15 +47,15 @@ MOUNTS = Path("/proc/self/mounts")
 def run(cell: Cell) -> Measurement:
     """Check the result of one kind of work, then time it.
 
-    samples: product_ms, or time_ms. values: bytes moved per call, by the convention of its kind; relative_error of a
-    product; the machine's description of a link; the disk's file system.
+    samples: product_ms, time_ms or call_us. values: bytes moved per call, by the convention of its kind;
+    relative_error of a product; the machine's description of a link; the disk's file system.
     """
     if cell["workload"] == PRODUCT:
         precision.set_matmul_precision(cell["dtype"])
         return products.measure(cell.factors)
     if cell["workload"] == DISK:
         return on_disk(cell.factors, cell.data_folder)
-    return {MEMORY: within, LINK: between, TRANSFER: from_host}[cell["workload"]](cell.factors)
+    return {MEMORY: within, LINK: between, TRANSFER: from_host, HOST: host.measure}[cell["workload"]](cell.factors)
 
 
 def within(factors: Mapping[str, Any]) -> Measurement:

@@ -1,4 +1,4 @@
-"""Tables of calibration: products by dtype and size, bandwidths, and the roofline."""
+"""Tables of calibration: products by dtype and size, bandwidths, the host's times, and the roofline."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from perfscribe.analytic.peaks import GB, PCIE, peak_bandwidth, peak_flops
 from perfscribe.distributed.links import DATA_SHEET
 from perfscribe.experiments.cs336.calibration import roofline
 from perfscribe.experiments.cs336.calibration.levels import SHOWN
-from perfscribe.experiments.cs336.calibration.measure import DISK, LINK, MEMORY, PRODUCT, TRANSFER
+from perfscribe.experiments.cs336.calibration.measure import DISK, HOST, LINK, MEMORY, PRODUCT, TRANSFER
 from perfscribe.records.records import Record
 from perfscribe.show import tables as t
 from perfscribe.show.ceilings import TERA, bytes_per_s, product_flop_per_s, quickest
 
 TABLES = SHOWN.tables
-HOST = "cpu"
+CPU = "cpu"
 NOT_PRINTED = ("not known", "none held")
 WORKS = {
     MEMORY: "{operation} in memory",
@@ -34,20 +34,27 @@ BANDWIDTHS_NOTE = (
     "shorter of both times, as a copy in a CUDA graph may go to a slower engine than one launched by itself."
 )
 
+HOST_NOTE = (
+    "Host clock, mean of 500 calls in a row on one number, without waiting for the device. Launch: x.add_(1). "
+    "Autograd: forward and backward of w * 2; a GPU's backward goes through a thread of autograd, unless it stays here."
+)
+
 
 def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
-    """Return products by dtype and size, bandwidths, and other experiments' results against the roofline."""
+    """Return products, bandwidths, the host's times, and other experiments' results against the roofline."""
     products = t.having(records["calibration"], workload=PRODUCT)
-    others = [one for one in records["calibration"] if one.factors["workload"] != PRODUCT]
+    host = t.having(records["calibration"], workload=HOST)
+    moving = [record for record in records["calibration"] if record.factors["workload"] not in (PRODUCT, HOST)]
     return [
         t.make(TABLES[0], "Products by dtype and size", products, PRODUCTS, [PRODUCTS_NOTE]),
-        t.make(TABLES[1], "Bandwidths", others, BANDWIDTHS, [BANDWIDTHS_NOTE]),
-        roofline.table(TABLES[2], records),
+        t.make(TABLES[1], "Bandwidths", moving, BANDWIDTHS, [BANDWIDTHS_NOTE]),
+        t.make(TABLES[2], "What the host spends per call", host, HOST_COLUMNS, [HOST_NOTE]),
+        roofline.table(TABLES[3], records),
     ]
 
 
 def _device(record: Record) -> str:
-    return str(record.factors.get("device", "cuda" if record.factors["workload"] == LINK else HOST))
+    return str(record.factors.get("device", "cuda" if record.factors["workload"] == LINK else CPU))
 
 
 def _rate(record: Record) -> float:
@@ -90,7 +97,7 @@ def _printed(record: Record) -> tuple[float | str, str]:
         source = f"links times the rate of one, by the {by}" if by != DATA_SHEET else "NVLink, data sheet"
         return float(record.values["rated_gb_per_s"]), source
     over_nvlink = kind == LINK and str(record.values.get("link", "")).startswith("NV")
-    if over_nvlink or kind == DISK or of.get("device") == HOST:
+    if over_nvlink or kind == DISK or of.get("device") == CPU:
         return NOT_PRINTED
     if kind == PRODUCT:
         peak = peak_flops(record.gpu, str(of["dtype"]))
@@ -117,4 +124,9 @@ BANDWIDTHS = [
     t.derived("rate_iqr", "IQR (GB/s)", _rate_iqr),
     *_against_sheet("GB/s"),
     t.derived("by_way_of", "Path", _way, exact=True),
+]
+HOST_COLUMNS = [
+    *t.factors(operation="Operation", device="Device"),
+    *t.timed("call_us", "Time per call (µs)", "n"),
+    t.timer("call_us"),
 ]
