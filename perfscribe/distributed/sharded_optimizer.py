@@ -72,17 +72,25 @@ class ShardedOptimizer(torch.optim.Optimizer):
         self._gathering = None
         _copy_settings(self._inner.param_groups[-1:], [group])
 
-    def step(self, closure: None = None) -> None:  # type: ignore[override]
-        """Update this rank's parameters and exchange the updated ones; every rank must call it."""
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
+        """Update this rank's parameters and exchange the updated ones; every rank must call it.
+
+        closure: computes the gradients, once and first; its result, the loss, is returned.
+        """
         assert self._inner is not None
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
         _copy_settings(self.param_groups, self._inner.param_groups)
         if self._travels_by_itself():
             self._step_and_gather()
-            return
+            return loss
         with self.around("update"):
             self._inner.step()
         with self.around("exchange"):
             broadcast_all(self._pieces(None)[0], self._group)
+        return loss
 
     def state_dict(self) -> dict[str, Any]:
         """Raise RuntimeError: it would contain only this rank's part of the state."""

@@ -88,6 +88,30 @@ def test_ten_steps_equal_the_plain_optimizer(ranks: int) -> None:
     run_ranks(train, ranks, tuple(OPTIMIZERS))
 
 
+def with_a_closure(rank: int) -> None:
+    """The closure's gradients are those of the step, and its loss comes back."""
+    net, plain_net = pair()
+    sharded = ShardedOptimizer(net.parameters(), torch.optim.SGD, lr=0.1)
+    for model, optimizer in ((net, sharded), (plain_net, torch.optim.SGD(plain_net.parameters(), lr=0.1))):
+        before = model(batch(0)).item()
+
+        def closure(model: Net = model, optimizer: torch.optim.Optimizer = optimizer) -> Tensor:
+            optimizer.zero_grad()
+            loss: Tensor = model(batch(0))
+            loss.backward()
+            return loss
+
+        with torch.no_grad():
+            loss = optimizer.step(closure)
+        assert loss.item() == before
+    assert not torch.equal(net.first.weight, pair()[0].first.weight)
+    assert_equal(net, plain_net)
+
+
+def test_step_runs_its_closure() -> None:
+    run_ranks(with_a_closure, 2)
+
+
 # Groups and schedulers.
 
 
