@@ -16,6 +16,7 @@ the calls share (a mask) are cold only for the first.
 from __future__ import annotations
 
 import math
+import statistics
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -24,12 +25,13 @@ from typing import TYPE_CHECKING
 
 from perfscribe.base.cells import Measurement, Unsupported
 from perfscribe.instruments.memory import is_oom
-from perfscribe.instruments.timing import FLUSH_BYTES, Timing, record, time_device, time_host
+from perfscribe.instruments.timing import CUDA_EVENTS, FLUSH_BYTES, Timing, record, time_device, time_host
 
 if TYPE_CHECKING:
     import torch
 
 GRAPH_REPLAY = "CUDA graph replay"
+IN_TURNS = f"{CUDA_EVENTS}, median of each turn"
 SHORT_MS = 0.1  # below this, the start of a graph and the events' resolution would matter
 BATCH_MS = 0.2  # least duration of a graph of several calls, as far as MOST_CALLS allows
 MOST_CALLS = 32
@@ -39,9 +41,9 @@ FEWEST_SAMPLES = 3
 ENOUGH_MS = 100.0  # total time of timed calls beyond which fewer samples than requested are taken
 DIGITS = 5  # significant digits of a sample that Clocks keeps: events resolve 0.5 us, and there are hundreds of cells
 HOST_WARMUP = 1
-# Calls timed with launches: warm-up time as in do_bench, and calls per sample requested, because host time varies most.
-LAUNCHED_WARMUP_MS = 25.0
-LAUNCHED_CALLS = 5
+# Calls timed with launches: in turns, each with the budget of do_bench, because the host's time varies between them.
+LAUNCHED_TURNS = 5
+LAUNCHED_WARMUP_MS, LAUNCHED_MS = 25.0, 100.0
 
 Make = Callable[[], Callable[[], object]]
 
@@ -114,15 +116,21 @@ def _by_events(make: Make, samples: int, reason: str) -> GraphTiming:
     return GraphTiming(replace(timing, warmup_ms=probe.samples_ms, warmup_s=warmup_s), 1, reason)
 
 
-def time_launched(make: Make, *, samples: int, call_ms: float) -> Timing:
+def time_launched(make: Make, *, call_ms: float, turns: int = LAUNCHED_TURNS) -> Timing:
     """Time the same call by CUDA events around plain calls, launches included, like triton.testing.do_bench.
 
-    The host runs ahead while the device overwrites 256 MiB before each call, so launches are hidden for that long
-    (about 0.1 ms) and visible beyond it. call_ms: duration of a call.
+    Returns the median of each turn. The host runs ahead while the device overwrites 256 MiB before
+    each call, so launches are hidden for that long (about 0.1 ms) and visible beyond it. call_ms: duration of a call
+    without launches.
     """
-    timed = samples_within(call_ms, samples)
-    warmup = min(timed, int(LAUNCHED_WARMUP_MS / call_ms)) if call_ms > 0 else timed
-    return time_device(make(), warmup=max(1, warmup), timed=timed)
+    call = make()
+    first = time_device(call, warmup=1, timed=1)
+    expected_ms = max(call_ms, first.samples_ms[0])
+    warmup, timed = int(LAUNCHED_WARMUP_MS / expected_ms), max(1, int(LAUNCHED_MS / expected_ms))
+    timings = [time_device(call, warmup=warmup, timed=timed) for _ in range(turns)]
+    medians = [statistics.median(timing.samples_ms) for timing in timings]
+    warmup_s = sum(timing.warmup_s for timing in (first, *timings)) + first.timed_s
+    return Timing(medians, [], IN_TURNS, warmup_s, sum(timing.timed_s for timing in timings))
 
 
 class CudaGraphs:
@@ -205,11 +213,14 @@ class Graph:
 
 
 class Clocks:
-    """The timers of a device: graph replay and plain events on CUDA, the host clock on the CPU."""
+    """The timers of a device: graph replay and plain events on CUDA, the host clock on the CPU.
 
-    def __init__(self, device: str, samples: int) -> None:
+    launched_turns: of each call timed with launches; as many samples.
+    """
+
+    def __init__(self, device: str, samples: int, launched_turns: int = LAUNCHED_TURNS) -> None:
         self._recorder = CudaGraphs() if device == "cuda" else None
-        self._samples = samples
+        self._samples, self._turns = samples, launched_turns
         self._calls: dict[str, int] = {}
         self._fallbacks: dict[str, str] = {}
 
@@ -225,9 +236,17 @@ class Clocks:
         if replayed.fallback:
             self._fallbacks[name] = replayed.fallback
         call_ms = min(replayed.timing.samples_ms)
-        launched = time_launched(make, samples=LAUNCHED_CALLS * self._samples, call_ms=call_ms)
-        # Its warm-up samples are dropped: the call has run many times before.
-        _keep(measurement, f"{name}_launched_ms", replace(launched, warmup_ms=[]))
+        _keep(measurement, f"{name}_launched_ms", time_launched(make, call_ms=call_ms, turns=self._turns))
+
+    def time_on_one_thread(self, measurement: Measurement, name: str, make: Make) -> None:
+        """Record <name>_one_thread_ms on CUDA: with launches, backward on the calling thread, not on autograd's own."""
+        import torch
+
+        if self._recorder is None:  # a CPU's backward runs on the calling thread anyway
+            return
+        call_ms = min(measurement.samples[f"{name}_ms"])
+        with torch.autograd.set_multithreading_enabled(False):
+            _keep(measurement, f"{name}_one_thread_ms", time_launched(make, call_ms=call_ms, turns=self._turns))
 
     def values(self) -> dict[str, str]:
         """Return record values: calls per replay in the order timed, and reasons where a graph was not possible."""

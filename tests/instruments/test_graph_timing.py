@@ -134,12 +134,20 @@ def test_out_of_memory_while_capturing_stays_what_it_is(cuda: GraphCuda) -> None
     assert cuda.log[-1] == "reset"
 
 
-@pytest.mark.parametrize(("call_ms", "warmup", "timed"), [(0.01, 50, 50), (5.0, 5, 20), (80.0, 1, g.FEWEST_SAMPLES)])
-def test_calls_with_launches_are_warmed_up_and_many(
-    monkeypatch: pytest.MonkeyPatch, call_ms: float, warmup: int, timed: int
+@pytest.mark.parametrize(
+    ("call_ms", "launched_ms", "warmup", "timed"), [(0.01, 0.5, 50, 200), (5.0, 2.0, 5, 20), (800.0, 801.0, 0, 1)]
+)
+def test_calls_with_launches_have_do_benchs_budget_in_each_turn(
+    monkeypatch: pytest.MonkeyPatch, call_ms: float, launched_ms: float, warmup: int, timed: int
 ) -> None:
-    """As do_bench: 25 ms of them come before the timed ones; a host that launches takes a while to run evenly."""
-    asked = {}
-    monkeypatch.setattr(g, "time_device", lambda _, **counts: asked.update(counts))
-    g.time_launched(make, samples=50, call_ms=call_ms)
-    assert asked == {"warmup": warmup, "timed": timed}
+    asked: list[tuple[int, int]] = []
+
+    def time_device(call: object, warmup: int, timed: int) -> Timing:
+        asked.append((warmup, timed))
+        return Timing([launched_ms, 9 * launched_ms] * timed, [1.0], CUDA_EVENTS, 0.1, 0.2)
+
+    monkeypatch.setattr(g, "time_device", time_device)
+    found = g.time_launched(make, call_ms=call_ms)
+    assert asked == [(1, 1)] + [(warmup, timed)] * g.LAUNCHED_TURNS
+    assert found.samples_ms == [5 * launched_ms] * g.LAUNCHED_TURNS and found.timer == g.IN_TURNS
+    assert (found.warmup_s, found.timed_s) == pytest.approx((0.2 + 0.6, 1.0))

@@ -84,6 +84,7 @@ def attention(factors: Mapping[str, Any]) -> Measurement:
             measurement.values |= kernels_of(problem.both(), device, implementation)
         timers.time(measurement, "backward", problem.backward)
         timers.time(measurement, "both", problem.both)
+        timers.time_on_one_thread(measurement, "both", problem.both)
         measurement.values |= timers.values()
         if factors["workload"] == "leaderboard" and device == "cuda" and implementation in closure.TIMED:
             own = implementation == backends.ours(device)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from functools import partial
 from statistics import fmean
 from typing import Any
 
@@ -13,6 +14,7 @@ from perfscribe.analytic.flops import attention_backward_flop, attention_forward
 from perfscribe.attention import backends
 from perfscribe.experiments.cs336.flash_benchmarking import closure
 from perfscribe.experiments.cs336.flash_benchmarking.levels import SHOWN
+from perfscribe.instruments.graph_timing import IN_TURNS
 from perfscribe.records.records import Record
 from perfscribe.show import figures as f
 from perfscribe.show import references
@@ -114,8 +116,22 @@ BOARD = [
 
 # Every cell
 
+
+def _range_of_turns(sample: str, record: Record) -> float:
+    """Return the range of the medians of turns; the interquartile range of calls that were not timed in turns."""
+    times = [ms for samples in record.samples[sample] for ms in samples]
+    return max(times) - min(times) if record.timers[sample] == IN_TURNS else t.summary(record, sample).iqr
+
+
+def _in_turns(sample: str, title: str) -> t.Column:
+    """Return a column of the median over turns and, as its spread, the range over them."""
+    return replace(t.median(sample, title), spread=f"{sample}_range", spread_get=partial(_range_of_turns, sample))
+
+
+ONE_THREAD = _in_turns("both_one_thread_ms", "End-to-end with launches, backward on the calling thread (ms)")
 LAUNCHED = [
-    *(t.median(f"{one}_launched_ms", f"{word} with launches (ms)") for one, word in PASSES.items()),
+    *(_in_turns(f"{one}_launched_ms", f"{word} with launches (ms)") for one, word in PASSES.items()),
+    *t.only(lambda r: "both_one_thread_ms" in r.samples, t.NOT_RECORDED, ONE_THREAD),
     replace(t.count("both_launched_ms"), kind="unshown"),
 ]
 CELLS = [
@@ -188,7 +204,7 @@ def _panel(axes: Any, rows: pd.DataFrame, named: dict[str, Any]) -> None:
     drawn = _drawn(rows)
     for name, group in rows.groupby("implementation", sort=False):
         group = group.sort_values("seq_len", kind="stable")
-        bars = pd.to_numeric(group[f"{drawn}_iqr"], errors="coerce") / 2
+        bars = pd.to_numeric(group[f"{drawn}_iqr" if drawn == "both_ms" else f"{drawn}_range"], errors="coerce") / 2
         style = {"color": f.COLOURS[STYLES[name]], "marker": f.MARKERS[STYLES[name]], "markersize": 4, "capsize": 2}
         xs, ys = group["seq_len"].astype(float), pd.to_numeric(group[drawn], errors="coerce")
         named[name] = axes.errorbar(xs, ys, yerr=bars, linewidth=1.2, **style)
