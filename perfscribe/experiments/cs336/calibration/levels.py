@@ -58,6 +58,7 @@ SHOWN = Shown(
     reads=("attention", "end_to_end", "flash_benchmarking"),
 )
 
+HOST_SAMPLES = 10
 HOST_OPERATIONS = {"cpu": (PYTHON, LAUNCH, AUTOGRAD), "cuda": (LAUNCH, AUTOGRAD, ONE_THREAD)}
 
 # Costs are in seconds, at rates between a CPU's and a GPU's, plus a minimum for making and checking the operands.
@@ -92,7 +93,7 @@ def cells(config: Mapping[str, Any]) -> list[Cell]:
         found.append(Cell(one, requires, _cost(one, DISK_BYTES_PER_S)))
     for device in dict.fromkeys(["cpu", *config["device"]]):
         for operation in HOST_OPERATIONS[device]:
-            one = {"workload": HOST, "operation": operation, "device": device, "samples": config["samples"]}
+            one = {"workload": HOST, "operation": operation, "device": device, "samples": HOST_SAMPLES}
             found.append(Cell(one, ("cuda",) if device == "cuda" else (), LEAST_S))
     return found
 
