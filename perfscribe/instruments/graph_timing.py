@@ -41,7 +41,7 @@ FEWEST_SAMPLES = 3
 ENOUGH_MS = 100.0  # total time of timed calls beyond which fewer samples than requested are taken
 DIGITS = 5  # significant digits of a sample that Clocks keeps: events resolve 0.5 us, and there are hundreds of cells
 HOST_WARMUP = 1
-# Calls timed with launches: in turns, each with the budget of do_bench, because the host's time varies between them.
+# Calls timed with launches: warm-up and time of a turn are do_bench's; turns, because the host's time varies.
 LAUNCHED_TURNS = 5
 LAUNCHED_WARMUP_MS, LAUNCHED_MS = 25.0, 100.0
 
@@ -119,15 +119,15 @@ def _by_events(make: Make, samples: int, reason: str) -> GraphTiming:
 def time_launched(make: Make, *, call_ms: float, turns: int = LAUNCHED_TURNS) -> Timing:
     """Time the same call by CUDA events around plain calls, launches included, like triton.testing.do_bench.
 
-    Returns the median of each turn. The host runs ahead while the device overwrites 256 MiB before
-    each call, so launches are hidden for that long (about 0.1 ms) and visible beyond it. call_ms: duration of a call
-    without launches.
+    Returns the median of each turn; the first is warmed up, the others follow at once. call_ms: duration of a call
+    without launches. The host runs ahead while the device overwrites 256 MiB before each call, so launches are hidden
+    for that long (about 0.1 ms) and visible beyond it.
     """
     call = make()
     first = time_device(call, warmup=1, timed=1)
     expected_ms = max(call_ms, first.samples_ms[0])
     warmup, timed = int(LAUNCHED_WARMUP_MS / expected_ms), max(1, int(LAUNCHED_MS / expected_ms))
-    timings = [time_device(call, warmup=warmup, timed=timed) for _ in range(turns)]
+    timings = [time_device(call, warmup=0 if turn else warmup, timed=timed) for turn in range(turns)]
     medians = [statistics.median(timing.samples_ms) for timing in timings]
     warmup_s = sum(timing.warmup_s for timing in (first, *timings)) + first.timed_s
     return Timing(medians, [], IN_TURNS, warmup_s, sum(timing.timed_s for timing in timings))
