@@ -71,7 +71,7 @@ def _resolved(tree: Mapping[str, Any], preset: str) -> dict[str, Any]:
         text = fault("site", config["site"], "a name that no folder of the project has")
     if text:
         raise ConfigError(text)
-    return {**config, "preset": preset}
+    return {**_with_constants(config, schema.schema(), preset), "preset": preset}
 
 
 def _chosen(value: Any, node: schema.Schema, preset: str, path: tuple[str, ...]) -> Any:
@@ -90,16 +90,22 @@ def _chosen(value: Any, node: schema.Schema, preset: str, path: tuple[str, ...])
         key: _chosen(value[key], inner, preset, (*path, key)) if key in value else schema.default(inner, preset)
         for key, inner in known.items()
     }
-    for name, inner in known.items():
-        for key in inner.get("x-follows", ()):
-            if _is_default(filled[name], inner, key, preset) and not _is_default(filled, node, key, preset):
-                filled[name] = {**filled[name], key: filled[key]}
     return filled | {key: inner for key, inner in value.items() if key not in known}
 
 
-def _is_default(section: Any, node: schema.Schema, key: str, preset: str) -> bool:
-    """Return whether a section's key has its default value, given or not: config.yaml states many defaults."""
-    return isinstance(section, Mapping) and section.get(key) == schema.default(schema.properties(node)[key], preset)
+def _with_constants(section: Mapping[str, Any], node: schema.Schema, preset: str) -> dict[str, Any]:
+    """Return a checked section with the constants of it and of its sections."""
+    known = schema.properties(node)
+    filled = {
+        key: _with_constants(value, known[key], preset) if schema.properties(known[key]) else value
+        for key, value in section.items()
+    }
+    for name, constant in node["x-constants"].items():
+        filled[name] = schema.default(constant, preset)
+        for key in constant.get("x-follows", ()):
+            if section[key] != schema.default(known[key], preset):  # config.yaml states many defaults
+                filled[name][key] = section[key]
+    return filled
 
 
 def _unknown_preset(value: Mapping[str, Any], path: tuple[str, ...]) -> str:

@@ -1,7 +1,7 @@
 """Declarations of config keys: meaning, allowed values, default by preset.
 
 A key is declared by the kind of its values: `whole("samples in a batch", 1, 65_536, 32, tiny=8)`. The default applies
-to every preset that is not given. Each declaration is a node of a JSON schema.
+to every preset that is not given. Each declaration is a node of a JSON schema. `constant(128, tiny=64)` is no key.
 """
 
 from __future__ import annotations
@@ -110,11 +110,10 @@ def numbers(
     default: Sequence[float],
     *,
     above: bool = False,
-    empty: bool = False,
     **by: Any,
 ) -> Key:
     """Key for a list of different numbers from low to high; above: low itself is excluded."""
-    return _key(meaning, _several(_bounded("number", low, high, None, above), empty), default, by)
+    return _key(meaning, _several(_bounded("number", low, high, None, above), False), default, by)
 
 
 def choice(meaning: str, options: Sequence[Any], default: Any, **by: Any) -> Key:
@@ -163,10 +162,21 @@ def mapping(meaning: str, names: str, pattern: str) -> Key:
     return _key(meaning, node, {}, {})
 
 
-def section(meaning: str, follows: Sequence[str] = (), /, **keys: Key) -> Key:
-    """Key that contains keys. follows: keys that take the experiment's values unless they are set here."""
-    node = {"type": "object", "additionalProperties": False, "properties": keys}
-    return _key(meaning, node, {}, {}) | ({"x-follows": list(follows)} if follows else {})
+def constant(value: Any, **by: Any) -> Key:
+    """Constant that cells read as they read keys, but no config can set."""
+    return _key("", {"x-constant": True}, value, by)
+
+
+def constants(follows: Sequence[str] = (), /, **values: Key) -> Key:
+    """Section of constants. follows: those replaced by the experiment's key of the same name where a config sets it."""
+    return {"x-constant": True, "properties": values, "x-follows": follows}
+
+
+def section(meaning: str, /, **keys: Key) -> Key:
+    """Key that contains keys, and constants next to them."""
+    own = {name: key for name, key in keys.items() if "x-constant" not in key}
+    node = {"type": "object", "additionalProperties": False, "properties": own}
+    return _key(meaning, node, {}, {}) | {"x-constants": {name: keys[name] for name in keys if name not in own}}
 
 
 def isolation(default: str, **by: Any) -> Key:

@@ -1,6 +1,6 @@
-"""Keys shared by several experiments: language model, training on ranks, FSDP workshop, profiles."""
+"""Keys and constants shared by several experiments: language model, training on ranks, FSDP workshop, profiles."""
 
-from perfscribe.config.keys import Key, choice, choices, dtypes, flag, lengths, number, section, sizes, whole, wholes
+from perfscribe.config.keys import Key, choice, choices, constant, constants, dtypes, lengths, sizes, whole, wholes
 
 BACKEND = choices("gloo: processes on the CPU | nccl: a GPU for each", ["gloo", "nccl"], ["gloo"], gpu=["nccl"])
 
@@ -52,53 +52,35 @@ BLOOM = choice(
 )
 
 SIMPLE_GPT = {
-    "hidden_size": whole("width of the model", 1, 65_536, 64, tiny=32, gpu=2048),
-    "num_heads": whole("attention heads", 1, 1024, 4, tiny=2, gpu=16),
-    "ffn": whole("width of its feed-forward layers", 1, 1_048_576, 128, tiny=64, gpu=8192),
+    "hidden_size": constant(64, tiny=32, gpu=2048),
+    "num_heads": constant(4, tiny=2, gpu=16),
+    "ffn": constant(128, tiny=64, gpu=8192),
 }
 
-TUNED = section(
-    "in place of the workshop's settings",
-    dtype=choice("parameters are gathered in it", ["fp32", "fp16", "bf16"], "bf16"),
-    world_size=wholes("ranks", 1, 1024, [1, 2, 4, 8]),
-    memory_percent=whole("share of the GPU's memory that the batch is raised to", 1, 95, 80),
-    steps=whole("optimizer steps that are timed", 2, 10_000, 20),
-    compiled=flag("whether blocks and loss are compiled", True),
+# In place of the workshop's settings.
+TUNED = constants(
+    ("world_size",),
+    dtype=constant("bf16"),  # parameters are gathered in it
+    world_size=constant([1, 2, 4, 8]),
+    memory_percent=constant(80),  # share of the GPU's memory that the batch is raised to
+    steps=constant(20),
+    compiled=constant(True),
 )
 
-SAVE = choice("epoch: Trainer saves after each, and keeps the last | no", ["no", "epoch"], "no", gpu="epoch")
+SAVE = constant("no", gpu="epoch")  # epoch: Trainer saves after each, and keeps the last
+
 # Why 3 rounds: two launches of one training gave 22.1 and 16.0 samples/s.
 ROUNDS = whole("times that the whole grid is measured, each in fresh processes", 1, 100, 1, gpu=3)
 
-LABELS = choice(
-    "answer | source, source_prompt: the workshop's own, which train something else",
-    ["answer", "source", "source_prompt"],
-    "answer",
-)
+NEW_TOKENS = constant(8, gpu=50)  # that the data set leaves room for in prompts to generate from
 
-LENGTHS = {
-    "max_length": whole("tokens of a row", 16, 65_536, 64, gpu=512),
-    "new_tokens": whole("tokens that the data set leaves room for in prompts to generate from", 1, 65_536, 8, gpu=50),
-}
-
-BLOOM_VOCABULARY = whole(
-    "entries that a tokenizer is trained to, where the model brings none", 258, 10_000_000, 2000, tiny=512, gpu=50000
-)
-SIMPLE_GPT_VOCABULARY = whole(
-    "entries of the model's embedding, and those that a tokenizer is trained to",
-    258,
-    10_000_000,
-    1000,
-    tiny=512,
-    gpu=250_680,
-)
+# Entries that a tokenizer is trained to, where the model brings none; also those of the custom model's embedding.
+BLOOM_VOCABULARY = constant(2000, tiny=512, gpu=50000)
+SIMPLE_GPT_VOCABULARY = constant(1000, tiny=512, gpu=250_680)
 
 BATCH_SIZE = whole("rows of each rank at once", 1, 65_536, 1)
 
-ADAMW = {
-    "learning_rate": number("of AdamW, at its first step; falls to 0 in a line", 0, 1, 5e-05, above=True),
-    "weight_decay": number("of AdamW", 0, 1, 0.01),
-}
+ADAMW = {"learning_rate": constant(5e-05), "weight_decay": constant(0.01)}
 
 PROFILED = {
     "backend": BACKEND,
@@ -107,23 +89,17 @@ PROFILED = {
         ["naive", "flat", "overlap_individual", "torch_ddp"],
         ["torch_ddp"],
     ),
-    "features": whole(
-        "features of each position and width of the model, a multiple of its 8 heads",
-        8,
-        65_536,
-        64,
-        gpu=512,
-        multiple=8,
-    ),
-    "layers": whole("encoder layers of the model, and as many decoder layers", 1, 1000, 1, gpu=6),
-    "d_ff": whole("width of its feed-forward layers", 1, 1_048_576, 128, tiny=64, gpu=2048),
+    "features": constant(64, gpu=512),
+    "layers": constant(1, gpu=6),
+    "d_ff": constant(128, tiny=64, gpu=2048),
     "batch": whole("samples in a batch of each rank", 1, 1_048_576, 8, tiny=4, gpu=32),
-    "source_length": whole("positions of a source sequence", 1, 65_536, 1),
-    "target_length": whole("positions of a target sequence", 1, 65_536, 20),
-    "dtype": choice("fp32 | tf32: fp32 with TF32 matrix products", ["fp32", "tf32"], "fp32"),
-    "wait": whole("steps before a profile, of which the profiler takes no notice", 1, 1000, 1),
-    "warmup_steps": whole("steps that it traces and forgets", 1, 1000, 1),
-    "active": whole("steps that it keeps", 1, 1000, 2),
+    "source_length": constant(1),
+    "target_length": constant(20),
+    "dtype": constant("fp32"),
+    # Steps of a profile: before it, traced and forgotten, kept.
+    "wait": constant(1),
+    "warmup_steps": constant(1),
+    "active": constant(2),
     "turns": whole("profiles of each placement; an interval needs 6 or more", 1, 1000, 6, tiny=2),
 }
 
@@ -156,15 +132,16 @@ def training(vocab_size: Key, tiny_rows: int, **batches: Key) -> dict[str, Key]:
     """Keys of the workshop's training on ranks; batches: the keys that determine the rows per optimizer step."""
     rows = "rows to train on; the workshop has 500, and 400 in its weak scaling"
     return {
-        "labels": LABELS,
+        "labels": constant("answer"),
         "train_size": whole(rows, 1, 1_000_000, 32, tiny=tiny_rows, gpu=500),
-        "eval_size": whole("rows to take the evaluation loss of, after each epoch", 1, 1_000_000, 8, tiny=4, gpu=100),
-        **LENGTHS,
+        "eval_size": constant(8, tiny=4, gpu=100),
+        "max_length": whole("tokens of a row", 16, 65_536, 64, gpu=512),
+        "new_tokens": NEW_TOKENS,
         "vocab_size": vocab_size,
         "num_epochs": whole("times that training goes through its rows; the workshop has 5", 1, 1000, 1, gpu=5),
         "save_strategy": SAVE,
         **batches,
         **ADAMW,
         "dtype": choice("fp32 | fp16, bf16: mixed precision", ["fp32", "fp16", "bf16"], "fp32", gpu="fp16"),
-        "logging_steps": whole("optimizer steps between two logs", 1, 100_000, 2, tiny=1, gpu=10),
+        "logging_steps": constant(2, tiny=1, gpu=10),
     }

@@ -12,7 +12,7 @@ import jsonschema
 import pytest
 
 from perfscribe.config import PRESETS, ConfigError, check, keys, load, reading, reference, resolve
-from perfscribe.config.schema import paths, properties, schema
+from perfscribe.config.schema import default, paths, properties, schema
 
 ROOT = Path(__file__).parents[2]
 CONFIG = ROOT / "config.yaml"
@@ -78,6 +78,8 @@ REFUSED: dict[str, tuple[Any, tuple[str, ...]]] = {
     "chapter twice": ({"chapters": ["cs336", "cs336"]}, ("chapters", '["cs336", "cs336"]', "different")),
     "chapter is a word": ({"chapters": "cs336"}, ("chapters", '"cs336"', "a list", "is [cs336]")),
     "true seed": ({"seed": True}, ("seed", "true", "whole number")),
+    "constant": (section("single_gpu", d_ff=64), ("experiments.single_gpu.d_ff", "got 64", "an unknown key")),
+    "section of constants": (section("all_reduce", sweep={}), ("experiments.all_reduce.sweep", "an unknown key")),
     "NaN": ({"budget_minutes": float("nan")}, ("budget_minutes", "got NaN", "a number above 0", "or null")),
     "unknown experiment": ({"experiments": {"atention": {}}}, ("experiments.atention", "{}", f"nearest is {A}")),
     "length 0": (section("attention", seq_len=[16, 0]), (f"{A}.seq_len[1]", "got 0", "from 1 to 1048576")),
@@ -146,7 +148,7 @@ def test_config_yaml_states_the_defaults() -> None:
     for preset in PRESETS:
         config = resolve(raw, preset)
         assert config == resolve({}, preset) and config["preset"] == preset
-        jsonschema.Draft202012Validator(schema()).validate(config)
+        jsonschema.Draft202012Validator(schema()).validate(default(schema(), preset))
     assert raw["preset"] == schema()["properties"]["preset"]["default"]
 
 
@@ -181,12 +183,15 @@ def test_whole_sections_may_be_given_by_preset() -> None:
     assert resolve(raw, "tiny")["experiments"]["io_formats"]["batch"] == 2
 
 
-def test_further_grids_of_attention_have_the_lengths_and_widths_that_are_set() -> None:
-    raw = {"experiments": {"flash_benchmarking": {"seq_len": [1024], "head_dim": [32], "ieee": {"head_dim": [16]}}}}
+def test_constants_are_by_preset_and_follow_the_keys_that_are_set() -> None:
+    raw = {"experiments": {"flash_benchmarking": {"seq_len": [1024]}, "multi_gpu": {"world_size": [1, 2]}}}
     section = resolve(raw, "gpu")["experiments"]["flash_benchmarking"]
-    assert [section[name]["seq_len"] for name in ("sub_grid", "tf32", "ieee")] == [[1024]] * 3
-    assert [section[name]["head_dim"] for name in ("sub_grid", "tf32", "ieee")] == [[32], [32], [16]]
-    assert resolve({}, "gpu")["experiments"]["flash_benchmarking"]["tf32"]["head_dim"] == [64, 128]
+    grids = [section[name] for name in ("sub_grid", "tf32", "ieee")]
+    assert [(grid["seq_len"], grid["head_dim"]) for grid in grids] == [([1024], [64, 128])] * 3
+    assert resolve(raw, "gpu")["experiments"]["multi_gpu"]["tuned"]["world_size"] == [1, 2]
+    assert resolve({}, "gpu")["experiments"]["flash_benchmarking"]["ieee"]["seq_len"] == [1024, 4096, 16384]
+    widths = [resolve({}, preset)["experiments"]["single_gpu"]["d_ff"] for preset in PRESETS]
+    assert widths == [64, 256, 2048]
 
 
 GOOD = {

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from perfscribe.analytic.traffic import bus_factor, size_bytes
 from perfscribe.base.cells import Cell
 from perfscribe.base.registry import Shown
-from perfscribe.config.keys import choice, choices, experiment, number, numbers, section, whole, wholes
+from perfscribe.config.keys import choice, choices, constant, constants, experiment, numbers, whole, wholes
 from perfscribe.distributed import needs
 
 if TYPE_CHECKING:
@@ -29,51 +29,22 @@ LEVELS = experiment(
         tiny=[0.015625, 0.0625, 1],
         gpu=[1, 10, 100, 1024],
     ),
-    sweep=section(
-        "smaller and larger messages, for latency and bandwidth",
-        operation=choices(
-            "all_reduce, all_gather, reduce_scatter, broadcast, all_to_all",
-            ["all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all"],
-            ["all_reduce", "all_gather", "reduce_scatter", "broadcast"],
-            empty=True,
-        ),
-        world_size=wholes("processes", 2, 1024, [2], gpu=[2, 4], empty=True),
-        gloo_size_kb=numbers(
-            "sizes of the whole array, in KB, with gloo",
-            1,
-            1_073_741_824,
-            [1, 32, 1024],
-            tiny=[1, 8, 64],
-            gpu=[1, 8, 64, 512],
-            empty=True,
-        ),
-        nccl_size_kb=numbers(
-            "with nccl", 1, 1_073_741_824, [], gpu=[1, 8, 64, 512, 4096, 32768, 262144, 1048576, 4194304], empty=True
-        ),
+    # Smaller and larger messages, for latency and bandwidth.
+    sweep=constants(
+        operation=constant(["all_reduce", "all_gather", "reduce_scatter", "broadcast"]),
+        world_size=constant([2], gpu=[2, 4]),
+        gloo_size_kb=constant([1, 32, 1024], tiny=[1, 8, 64], gpu=[1, 8, 64, 512]),
+        nccl_size_kb=constant([], gpu=[1, 8, 64, 512, 4096, 32768, 262144, 1048576, 4194304]),
     ),
-    transports=section(
-        "all-reduces of NCCL over a transport that is forced",
-        transport=choices(
-            "nvlink: NVLink | shm: shared memory of the host | tcp: TCP over the loopback interface",
-            ["nvlink", "shm", "tcp"],
-            [],
-            gpu=["nvlink", "shm", "tcp"],
-            empty=True,
-        ),
-        world_size=wholes("processes", 2, 1024, [], gpu=[2, 4], empty=True),
-        size_mb=numbers("sizes, in MB", 0.001, 1_048_576, [], gpu=[1, 10, 100, 1024], empty=True),
+    # NVLink, shared memory of the host, TCP over the loopback interface.
+    transports=constants(
+        transport=constant([], gpu=["nvlink", "shm", "tcp"]),
+        world_size=constant([], gpu=[2, 4]),
+        size_mb=constant([], gpu=[1, 10, 100, 1024]),
     ),
     warmup_steps=whole("calls before the timed ones", 1, 1000, 5),
     samples=whole("timed calls", 3, 100_000, 20, tiny=5),
-    limit_s=number(
-        "seconds that timed calls may last; fewer are timed then, but at least 5",
-        0,
-        300,
-        0.4,
-        tiny=0.1,
-        gpu=2,
-        above=True,
-    ),
+    limit_s=constant(0.4, tiny=0.1, gpu=2),  # of timed calls; fewer are timed then, but at least 5
 )
 
 SHOWN = Shown(

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from perfscribe.base.cells import Cell, grid
 from perfscribe.base.registry import Shown
-from perfscribe.config.keys import choices, devices, experiment, number, numbers, whole
+from perfscribe.config.keys import choices, constant, devices, experiment
 from perfscribe.instruments import precision
 
 if TYPE_CHECKING:
@@ -16,11 +16,10 @@ LEVELS = experiment(
     "Dtype of each part of a small model under autocast, and accuracy of the variance in LayerNorm",
     device=devices(["cpu"], gpu=["cuda"]),
     dtype=choices("autocast dtypes", ["fp16", "bf16"]),
-    variance_mean=numbers(
-        "means of the LayerNorm inputs whose variance is computed", 0, 65_504, [0, 10, 100, 1000, 10000]
-    ),
-    variance_std=number("their standard deviation", 0, 1000, 1.0, above=True),
-    features=whole("features that each LayerNorm averages over", 2, 1_048_576, 1024),
+    # Of the LayerNorm inputs whose variance is computed.
+    variance_mean=constant([0, 10, 100, 1000, 10000]),
+    variance_std=constant(1.0),
+    features=constant(1024),
 )
 
 SHOWN = Shown(tables=("cs336.autocast_dtypes", "cs336.layernorm_variance"))

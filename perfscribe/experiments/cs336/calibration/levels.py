@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from perfscribe.base.cells import Cell, Level, grid
 from perfscribe.base.registry import Shown
-from perfscribe.config.keys import alone, choices, devices, dtypes, experiment, section, timeout, whole, wholes
+from perfscribe.config.keys import alone, constant, constants, devices, experiment, timeout
 from perfscribe.experiments.cs336.calibration.host import AUTOGRAD, LAUNCH, ONE_THREAD, PYTHON
 from perfscribe.experiments.cs336.calibration.measure import DISK, HOST, LINK, MEMORY, MIB, PRODUCT, TRANSFER
 from perfscribe.instruments import precision
@@ -20,35 +20,25 @@ LEVELS = experiment(
     timeout_s=timeout(60, gpu=600),
     alone=alone("which would use the same memory, links and disk"),
     device=devices(["cpu"], gpu=["cuda"]),
-    samples=whole("samples of each cell; of long products fewer, but at least 3", 1, 1000, 5, tiny=3, gpu=10),
-    product=section(
-        "square products of random matrices",
-        matrix_size=wholes("rows and columns", 16, 65_536, [512, 1024, 2048], tiny=[128, 256], gpu=[4096, 8192, 16384]),
-        dtype=dtypes("fp32 | tf32 | bf16 | fp16", ["fp32", "bf16"], gpu=["fp32", "tf32", "bf16", "fp16"]),
+    samples=constant(5, tiny=3, gpu=10),  # of long products fewer, but at least 3
+    product=constants(
+        matrix_size=constant([512, 1024, 2048], tiny=[128, 256], gpu=[4096, 8192, 16384]),
+        dtype=constant(["fp32", "bf16"], gpu=["fp32", "tf32", "bf16", "fp16"]),
     ),
-    memory=section(
-        "within a device's memory",
-        operation=choices("triad: a = b + s c", ["copy", "triad"]),
-        size_mib=wholes(
-            "of a tensor; the largest is the ceiling", 1, 1_048_576, [16, 256], tiny=[1, 16], gpu=[256, 1024, 4096]
-        ),
+    memory=constants(
+        operation=constant(["copy", "triad"]),  # triad: a = b + s c
+        size_mib=constant([16, 256], tiny=[1, 16], gpu=[256, 1024, 4096]),  # of a tensor; the largest is the ceiling
     ),
-    link=section(
-        "from each GPU to each other one",
-        gpus=whole("of so many GPUs; pairs that the machine does not have are skipped", 2, 16, 4),
-        size_mib=wholes("sizes of the copy", 1, 1_048_576, [1024]),
+    link=constants(gpus=constant(4), size_mib=constant([1024])),
+    transfer=constants(
+        operation=constant(["host to device", "device to host"]),
+        host_memory=constant(["pinned", "pageable"]),
+        size_mib=constant([256]),
     ),
-    transfer=section(
-        "between the host's memory and the device",
-        operation=choices("directions", ["host to device", "device to host"]),
-        host_memory=choices("how the host's memory is held", ["pinned", "pageable"]),
-        size_mib=wholes("sizes of the copy", 1, 65_536, [256]),
-    ),
-    disk=section(
-        "a file on the disk that holds the results; it is removed",
-        operation=choices("write: with fsync; cold read: dropped from the page cache before", ["write", "cold read"]),
-        size_mib=wholes("sizes of the file", 1, 65_536, [64], tiny=[8], gpu=[512]),
-        samples=whole("times that it is written, or read", 1, 1000, 3),
+    disk=constants(
+        operation=constant(["write", "cold read"]),  # write: with fsync; cold read: dropped from the page cache before
+        size_mib=constant([64], tiny=[8], gpu=[512]),
+        samples=constant(3),
     ),
 )
 

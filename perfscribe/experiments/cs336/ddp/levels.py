@@ -8,7 +8,7 @@ from perfscribe.analytic.shapes import SIZES
 from perfscribe.base.cells import Cell, grid
 from perfscribe.base.registry import Shown
 from perfscribe.config import shared
-from perfscribe.config.keys import choices, dtypes, experiment, numbers, whole, wholes
+from perfscribe.config.keys import choices, constant, dtypes, experiment, numbers, whole, wholes
 from perfscribe.data import tokens
 from perfscribe.distributed import needs
 from perfscribe.experiments.cs336.ddp.variants import as_level, variants
@@ -36,8 +36,8 @@ LEVELS = experiment(
         above=True,
     ),
     turns=whole("turns of each implementation; an interval needs 6 or more", 1, 1000, 6, tiny=2),
-    steps=whole("steps with communication, and without, that are timed in each turn", 1, 1000, 1),
-    warmup_steps=whole("steps before them in each turn; PyTorch's implementation takes one more", 1, 1000, 1),
+    steps=constant(1),  # with communication, and without, that are timed in each turn
+    warmup_steps=constant(1),  # before them in each turn; PyTorch's implementation takes one more
 )
 
 SHOWN = Shown(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from perfscribe.attention import backends
 from perfscribe.base.cells import Cell, Level, grid
 from perfscribe.base.registry import Shown
-from perfscribe.config.keys import choice, choices, devices, dtypes, experiment, lengths, section, whole, wholes
+from perfscribe.config.keys import choices, constant, constants, devices, experiment, lengths, whole, wholes
 from perfscribe.instruments import precision
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 SDPA = ["sdpa_flash", "sdpa_cudnn", "sdpa_efficient", "sdpa_math"]
 IMPLEMENTATIONS = ["eager", "compiled", "tiled", "triton", *SDPA, "flex"]
 
-# The further sections follow these keys where the user sets them.
+# Further grids have the levels that the user sets for these keys.
 FOLLOWS = ("seq_len", "head_dim")
 
 LEVELS = experiment(
@@ -47,56 +47,42 @@ LEVELS = experiment(
         5,
         gpu=10,
     ),
-    sub_grid=section(
-        "further implementations that are too costly, or too slow to compile, for every problem",
+    # Implementations that are too costly, or too slow to compile, for every problem.
+    sub_grid=constants(
         FOLLOWS,
-        implementation=choices(
-            "which; as above",
-            IMPLEMENTATIONS,
-            [],
-            gpu=["compiled", "flex", "sdpa_flash", "sdpa_cudnn"],
-            empty=True,
-        ),
-        seq_len=lengths("sequence lengths, in tokens; seq_len above where that is set", [1024, 4096, 16384, 65536]),
-        head_dim=wholes("widths of a vector; head_dim above where that is set", 1, 1024, [64, 128]),
-        dtype=choices("fp32 | bf16 | fp16", ["fp32", "bf16", "fp16"], ["bf16"]),
+        implementation=constant([], gpu=["compiled", "flex", "sdpa_flash", "sdpa_cudnn"]),
+        seq_len=constant([1024, 4096, 16384, 65536]),
+        head_dim=constant([64, 128]),
+        dtype=constant(["bf16"]),
     ),
-    tf32=section(
-        "further cells in fp32 with TF32 products",
+    tf32=constants(
         FOLLOWS,
-        implementation=choices(
-            "of these implementations", ["eager", "triton"], [], gpu=["eager", "triton"], empty=True
-        ),
-        seq_len=lengths("sequence lengths, in tokens; seq_len above where that is set", [1024, 4096, 16384, 65536]),
-        head_dim=wholes("widths of a vector; head_dim above where that is set", 1, 1024, [64, 128]),
+        implementation=constant([], gpu=["eager", "triton"]),
+        seq_len=constant([1024, 4096, 16384, 65536]),
+        head_dim=constant([64, 128]),
     ),
-    ieee=section(
-        "further cells in fp32 with products by fp32 multiply-adds, where those of dtype fp32 are three TF32 products",
+    # Products by fp32 multiply-adds; those of dtype fp32 are three TF32 products.
+    ieee=constants(
         FOLLOWS,
-        implementation=choices("of these implementations", ["triton_ieee"], [], gpu=["triton_ieee"], empty=True),
-        seq_len=lengths("sequence lengths, in tokens; seq_len above where that is set", [1024, 4096, 16384]),
-        head_dim=wholes("widths of a vector; head_dim above where that is set", 1, 1024, [64, 128]),
+        implementation=constant([], gpu=["triton_ieee"]),
+        seq_len=constant([1024, 4096, 16384]),
+        head_dim=constant([64, 128]),
     ),
-    leaderboard=section(
-        "the problem of the course's leaderboard",
-        implementation=choices(
-            "who is to solve it",
-            IMPLEMENTATIONS,
+    leaderboard=constants(
+        implementation=constant(
             ["eager", "tiled", "sdpa_flash", "sdpa_math"],
             tiny=["eager", "tiled", "sdpa_flash"],
             gpu=["eager", "triton", "sdpa_flash", "sdpa_cudnn", "sdpa_efficient", "flex"],
         ),
-        heads=whole("attention heads", 1, 1024, 4, tiny=2, gpu=16),
-        seq_len=whole("sequence length, in tokens", 1, 1_048_576, 256, tiny=64, gpu=16384),
-        head_dim=whole("width of a query, key or value vector", 1, 1024, 64, tiny=16),
-        dtype=choice("fp32 | tf32 | bf16 | fp16", ["fp32", "tf32", "bf16", "fp16"], "bf16", tiny="fp32"),
+        heads=constant(4, tiny=2, gpu=16),
+        seq_len=constant(256, tiny=64, gpu=16384),
+        head_dim=constant(64, tiny=16),
+        dtype=constant("bf16", tiny="fp32"),
     ),
-    matmul=section(
-        "square products whose rate is the ceiling",
-        matrix_size=wholes("rows and columns", 16, 65_536, [256, 512, 1024], tiny=[64, 128, 256], gpu=[8192]),
-        dtype=dtypes(
-            "fp32 | tf32 | bf16 | fp16", ["fp32", "bf16"], tiny=["fp32"], gpu=["fp32", "tf32", "bf16", "fp16"]
-        ),
+    # Square products whose rate is the ceiling.
+    matmul=constants(
+        matrix_size=constant([256, 512, 1024], tiny=[64, 128, 256], gpu=[8192]),
+        dtype=constant(["fp32", "bf16"], tiny=["fp32"], gpu=["fp32", "tf32", "bf16", "fp16"]),
     ),
 )
 

@@ -8,7 +8,7 @@ from perfscribe.analytic.shapes import SIZES
 from perfscribe.base.cells import Cell, grid
 from perfscribe.base.registry import Shown
 from perfscribe.config import shared
-from perfscribe.config.keys import devices, experiment, lengths, section, sizes, whole
+from perfscribe.config.keys import constant, devices, experiment, lengths, section, sizes, whole
 from perfscribe.data import tokens
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ LEVELS = experiment(
     **shared.language_model("model sizes, as in end_to_end"),
     warmup_steps=whole("passes before the timed and before the traced ones", 1, 10_000, 2, gpu=3),
     timed_steps=whole("passes that are timed without a profiler", 1, 100_000, 5, gpu=10),
-    traced_steps=whole("passes that are traced", 1, 1000, 3),
+    traced_steps=constant(3),
     detailed=section(
         "which cells keep every kernel",
         size=sizes("those of these sizes", ["micro"], tiny=["nano"], gpu=["small"], empty=True),

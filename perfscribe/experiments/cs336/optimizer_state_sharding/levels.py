@@ -8,7 +8,7 @@ from perfscribe.analytic.shapes import SIZES
 from perfscribe.base.cells import Cell, grid
 from perfscribe.base.registry import Shown
 from perfscribe.config import shared
-from perfscribe.config.keys import choice, choices, experiment, section, whole, wholes
+from perfscribe.config.keys import choices, constant, constants, experiment, whole
 from perfscribe.data import tokens
 from perfscribe.distributed import needs
 from perfscribe.instruments import precision
@@ -25,22 +25,13 @@ LEVELS = experiment(
         ["fp32"],
         gpu=["tf32", "fp32"],
     ),
-    further=section(
-        "further cells: another batch that write-ups give",
-        batch=wholes("sequences in a batch", 1, 1_048_576, [], gpu=[32], empty=True),
-        world_size=wholes("ranks", 2, 1024, [], gpu=[2], empty=True),
-        dtype=choices("dtypes", ["fp32", "tf32"], [], gpu=["tf32"], empty=True),
-    ),
-    wrapper=choice(
-        "how gradients are averaged: naive, one by one; flat, in one copy",
-        ["naive", "flat"],
-        "flat",
-        gpu="naive",
-    ),
+    # Another batch, which write-ups give.
+    further=constants(batch=constant([], gpu=[32]), world_size=constant([], gpu=[2]), dtype=constant([], gpu=["tf32"])),
+    wrapper=constant("flat", gpu="naive"),  # how gradients are averaged: naive, one by one; flat, in one copy
     turns=whole("turns of the optimizers; an interval needs 6 or more", 1, 1000, 6, tiny=2, gpu=8),
-    warmup_steps=whole("steps before the timed ones in each turn", 0, 1000, 0),
+    warmup_steps=constant(0),
     timed_steps=whole("whole steps that are timed in each turn", 1, 1000, 1, gpu=2),
-    optimizer_steps=whole("steps of the optimizer alone that are timed in each turn", 1, 1000, 1, gpu=3),
+    optimizer_steps=constant(1, gpu=3),  # of the optimizer alone, that are timed in each turn
 )
 
 SHOWN = Shown(

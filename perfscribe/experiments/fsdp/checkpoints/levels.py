@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from perfscribe.base.registry import Shown
 from perfscribe.config import shared
-from perfscribe.config.keys import choice, experiment, pairs, whole
+from perfscribe.config.keys import constant, experiment, pairs, whole
 from perfscribe.data import squad_sets
 from perfscribe.experiments.fsdp.checkpoints.measure import BARE, TRAINER
 from perfscribe.training import launching
@@ -30,19 +30,20 @@ LEVELS = experiment(
         gpu=[[2, 2], [2, 4], [4, 2]],
         empty=True,
     ),
-    rows_per_step=whole("rows of all ranks in an optimizer step, a multiple of every number of ranks", 1, 65_536, 4),
-    save_steps=whole("optimizer steps from one checkpoint to the next", 1, 100_000, 3),
-    keep_checkpoints=whole("checkpoints that are kept", 1, 1000, 1),
+    rows_per_step=constant(4),  # of all ranks, a multiple of every number of ranks
+    save_steps=constant(3),
+    keep_checkpoints=constant(1),
     model_name=shared.BLOOM,
-    labels=shared.LABELS,
+    labels=constant("answer"),
     train_size=whole("rows to train on", 1, 1_000_000, 32, tiny=20),
-    eval_size=whole("rows to take the evaluation loss of, at the end", 1, 1_000_000, 8, tiny=4, gpu=16),
-    **shared.LENGTHS,
+    eval_size=constant(8, tiny=4, gpu=16),
+    max_length=constant(64, gpu=512),
+    new_tokens=shared.NEW_TOKENS,
     vocab_size=shared.BLOOM_VOCABULARY,
-    num_epochs=whole("times that training goes through its rows", 1, 1000, 1),
-    batch_size=shared.BATCH_SIZE,
+    num_epochs=constant(1),
+    batch_size=constant(1),
     **shared.ADAMW,
-    dtype=choice("fp32 | fp16, bf16: mixed precision", ["fp32", "fp16", "bf16"], "fp32"),
+    dtype=constant("fp32"),
 )
 
 SHOWN = Shown(tables=("fsdp.checkpoints",))

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from perfscribe.base.registry import Shown
 from perfscribe.config import shared
-from perfscribe.config.keys import experiment, whole
+from perfscribe.config.keys import constant, experiment, whole
 from perfscribe.data import squad_sets
 from perfscribe.training import launching
 
@@ -20,7 +20,7 @@ LEVELS = experiment(
     rounds=shared.ROUNDS,
     **shared.RANKS,
     **shared.SIMPLE_GPT,
-    num_layers=whole("layers", 1, 1000, 3, tiny=1),
+    num_layers=constant(3, tiny=1),
     loop=shared.LOOPS,
     wrap=shared.wrap(["FSDP1"]),
     **shared.training(

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from perfscribe.base.cells import Cell
 from perfscribe.base.registry import Shown
-from perfscribe.config.keys import choice, choices, experiment, number, section, timeout, whole, wholes
+from perfscribe.config.keys import choice, choices, constant, experiment, number, section, timeout, whole, wholes
 from perfscribe.distributed import needs
 from perfscribe.experiments.fsdp.preflight.measure import NCCL_CHOOSES
 
@@ -30,16 +30,14 @@ LEVELS = experiment(
         gpu=[2, 4, 8],
         empty=True,
     ),
-    ranks_per_node=wholes("processes on each of them, 1 as the workshop's job scripts test", 1, 1024, [1]),
-    program=choice(
-        "auto: NVIDIA's all_reduce_perf for nccl where it is on PATH, else our own loop | own", ["auto", "own"], "auto"
-    ),
+    ranks_per_node=constant([1]),  # as the workshop's job scripts test
+    program=constant("auto"),  # NVIDIA's all_reduce_perf for nccl where it is on PATH, else our own loop
     size_mib=section(
         "size of the fp32 array that is reduced, in MiB",
         gloo=number("with gloo", 0.001, 1_048_576, 16, tiny=1, gpu=64),
         nccl=number("with nccl", 0.001, 1_048_576, 4096),
     ),
-    warmup=whole("calls before the timed ones", 1, 1000, 5, tiny=2, gpu=20),
+    warmup=constant(5, tiny=2, gpu=20),  # calls before the timed ones
     iterations=whole("timed calls", 3, 100_000, 20, tiny=5, gpu=50),
     threshold_gb_per_s=section(
         "bus bandwidth below which trainings on as many processes are skipped; 0: none. 100 Mbit/s are 0.0125 GB/s",

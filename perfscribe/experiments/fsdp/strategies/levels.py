@@ -10,7 +10,7 @@ from perfscribe.analytic.workshop_shapes import BLOOM
 from perfscribe.base.cells import Cell
 from perfscribe.base.registry import Shown
 from perfscribe.config import shared
-from perfscribe.config.keys import choice, choices, experiment, flag, flags, whole, wholes
+from perfscribe.config.keys import choices, constant, experiment, flag, flags, whole, wholes
 from perfscribe.distributed import needs
 from perfscribe.experiments.fsdp.strategies.measure import ACCUMULATION, EACH, GRID, LAST, PLAN, WRAPPING
 from perfscribe.instruments import precision
@@ -38,7 +38,7 @@ LEVELS = experiment(
         tiny=["fp32", "bf16"],
         gpu=["fp16"],
     ),
-    reduce_dtype=choice("in which FSDP reduces gradients of bf16 and fp16 products", ["fp32", "bf16", "fp16"], "fp32"),
+    reduce_dtype=constant("fp32"),  # of gradients of bf16 and fp16 products
     offload=flags("whether FSDP keeps parameters, gradients and optimizer state on the CPU", [False, True]),
     checkpointing=flags("whether the activations of each block are computed again in backward", [False, True]),
     batch=whole("sequences in a batch of each rank", 1, 1_048_576, 1),
@@ -47,7 +47,7 @@ LEVELS = experiment(
         "steps before the timed ones; four more come before them, in which the plan is looked at", 0, 5, 1, gpu=2
     ),
     timed_steps=whole("steps that are timed", 1, 20, 3, tiny=2, gpu=8),
-    offload_steps=whole("steps that are timed with CPU off-load", 1, 20, 3, tiny=2),
+    offload_steps=constant(3, tiny=2),  # timed with CPU off-load
     wrapping=choices(
         "variants of wrapping and prefetching under FULL_SHARD with several ranks, as api:wrapping:prefetch",
         [
@@ -83,7 +83,7 @@ LEVELS = experiment(
         ],
     ),
     turns=whole("turns of those variants; an interval needs 6 or more", 1, 20, 2, tiny=1, gpu=6),
-    turn_steps=whole("steps that are timed in each turn, after one that is not", 1, 20, 2, tiny=1, gpu=3),
+    turn_steps=constant(2, tiny=1, gpu=3),  # timed in each turn, after one that is not
 )
 
 SHOWN = Shown(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from perfscribe.base.cells import Cell
 from perfscribe.base.registry import Shown
 from perfscribe.config import shared
-from perfscribe.config.keys import experiment, whole
+from perfscribe.config.keys import constant, experiment
 from perfscribe.distributed import needs
 from perfscribe.experiments.polaris.communication.measure import RANKS
 from perfscribe.instruments import precision
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 LEVELS = experiment(
     "The Polaris homework's training on two ranks of a node against a rank on each of two nodes, profiled, interleaved",
     **shared.PROFILED,
-    samples=whole("samples of an epoch", 1, 1_073_741_824, 64, tiny=32, gpu=2048),
-    epochs=whole("times that a training goes through them", 1, 100_000, 1, gpu=2),
-    trainings=whole("trainings of each kind", 1, 1000, 3, tiny=1, gpu=1),
+    samples=constant(64, tiny=32, gpu=2048),  # of an epoch
+    epochs=constant(1, gpu=2),
+    trainings=constant(3, tiny=1, gpu=1),  # of each kind
 )
 
 SHOWN = Shown(

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from perfscribe.base.cells import Cell, grid
 from perfscribe.base.registry import Shown
-from perfscribe.config.keys import devices, dtypes, experiment, whole, wholes
+from perfscribe.config.keys import constant, devices, dtypes, experiment, whole, wholes
 from perfscribe.instruments import precision
 
 if TYPE_CHECKING:
@@ -33,9 +33,9 @@ LEVELS = experiment(
     wide_samples=whole("samples in an epoch, for wider models", 1, 10_000_000, 32, tiny=8, gpu=96),
     batch=whole("samples in a batch", 1, 1_048_576, 16, tiny=4),
     epochs=whole("times that training goes through its samples", 2, 1000, 3, tiny=2),
-    layers=whole("encoder layers of the model, and as many decoder layers", 1, 1000, 1, gpu=6),
-    d_ff=whole("width of its feed-forward layers", 1, 1_048_576, 128, tiny=32, gpu=2048),
-    source_length=whole("positions of a source sequence", 1, 65_536, 1),
+    layers=constant(1, gpu=6),
+    d_ff=constant(128, tiny=32, gpu=2048),
+    source_length=constant(1),
 )
 
 SHOWN = Shown(tables=("polaris.dtypes",), figures=("polaris.dtypes_by_length",))

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from perfscribe.base.cells import Cell, grid
 from perfscribe.base.registry import Shown
-from perfscribe.config.keys import alone, choices, devices, experiment, whole
+from perfscribe.config.keys import alone, choices, constant, devices, experiment, whole
 from perfscribe.data.layout import file_names
 
 if TYPE_CHECKING:
@@ -27,8 +27,8 @@ LEVELS = experiment(
         ["memory", "hdf5_gzip", "hdf5", "pt", "npz_compressed", "npz", "npy"],
     ),
     samples=whole("samples in the data set", 1, 10_000_000, 256, tiny=64, gpu=2048),
-    source_length=whole("positions of a source sequence", 1, 65_536, 1),
-    target_length=whole("positions of a target sequence", 1, 65_536, 20),
+    source_length=constant(1),
+    target_length=constant(20),
     features=whole(
         "features of each position and width of the model, a multiple of its 8 heads",
         8,
@@ -48,8 +48,8 @@ LEVELS = experiment(
         gpu=512,
         optional=True,
     ),
-    layers=whole("encoder layers of the model, and as many decoder layers", 1, 1000, 1, gpu=6),
-    d_ff=whole("width of its feed-forward layers", 1, 1_048_576, 512, tiny=64, gpu=2048),
+    layers=constant(1, gpu=6),
+    d_ff=constant(512, tiny=64, gpu=2048),
     read_samples=whole("single samples that are read in random order", 1, 10_000_000, 32, tiny=8, gpu=512),
     cache=choices("page cache before reading; cold where the kernel lets a process drop its pages", ["warm", "cold"]),
 )

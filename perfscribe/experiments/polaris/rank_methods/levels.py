@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from perfscribe.base.cells import Cell
 from perfscribe.base.registry import Shown
-from perfscribe.config.keys import choice, choices, experiment, section, texts, whole, wholes
+from perfscribe.config.keys import choice, choices, constant, experiment, section, texts, whole, wholes
 from perfscribe.distributed import needs
 from perfscribe.distributed.mpi_start import MODULO, SPLIT
 from perfscribe.experiments.polaris.rank_methods.measure import (
@@ -34,23 +34,15 @@ LEVELS = experiment(
     ),
     backend=choice("gloo: training on the CPU | nccl: a GPU for each rank", ["gloo", "nccl"], "gloo", gpu="nccl"),
     world_size=wholes("ranks, all on one machine; bindings: the largest", 1, 64, [4], gpu=[1, 4]),
-    samples=whole("samples of the training, which ranks share", 1, 1_048_576, 128, tiny=32, gpu=2048),
-    source_length=whole("positions of a source sequence", 1, 4096, 1),
-    target_length=whole("positions of a target sequence", 1, 4096, 20),
-    features=whole(
-        "features of each position and width of the model, a multiple of its 8 heads",
-        8,
-        16_384,
-        128,
-        tiny=32,
-        gpu=512,
-        multiple=8,
-    ),
-    layers=whole("encoder layers of the model, and as many decoder layers", 1, 96, 1, gpu=6),
-    d_ff=whole("width of its feed-forward layers", 1, 65_536, 512, tiny=64, gpu=2048),
+    samples=constant(128, tiny=32, gpu=2048),  # of the training, which ranks share
+    source_length=constant(1),
+    target_length=constant(20),
+    features=constant(128, tiny=32, gpu=512),
+    layers=constant(1, gpu=6),
+    d_ff=constant(512, tiny=64, gpu=2048),
     batch=whole("samples of a rank in a step", 1, 65_536, 8, gpu=32),
     epochs=whole("times that training goes through the samples", 1, 1000, 3, tiny=2, gpu=10),
-    warmup_steps=whole("steps before the timed epochs", 0, 1000, 3, tiny=1, gpu=5),
+    warmup_steps=constant(3, tiny=1, gpu=5),
     binding=section(
         "ranks that are bound to cores and tell what they were granted",
         launcher=choices(

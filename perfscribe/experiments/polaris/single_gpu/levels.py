@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from perfscribe.base.cells import Cell, grid
 from perfscribe.base.registry import Shown
-from perfscribe.config.keys import choice, choices, devices, experiment, isolation, whole, wholes
+from perfscribe.config.keys import choice, choices, constant, devices, experiment, isolation, whole, wholes
 from perfscribe.instruments import precision
 
 if TYPE_CHECKING:
@@ -24,19 +24,11 @@ LEVELS = experiment(
         ["per_sample", "per_batch"],
         gpu=["per_sample", "per_batch", "on_device"],
     ),
-    d_model=whole(
-        "width of the model, a multiple of its 8 heads, and features of each position",
-        8,
-        65_536,
-        64,
-        tiny=32,
-        gpu=512,
-        multiple=8,
-    ),
-    d_ff=whole("width of its feed-forward layers", 1, 1_048_576, 256, tiny=64, gpu=2048),
+    d_model=constant(64, tiny=32, gpu=512),
+    d_ff=constant(256, tiny=64, gpu=2048),
     samples=whole("samples in an epoch", 1, 10_000_000, 64, tiny=16, gpu=2048),
-    source_length=whole("positions of a source sequence", 1, 65_536, 1),
-    target_length=whole("positions of a target sequence", 1, 65_536, 20),
+    source_length=constant(1),
+    target_length=constant(20),
     batch=whole("samples in a batch", 1, 1_048_576, 32, tiny=8),
     epochs=whole("times that training goes through its samples", 2, 1000, 5, tiny=2, gpu=10),
     dtype=choice(

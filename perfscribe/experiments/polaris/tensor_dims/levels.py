@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from perfscribe.base.cells import Cell, grid
 from perfscribe.base.registry import Shown
-from perfscribe.config.keys import choices, devices, experiment, section, whole, wholes
+from perfscribe.config.keys import choices, constant, constants, devices, experiment, whole, wholes
 from perfscribe.instruments import precision
 
 if TYPE_CHECKING:
@@ -31,23 +31,23 @@ LEVELS = experiment(
     ),
     samples=whole("samples in an epoch", 1, 10_000_000, 64, tiny=16, gpu=2048),
     epochs=whole("times that training goes through them", 2, 1000, 3, tiny=2, gpu=2),
-    as_given=section(
-        "one width of the model, and features of the samples; where they differ the model refuses them",
-        d_model=whole("that width", 8, 65_536, 16, tiny=8, gpu=512, multiple=8),
-        features=wholes("features", 1, 65_536, [16, 32], tiny=[8, 16], gpu=[512, 1024]),
-        epochs=whole("times that training goes through the samples", 2, 1000, 5, tiny=2),
+    # One width of the model, and features of the samples; where they differ the model refuses them.
+    as_given=constants(
+        d_model=constant(16, tiny=8, gpu=512),
+        features=constant([16, 32], tiny=[8, 16], gpu=[512, 1024]),
+        epochs=constant(5, tiny=2),
     ),
-    larger=section(
-        "further cells: more samples",
-        d_model=wholes("widths", 8, 65_536, [32, 128], tiny=[32], gpu=[4096], multiple=8),
-        dtype=choices("of the whole model", ["fp32", "bf16"], ["bf16"]),
-        samples=whole("samples in an epoch", 1, 10_000_000, 128, tiny=32, gpu=10000),
-        epochs=whole("times that training goes through them", 2, 1000, 3, tiny=2, gpu=2),
+    # More samples.
+    larger=constants(
+        d_model=constant([32, 128], tiny=[32], gpu=[4096]),
+        dtype=constant(["bf16"]),
+        samples=constant(128, tiny=32, gpu=10000),
+        epochs=constant(3, tiny=2, gpu=2),
     ),
-    layers=whole("encoder layers of the model, and as many decoder layers", 1, 1000, 1, gpu=6),
-    d_ff=whole("width of its feed-forward layers", 1, 1_048_576, 128, tiny=32, gpu=2048),
-    source_length=whole("positions of a source sequence", 1, 65_536, 1),
-    target_length=whole("positions of a target sequence", 1, 65_536, 20, tiny=4),
+    layers=constant(1, gpu=6),
+    d_ff=constant(128, tiny=32, gpu=2048),
+    source_length=constant(1),
+    target_length=constant(20, tiny=4),
     batch=whole("samples in a batch", 1, 1_048_576, 32, tiny=8),
 )
 
