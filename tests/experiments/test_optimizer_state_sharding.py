@@ -18,10 +18,22 @@ from perfscribe.analytic.shapes import SIZES
 from perfscribe.experiments.cs336.optimizer_state_sharding import levels, measure, program, show
 from perfscribe.experiments.cs336.optimizer_state_sharding.measure import IMPLEMENTATIONS, SHARDED
 from perfscribe.models.transformer import Model
+from perfscribe.plan import plan
 
 CONTEXT, BATCH = 12, 6
 FACTORS: dict[str, Any] = {"backend": "gloo", "size": "nano", "seq_len": CONTEXT, "batch": BATCH, "dtype": "fp32"}
 FACTORS |= {"world_size": 2, "turns": 1, "warmup_steps": 0, "timed_steps": 1, "optimizer_steps": 1}
+
+
+def test_a_batch_of_the_further_cells_that_is_set_too_is_planned_once() -> None:
+    raw = {"experiments": {"optimizer_state_sharding": {"batch": [16, 32], "dtype": ["tf32"]}}}
+    cells = plan.planned_cells(raw, "optimizer_state_sharding", "gpu")
+    assert [(cell["batch"], cell["world_size"]) for cell in cells if not cell.skip] == [
+        (16, 2),
+        (32, 2),
+        (16, 4),
+        (32, 4),
+    ]
 
 
 def test_memory_is_as_predicted_with_gradients_sent_one_by_one(tmp_path: Path) -> None:

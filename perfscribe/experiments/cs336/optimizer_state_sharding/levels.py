@@ -54,10 +54,11 @@ def datasets(config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 
 def cells(config: Mapping[str, Any]) -> list[Cell]:
     """Return every combination of the levels, then the further batches."""
-    of = {name: config[name] for name in ("backend", "world_size", "size", "seq_len", "batch", "dtype")}
+    levels = {name: config[name] for name in ("backend", "world_size", "size", "seq_len", "batch", "dtype")}
     fixed = {name: config[name] for name in ("wrapper", "turns", "warmup_steps", "timed_steps", "optimizer_steps")}
-    first = grid(of)
-    return [_cell({**one, **fixed}) for one in [*first, *(o for o in grid(of | config["further"]) if o not in first)]]
+    combinations = [*grid(levels)]
+    combinations += [level for level in grid(levels | config["further"]) if level not in combinations]
+    return [_cell({**level, **fixed}) for level in combinations]
 
 
 def _cell(factors: dict[str, Any]) -> Cell:
