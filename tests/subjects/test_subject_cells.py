@@ -86,7 +86,7 @@ def test_buckets_that_never_overlap_are_seen_by_their_calls(
     key = "yours.overlap_bucketed.1"
     counts = {name: found["values"][f"{key}_{name}"] for name in ("all_reduces", "early_all_reduces")}
     row = Record("ddp", {}, "ok", "", "measured", {"step_ms": [[1.0]]}, values=counts | {"all_reduces": 2})
-    assert (show._beside(row, row, "", "step_ms").values["remark"] == show.NO_REMARK) == before_end
+    assert (show._with_ratio(row, row, "", "step_ms").values["remark"] == show.NO_REMARK) == before_end
     assert found["values"][f"{key}_all_reduces"] > 0
     assert len(found["samples"][f"{key}_step_ms"]) == len(found["samples"]["overlap_bucketed:1_step_ms"])
 

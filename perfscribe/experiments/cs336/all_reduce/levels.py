@@ -62,15 +62,18 @@ def cells(config: Mapping[str, Any]) -> list[Cell]:
     sweep, forced = config["sweep"], config["transports"]
     kb_per_mb = {"10^6": 1000, "2^20": 1024}[config["megabyte"]]
     swept = {backend: [size_kb / kb_per_mb for size_kb in sweep[f"{backend}_size_kb"]] for backend in needs.DEVICES}
-    found: dict[tuple[Any, ...], Cell] = {}
+    by_level: dict[tuple[Any, ...], Cell] = {}
     for name, *levels in (
         ("sizes", ["all_reduce"], config["backend"], ["default"], config["world_size"], config["size_mb"]),
-        *(("sweep", sweep["operation"], [one], ["default"], sweep["world_size"], swept[one]) for one in needs.DEVICES),
+        *(
+            ("sweep", sweep["operation"], [backend], ["default"], sweep["world_size"], swept[backend])
+            for backend in needs.DEVICES
+        ),
         ("transports", ["all_reduce"], ["nccl"], forced["transport"], forced["world_size"], forced["size_mb"]),
     ):
         for level in itertools.product(*levels):
-            found.setdefault(level, _cell(name, dict(zip(FACTORS, level, strict=True)), config))
-    return list(found.values())
+            by_level.setdefault(level, _cell(name, dict(zip(FACTORS, level, strict=True)), config))
+    return list(by_level.values())
 
 
 def _cell(name: str, level: dict[str, Any], config: Mapping[str, Any]) -> Cell:

@@ -32,14 +32,14 @@ WAY = ("operation", "backend", "device", "transport", "world_size", "megabyte")
 
 def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
     """Return the homework's grid, and every operation and forced transport over sizes."""
-    every = _once(records[NAME])
-    grid = t.having(every, grid="sizes")
-    nccl = _nccl(every)
+    cells = _once(records[NAME])
+    grid = t.having(cells, grid="sizes")
+    nccl = _nccl(cells)
     timed = [*PLACE[1:], *TIMES, *nccl, *map(_published_ms, SOURCES), ceilings.slowest_link(records)]
     timed_over_sizes = [*PLACE, *TIMES, *nccl]
     return [
         t.make(TABLES[0], "All-reduce of fp32, by backend, processes and size", grid, timed, [RULES]),
-        t.make(TABLES[1], "Collectives from small to large messages", _swept(every), timed_over_sizes, [RULES]),
+        t.make(TABLES[1], "Collectives from small to large messages", _swept(cells), timed_over_sizes, [RULES]),
     ]
 
 
@@ -49,17 +49,17 @@ def _way_of(record: Record) -> tuple[Any, ...]:
 
 def _once(records: Iterable[Record]) -> list[Record]:
     """Return the records without skipped cells whose message the preset measures with other limits."""
-    every = list(records)
-    planned = {(*_way_of(record), record.factors["size_mb"]) for record in every if record.status != "skipped"}
-    return [r for r in every if r.status != "skipped" or (*_way_of(r), r.factors["size_mb"]) not in planned]
+    cells = list(records)
+    planned = {(*_way_of(record), record.factors["size_mb"]) for record in cells if record.status != "skipped"}
+    return [r for r in cells if r.status != "skipped" or (*_way_of(r), r.factors["size_mb"]) not in planned]
 
 
-def _swept(every: Iterable[Record]) -> list[Record]:
+def _swept(cells: Iterable[Record]) -> list[Record]:
     """Return the sweep, forced transports and the homework's cells of the same ways by size; without times last."""
-    groups = t.grouped(every, _way_of).values()
-    swept = [group for group in groups if any(one.factors["grid"] != "sizes" for one in group)]
-    found = [one for group in swept for one in sorted(group, key=lambda r: r.factors["size_mb"])]
-    return sorted(found, key=lambda r: ("", "") if r.samples else (r.status, r.reason))
+    groups = t.grouped(cells, _way_of).values()
+    swept = [group for group in groups if any(record.factors["grid"] != "sizes" for record in group)]
+    rows = [record for group in swept for record in sorted(group, key=lambda r: r.factors["size_mb"])]
+    return sorted(rows, key=lambda r: ("", "") if r.samples else (r.status, r.reason))
 
 
 def message(record: Record) -> str:
@@ -72,9 +72,9 @@ def message(record: Record) -> str:
 
 def _way(record: Record) -> str:
     """Return the transport's name: gloo uses only TCP, NCCL's choice is named after its log."""
-    asked = "tcp" if record.factors["backend"] == "gloo" else record.factors["transport"]
-    if asked != "default":
-        return TRANSPORTS[asked][0]
+    transport = "tcp" if record.factors["backend"] == "gloo" else record.factors["transport"]
+    if transport != "default":
+        return TRANSPORTS[transport][0]
     return f"NCCL's choice ({record.values.get('connections', t.NOT_RECORDED)})" if record.ok else "NCCL's choice"
 
 
@@ -121,8 +121,8 @@ def _published_ms(source: str) -> t.Column:
 
     def get(record: Record) -> Any:
         levels = {name: record.factors[name] for name in ("backend", "world_size", "size_mb")}
-        found = references.find(NAME, "time_ms", source, **levels)
-        return max((one.value for one in found if one.value), default="none")
+        entries = references.find(NAME, "time_ms", source, **levels)
+        return max((entry.value for entry in entries if entry.value), default="none")
 
     return t.quoted(f"published_{source}", f"{references.short(source)} (ms)", get)
 

@@ -93,12 +93,13 @@ def _accounting(cells: list[Record]) -> t.Table:
     items = predicted_items(cell.factors)["before_backward"]
     items["total"] = sum(items.values())
     rows = [
-        Record("attention", {"item": item}, "ok", "", "predicted", values={"bytes": held})
-        for item, held in items.items()
+        Record("attention", {"item": item}, "ok", "", "predicted", values={"bytes": size_bytes})
+        for item, size_bytes in items.items()
     ]
-    at = cell.factors
-    which = "smallest that ran out of memory" if out else "largest that ran"
-    note = f"The {which}: sequence length {at['seq_len']}, d_model {at['head_dim']}, {at['dtype']} on {at['device']}."
+    level = cell.factors
+    extreme = "smallest that ran out of memory" if out else "largest that ran"
+    note = f"The {extreme}: sequence length {level['seq_len']}, d_model {level['head_dim']}, "
+    note += f"{level['dtype']} on {level['device']}."
     return t.make(TABLES[1], title, rows, columns, [note])
 
 
@@ -113,9 +114,11 @@ def figures(tables: Mapping[str, t.Table]) -> list[f.Figure]:
 
 def _draw(canvas: Any, rows: pd.DataFrame) -> None:
     ok = rows[rows["status"] == "ok"]
-    by = f.varying(ok, ("head_dim", "dtype", "device", "batch"))
+    grouping = f.varying(ok, ("head_dim", "dtype", "device", "batch"))
     for axes, (sample, title) in zip(canvas.subplots(1, 2, sharex=True), PASSES.items(), strict=True):
-        f.lines(axes, ok, "seq_len", sample, by, lambda levels: "d " + " ".join(map(str, levels)), f"{sample}_iqr")
+        f.lines(
+            axes, ok, "seq_len", sample, grouping, lambda levels: "d " + " ".join(map(str, levels)), f"{sample}_iqr"
+        )
         f.power_of_two_ticks(axes, sorted(set(ok["seq_len"].astype(float))))
         f.mark_statuses(axes, rows, "seq_len")
         axes.set_title(title)

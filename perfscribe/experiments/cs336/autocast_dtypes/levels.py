@@ -31,8 +31,8 @@ def cells(config: Mapping[str, Any]) -> list[Cell]:
     Autocast to fp32 changes no operation: torch warns that it disables itself.
     """
     levels = {"device": config["device"], "dtype": [*(name for name in config["dtype"] if name != "fp32"), "fp32"]}
-    drawn = {"variance_mean": config["variance_mean"], "variance_std": [config["variance_std"]]}
-    variances = grid({"part": ["variance"], **levels, **drawn, "features": [config["features"]]})
+    inputs = {"variance_mean": config["variance_mean"], "variance_std": [config["variance_std"]]}
+    variances = grid({"part": ["variance"], **levels, **inputs, "features": [config["features"]]})
     return [
         Cell(factors, requires=precision.requires(str(factors["device"]), str(factors["dtype"])), cost=cost)
         for cost, group in ((1.0, grid({"part": ["dtypes"], **levels})), (float(config["features"]), variances))

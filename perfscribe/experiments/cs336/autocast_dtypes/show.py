@@ -37,8 +37,8 @@ def _published(metric: str) -> Callable[[Record], str]:
     """Return a function for the dtype that the write-ups, which agree, print for the same autocast dtype."""
 
     def get(record: Record) -> str:
-        found = references.find("autocast_dtypes", metric, dtype=record.factors["dtype"])
-        return found[0].text.removeprefix("torch.") if found else "none"
+        entries = references.find("autocast_dtypes", metric, dtype=record.factors["dtype"])
+        return entries[0].text.removeprefix("torch.") if entries else "none"
 
     return get
 

@@ -20,5 +20,5 @@ SHOWN = Shown(tables=("cs336.communication_inputs", "cs336.communication_steps")
 
 def cells(config: Mapping[str, Any]) -> list[Cell]:
     """Return one cell; every input of the problem is a factor of one level, whole numbers as int."""
-    given = {field.name: getattr(Inputs(), field.name) for field in fields(Inputs)}
-    return [Cell({name: int(value) if value == int(value) else value for name, value in given.items()})]
+    inputs = {field.name: getattr(Inputs(), field.name) for field in fields(Inputs)}
+    return [Cell({name: int(value) if value == int(value) else value for name, value in inputs.items()})]

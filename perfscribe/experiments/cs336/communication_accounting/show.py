@@ -42,16 +42,16 @@ KINDS = {"GiB": "gib", "B": "bytes"}  # suffix of a published step's metric by u
 
 def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
     """Return the inputs, and the steps of all parts; a row is one input or one step of a record."""
-    made = records[NAME]
+    cells = records[NAME]
     inputs = [
         replace(record, factors={**record.factors, "key": key, "symbol": symbol, "quantity": quantity, "unit": unit})
-        for record in made
+        for record in cells
         for key, (symbol, quantity, unit) in INPUTS.items()
     ]
     note = f"Config keys stand below experiments.{NAME}."
     return [
         t.make(TABLES[0], "What is given", inputs, GIVEN, [note]),
-        t.make(TABLES[1], "Steps of each part", t.expanded(made, ["part", "step"], _steps), STEPS, [NOTE]),
+        t.make(TABLES[1], "Steps of each part", t.expanded(cells, ["part", "step"], _steps), STEPS, [NOTE]),
     ]
 
 

@@ -66,8 +66,8 @@ def cells(config: Mapping[str, Any]) -> list[Cell]:
     chosen = as_level(variants(config["implementation"], config["bucket_mb"]))
     counts = {name: config[name] for name in COUNTS}
     return [
-        _cell({**one, "device": needs.DEVICES[str(one["backend"])], "variants": chosen, "traced": True, **counts})
-        for one in grid({name: config[name] for name in ("dtype", *GRID)})
+        _cell({**level, "device": needs.DEVICES[str(level["backend"])], "variants": chosen, "traced": True, **counts})
+        for level in grid({name: config[name] for name in ("dtype", *GRID)})
     ]
 
 

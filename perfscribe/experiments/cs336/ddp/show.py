@@ -78,7 +78,7 @@ def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
         t.make(TABLES[2], "Phases of a step", phased, PHASES, [PHASES_NOTE]),
         t.make(TABLES[3], "Traced steps", traced, TIMELINE, [TIMELINE_NOTE]),
         t.make(TABLES[4], "The model of the overhead", modelled, OVERHEAD, [OVERHEAD_NOTE]),
-        t.make(TABLES[5], "Spans of the traced steps", [one for row in traced for one in spans(row)], SPANS),
+        t.make(TABLES[5], "Spans of the traced steps", [span for row in traced for span in spans(row)], SPANS),
     ]
 
 
@@ -108,17 +108,17 @@ def _exposed(row: Record) -> dict[str, Any]:
     pairs = zip(*(t.turns(row, sample) for sample in ("step_ms", "off_ms")), strict=True)
     differences = [median(on) - median(off) for on, off in pairs]
     least = min(differences)  # both summaries need values from 0 on, and shift with them
-    above = [one - least for one in differences]
+    above = [difference - least for difference in differences]
     turns = len(differences)
-    found: dict[str, Any] = {
+    values: dict[str, Any] = {
         "exposed_ms": median(differences),
         "exposed_spread": summarise([above]).iqr if turns > 1 else t.ONE_SAMPLE,
         "turns": turns,
     }
     interval = median_interval(above)
     if interval is None:
-        return found | dict.fromkeys(LIMITS, TOO_FEW_TURNS)
-    return found | {name: limit + least for name, limit in zip(LIMITS, interval, strict=True)}
+        return values | dict.fromkeys(LIMITS, TOO_FEW_TURNS)
+    return values | {name: limit + least for name, limit in zip(LIMITS, interval, strict=True)}
 
 
 def _spent(row: Record) -> dict[str, Any]:
@@ -137,12 +137,12 @@ def _spent(row: Record) -> dict[str, Any]:
 
 def spans(row: Record) -> list[Record]:
     """Return one record per span of the row's traced step on rank 0; one record if it has no trace."""
-    found = []
+    rows = []
     lanes = zip(*(row.series.get(name, []) for name in ("lane", "start_ns", "ns")), strict=True)
     for number, (lane, start, length) in enumerate(lanes):
         times = {"start_ms": start / 1e6, "duration_ms": length / 1e6, "step_ms": row.values["traced_step_ms"]}
-        found.append(t.row_of(row, times, lane=lane, span=number))
-    return found or [t.row_of(row, {}, lane="all", span=0)]
+        rows.append(t.row_of(row, times, lane=lane, span=number))
+    return rows or [t.row_of(row, {}, lane="all", span=0)]
 
 
 def overhead(cell: Sequence[Record]) -> list[Record]:
@@ -151,13 +151,13 @@ def overhead(cell: Sequence[Record]) -> list[Record]:
     if not all(row.ok for row in rows):
         return rows
     fit = _fit(rows)
-    found = [
+    modelled = [
         replace(row, values=row.values | {"bucket_count": row.values["all_reduces"]} | _modelled(row, fit))
         for row in rows
     ]
-    if not isinstance(fit, str) and any(_is_off(row) for row in found):
-        return [replace(row, values=row.values | dict.fromkeys(SAID, NO_MODEL)) for row in found]
-    return found
+    if not isinstance(fit, str) and any(_is_off(row) for row in modelled):
+        return [replace(row, values=row.values | dict.fromkeys(SAID, NO_MODEL)) for row in modelled]
+    return modelled
 
 
 def _is_off(row: Record) -> bool:
@@ -168,12 +168,12 @@ def _is_off(row: Record) -> bool:
 
 def _fit(rows: Sequence[Record]) -> OverheadFit | str:
     """Return the model fitted to the rows' exposed times, or the reason why there is none."""
-    found = [(int(row.values["all_reduces"]), row.values["exposed_ms"] / 1e3) for row in rows]
-    if len({count for count, _ in found}) < 2:
+    points = [(int(row.values["all_reduces"]), row.values["exposed_ms"] / 1e3) for row in rows]
+    if len({count for count, _ in points}) < 2:
         return TOO_FEW_BUCKETS
     if all(_may_be_none(row) for row in rows):
         return NOT_TOLD
-    return fit_overhead(float(rows[0].values["gradient_bytes"]), found)
+    return fit_overhead(float(rows[0].values["gradient_bytes"]), points)
 
 
 def _may_be_none(row: Record) -> bool:

@@ -47,10 +47,10 @@ def cells(config: Mapping[str, Any]) -> list[Cell]:
     single = config["single_length"]
     everywhere = {name: config[name] for name in ("device", "size", "seq_len", "dtype")}
     at_one = {**everywhere, "seq_len": [single["seq_len"]], "dtype": single["dtype"]}
-    wanted = [*grid(everywhere)]
-    wanted += [levels for levels in grid(at_one) if levels not in wanted]
+    combinations = [*grid(everywhere)]
+    combinations += [levels for levels in grid(at_one) if levels not in combinations]
     fixed = {name: config[name] for name in ("warmup_steps", "batch", "timed_steps")}
-    return [_cell({**levels, **fixed}) for levels in wanted]
+    return [_cell({**levels, **fixed}) for levels in combinations]
 
 
 def _cell(factors: dict[str, Any]) -> Cell:

@@ -51,11 +51,11 @@ def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
     cells = records["end_to_end"]
     context = fullest_context(cells)
     passes = _single_passes(record for record in cells if record.factors["seq_len"] == context)
-    at = f", context {context}" if context else ""
+    title = "Passes by precision, beside write-ups" + (f", context {context}" if context else "")
     return [
         t.make(TABLES[0], "Forward, backward and AdamW step", cells, TIMES, [TIMER_NOTE]),
         t.make(TABLES[1], "Tokens a second and model FLOP utilisation", cells, RATES, [RATE_NOTE]),
-        t.make(TABLES[2], f"Passes by precision, beside write-ups{at}", passes, _pass_columns(passes), [PASSES_NOTE]),
+        t.make(TABLES[2], title, passes, _pass_columns(passes), [PASSES_NOTE]),
     ]
 
 
@@ -176,8 +176,8 @@ def _published(source: str, record: Record, **others: Any) -> Any:
 def _published_speedup(source: str, record: Record) -> Any:
     """Return the source's fp32 time over its time in the dtype, if it has both."""
     before, after = _published(source, record, dtype=REFERENCE), _published(source, record)
-    told = not record.has(dtype=REFERENCE) and isinstance(before, float) and isinstance(after, float)
-    return round(before / after, 2) if told else "none"
+    comparable = not record.has(dtype=REFERENCE) and isinstance(before, float) and isinstance(after, float)
+    return round(before / after, 2) if comparable else "none"
 
 
 def figures(tables: Mapping[str, t.Table]) -> list[f.Figure]:
@@ -194,11 +194,11 @@ def _draw_speedups(canvas: Any, rows: pd.DataFrame) -> None:
     panels = canvas.subplots(1, len(PASSES), sharey=True)
     for axes, name in zip(panels, PASSES, strict=True):
         for number, dtype in enumerate(OTHERS):
-            own = rows[(rows["pass_type"] == name) & (rows["precision"] == dtype)]
+            line = rows[(rows["pass_type"] == name) & (rows["precision"] == dtype)]
             style = {"color": f.COLOURS[number], "marker": f.MARKERS[number], "markersize": 5, "linewidth": 1.2}
-            if len(own):
-                places = [sizes.index(size) for size in own["model_size"]]
-                axes.plot(places, own["speedup"], label=dtype.upper(), **style)
+            if len(line):
+                places = [sizes.index(size) for size in line["model_size"]]
+                axes.plot(places, line["speedup"], label=dtype.upper(), **style)
         axes.axhline(1, color="#555555", linewidth=0.8, linestyle="--")
         axes.set_title(name.capitalize())
         axes.set_xlabel("Model size")

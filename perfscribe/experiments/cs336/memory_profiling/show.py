@@ -69,7 +69,7 @@ def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
 
 def predicted(record: Record) -> dict[str, Items]:
     """Return predicted bytes by item at each phase's peak; cuBLAS handles: two in a step, one without backward."""
-    mode, level = record.factors["mode"], {one: record.factors[one] for one in ("batch", "seq_len", "dtype", "device")}
+    mode, level = record.factors["mode"], {key: record.factors[key] for key in ("batch", "seq_len", "dtype", "device")}
     load = Workload(SIZES[record.factors["size"]], **level, cublas_handles=2 if mode == "full_step" else 1)
     if mode == "inference":
         return {"forward": memory.inference_peak(load)}
@@ -86,14 +86,14 @@ def _predicted_gib(record: Record) -> float:
 
 def _published(source: str, record: Record) -> Any:
     metrics = METRICS[record.factors["mode"]]
-    found = (references.shown("memory_profiling", source, metric, record.factors) for metric in metrics)
-    return next((one for one in found if one != "none"), "none")
+    values = (references.shown("memory_profiling", source, metric, record.factors) for metric in metrics)
+    return next((value for value in values if value != "none"), "none")
 
 
 # Peaks by phase; the whole pass with its prediction and published peaks.
 PEAKS = [
     *FACTORS,
-    *(t.gib(f"{one}_peak", one.capitalize(), one, NO_PHASE) for one in PHASES),
+    *(t.gib(f"{phase}_peak", phase.capitalize(), phase, NO_PHASE) for phase in PHASES),
     t.gib("peak", "Peak"),
     t.gib("reserved", "Reserved", without="no caching allocator"),
     t.derived("predicted_gib", "Predicted (GiB)", _predicted_gib),
@@ -158,7 +158,11 @@ def _course(record: Record) -> str:
         "unit_bytes": record.values["unit_bytes"],
         "change": moments,
         "phase_end": record.series["phase_end"],
-        "kinds": {kind: one * len(moments) if len(one) == 1 else one for kind, one in courses.items() if any(one)},
+        "kinds": {
+            kind: amounts * len(moments) if len(amounts) == 1 else amounts
+            for kind, amounts in courses.items()
+            if any(amounts)
+        },
     }
     return json.dumps(content, separators=(",", ":"))
 
@@ -195,7 +199,9 @@ def _draw(canvas: Any, frame: pd.DataFrame) -> None:
     """Draw forward under no_grad next to a full step, on one scale."""
     cells = {mode: cell for mode in DRAWN if (cell := _chosen(frame, mode)) is not None}
     courses = {mode: json.loads(cell["timeline"]) for mode, cell in cells.items()}
-    sums = (max(map(sum, zip(*one["kinds"].values(), strict=True))) * one["unit_bytes"] for one in courses.values())
+    sums = (
+        max(map(sum, zip(*course["kinds"].values(), strict=True))) * course["unit_bytes"] for course in courses.values()
+    )
     highest = max(sums, default=0)
     unit, name = (1e9, "GB") if highest >= 1e8 else (1e6, "MB")
     panels = canvas.subplots(1, 2, sharey=True, width_ratios=(1, 2))
@@ -219,7 +225,8 @@ def _draw(canvas: Any, frame: pd.DataFrame) -> None:
         Patch(color=colour, label=kind)
         for kind, colour in reversed(COLOURS.items())
         if any(
-            max(one["kinds"].get(kind, [0])) * one["unit_bytes"] >= LEAST_NAMED * highest for one in courses.values()
+            max(course["kinds"].get(kind, [0])) * course["unit_bytes"] >= LEAST_NAMED * highest
+            for course in courses.values()
         )
     ]
     if patches:

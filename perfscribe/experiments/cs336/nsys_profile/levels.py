@@ -44,10 +44,12 @@ datasets = tokens.of_section
 
 def cells(config: Mapping[str, Any]) -> list[Cell]:
     """Return cells of size x context x dtype; the factor `detailed` keeps every kernel in the record."""
-    wanted = [*grid({name: config[name] for name in ("device", "size", "seq_len", "dtype")})]
+    levels, detailed = {name: config[name] for name in ("device", "size", "seq_len", "dtype")}, config["detailed"]
     fixed = {name: config[name] for name in ("batch", "warmup_steps", "timed_steps", "traced_steps")}
-    detailed = [all(levels[name] in of for name, of in config["detailed"].items()) for levels in wanted]
-    return [_cell({**levels, "detailed": every, **fixed}) for levels, every in zip(wanted, detailed, strict=True)]
+    return [
+        _cell({**level, "detailed": all(level[name] in detailed[name] for name in detailed), **fixed})
+        for level in grid(levels)
+    ]
 
 
 def _cell(factors: dict[str, Any]) -> Cell:

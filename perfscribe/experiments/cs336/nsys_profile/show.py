@@ -182,8 +182,8 @@ def _top(name: str, column: str, title: str) -> list[t.Column]:
     """Return columns of the kernel with most time in a pass."""
 
     def first(record: Record) -> tuple[str, int, int]:
-        named = (one for one in _kernels(record, *PASSES[name]) if one[0] != REST)
-        return max(named, key=lambda one: one[2])
+        named = (kernel for kernel in _kernels(record, *PASSES[name]) if kernel[0] != REST)
+        return max(named, key=lambda kernel: kernel[2])
 
     def percent(record: Record) -> float:
         return 100 * first(record)[2] / _family_ns(record, *PASSES[name]).total()
@@ -225,9 +225,9 @@ BY_FAMILY = [*FACTORS, t.factor("pass", "Pass"), *map(_of_family, FAMILIES)]
 def _by_kernel(record: Record) -> Iterator[tuple[str, str, dict[str, Any]]]:
     detailed, series = record.factors["detailed"], record.series
     for label in (*PHASES, *PARTS) if detailed else RANGES_SHOWN:
-        found = _kernels(record, label)
-        range_ns = sum(ns for *_, ns in found)
-        for place, (name, launches, ns) in enumerate(found if detailed else found[:KERNELS_SHOWN]):
+        kernels = _kernels(record, label)
+        range_ns = sum(ns for *_, ns in kernels)
+        for place, (name, launches, ns) in enumerate(kernels if detailed else kernels[:KERNELS_SHOWN]):
             values = {
                 "family": _family(name),
                 "launches": _a_pass(launches, record),
@@ -236,8 +236,8 @@ def _by_kernel(record: Record) -> Iterator[tuple[str, str, dict[str, Any]]]:
                 "mean_us": round(ns / launches / NS_PER_US, 3),
             }
             for figure in ("median", "min", "max", "std"):
-                kept = series.get(f"{label}_{figure}_ns")
-                values[f"{figure}_us"] = kept[place] / NS_PER_US if kept else "not kept"
+                statistic = series.get(f"{label}_{figure}_ns")
+                values[f"{figure}_us"] = statistic[place] / NS_PER_US if statistic else "not kept"
             rare = series.get(f"{label}_rest_kernels", [1])[0]
             yield label, f"{rare} {REST}" if name == REST else name, values
 
@@ -273,14 +273,14 @@ def _of_attention(name: str, record: Record) -> float | str:
     softmax_us = ns["softmax"].total() / calls / NS_PER_US
     matmul_flop = flops.forward_matmul_flop(shape, batch, seq_len)["attention scores"] / shape.layers
     softmax_flop = float(SOFTMAX_FLOP_PER_ELEMENT * batch * shape.heads * seq_len**2)
-    found: dict[str, float | str] = {
+    values: dict[str, float | str] = {
         "scores_matmul_us": scores_us,
         "softmax_us": softmax_us,
         "final_matmul_us": final_us,
         "time_ratio": softmax_us / (scores_us + final_us) if scores_us + final_us > 0 else NO_PRODUCT,
         "flop_ratio": softmax_flop / (2 * matmul_flop),
     }
-    return found[name]
+    return values[name]
 
 
 ATTENTION = [*FACTORS, *(t.derived(name, title, partial(_of_attention, name)) for name, title in PARTS_SHOWN.items())]

@@ -70,14 +70,14 @@ MODELS = {m.PASSES: sharding.passes_peak, m.BEFORE_STEP: sharding.before_step, m
 def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
     """Return memory by moment and kind, memory saved, times, and ZeRO by arithmetic."""
     cells = records["optimizer_state_sharding"]
-    each = [row for cell in cells for row in by_implementation(cell)]
-    moments = [replace(row, factors={**row.factors, "moment": moment}) for row in each for moment in MOMENT_NAMES]
+    rows = [row for cell in cells for row in by_implementation(cell)]
+    moments = [replace(row, factors={**row.factors, "moment": moment}) for row in rows for moment in MOMENT_NAMES]
     sharded = [row for row in moments if row.factors["implementation"] != m.UNSHARDED]
     return [
-        t.make(TABLES[0], "Memory with and without sharding", each, MEMORY, [MEMORY_NOTE]),
+        t.make(TABLES[0], "Memory with and without sharding", rows, MEMORY, [MEMORY_NOTE]),
         t.make(TABLES[1], "What the memory consists of", moments, KINDS, [KIND_NOTE]),
         t.make(TABLES[2], "Memory saved", sharded, SAVED, [SAVED_NOTE]),
-        t.make(TABLES[3], "Times with and without sharding", each, TIMES, [TIME_NOTE]),
+        t.make(TABLES[3], "Times with and without sharding", rows, TIMES, [TIME_NOTE]),
         t.make(TABLES[4], "Beside ZeRO stage 1", by_scheme(cells), SCHEMES, [SCHEME_NOTE]),
     ]
 
@@ -136,7 +136,7 @@ AVERAGING, MOMENT = t.factor("wrapper", "Averaging"), t.named("moment", "When", 
 _published = partial(t.published, "optimizer_state_sharding", SOURCE)
 
 
-def _held(moment: str) -> t.Column:
+def _held_gib(moment: str) -> t.Column:
     return t.derived(f"{moment}_gib", MOMENT_TITLES[moment], lambda record: held_bytes(record, moment) / t.GIB)
 
 
@@ -175,7 +175,7 @@ def _is_ours(record: Record) -> bool:
 OFF_BY = t.derived("off_by", "Off by", lambda record: f"{record.values['difference']:.2g}", exact=True)
 MEMORY = [
     *_factors(AVERAGING),
-    *map(_held, m.MOMENTS),
+    *map(_held_gib, m.MOMENTS),
     t.gib("outside", "Beyond the allocator", without="no GPU"),
     *(_published(metric, title) for metric, title in PUBLISHED_MEMORY.items()),
 ]
@@ -242,9 +242,9 @@ def _places(rows: pd.DataFrame) -> list[float]:
     return [place + 0.7 * ranks.index(rank) for place, rank in enumerate(rows["world_size"])]
 
 
-def _name_bars(axes: Any, rows: pd.DataFrame, at: list[float]) -> None:
+def _name_bars(axes: Any, rows: pd.DataFrame, places: list[float]) -> None:
     labels = [f"{SHORT[row['implementation']]}, {row['world_size']}" for _, row in rows.iterrows()]
-    axes.set_xticks(at, labels, rotation=60, ha="right", rotation_mode="anchor", fontsize=7)
+    axes.set_xticks(places, labels, rotation=60, ha="right", rotation_mode="anchor", fontsize=7)
     axes.grid(axis="x", visible=False)
 
 
@@ -255,12 +255,12 @@ def _draw_memory(canvas: Any, rows: pd.DataFrame) -> None:
     unit, name = (1e9, "GB") if rows["sum_gib"].astype(float).max() >= 1 else (1e6, "MB")
     for axes, moment in zip(panels, MOMENT_NAMES.values(), strict=True):
         chosen = rows[rows["moment"] == moment]
-        at, bottom = _places(chosen), pd.Series(0.0, chosen.index)
+        places, bottom = _places(chosen), pd.Series(0.0, chosen.index)
         for kind, colour in COLOURS.items():
             height = chosen[kind_column(kind)].astype(float) * t.GIB / unit
-            axes.bar(at, height, 0.8, bottom, color=colour, label=kind)
+            axes.bar(places, height, 0.8, bottom, color=colour, label=kind)
             bottom += height
-        _name_bars(axes, chosen, at)
+        _name_bars(axes, chosen, places)
         axes.set_title(textwrap.fill(moment, TITLE_CHARACTERS), fontsize=8)
     panels[0].set_ylabel(f"Memory ({name})")
     canvas.suptitle(setting, fontsize=8, x=0.01, ha="left")
@@ -270,10 +270,10 @@ def _draw_memory(canvas: Any, rows: pd.DataFrame) -> None:
 def _draw_times(canvas: Any, rows: pd.DataFrame) -> None:
     """Draw medians with interquartile ranges, a panel for whole steps and one for the optimizer's step."""
     rows, _ = _of_one_setting(rows)
-    at = _places(rows)
+    places = _places(rows)
     for axes, (column, title) in zip(canvas.subplots(1, len(TIMED)), TIMED.items(), strict=True):
         spread = pd.to_numeric(rows[f"{column}_iqr"], errors="coerce") / 2
-        axes.bar(at, rows[column].astype(float), 0.8, yerr=spread, color=f.COLOURS[1], capsize=2)
-        _name_bars(axes, rows, at)
+        axes.bar(places, rows[column].astype(float), 0.8, yerr=spread, color=f.COLOURS[1], capsize=2)
+        _name_bars(axes, rows, places)
         axes.set_title(title)
         axes.set_ylabel("Time (ms)")

@@ -37,19 +37,19 @@ SUBJECT = t.factor("subject", "Subject")
 def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
     """Return correctness and speed by subject, then every cell of attention, DDP and the sharded optimizer."""
     attention, wrappers, optimizers = (
-        [one for one in records.get(name, []) if "subject" in one.factors] for name in SHOWN.reads
+        [row for row in records.get(name, []) if "subject" in row.factors] for name in SHOWN.reads
     )
     grid, board = (
-        [_beside(_asked(one), one, "ours_", "both_ms") for one in t.having(attention, workload=workload)]
+        [_with_ratio(_as_timed(row), row, "ours_", "both_ms") for row in t.having(attention, workload=workload)]
         for workload in ("grid", "leaderboard")
     )
-    board = [replace(one, factors={**one.factors, "entry": f"here: {one.factors['subject']}"}) for one in board]
+    board = [replace(row, factors={**row.factors, "entry": f"here: {row.factors['subject']}"}) for row in board]
     steps = [row for cell in wrappers for row in _wrapped(cell)]
     sharded = [row for cell in optimizers for row in _optimizers(cell)]
     kinds = [
-        replace(one, factors={**one.factors, "moment": moment}) for one in sharded for moment in sharding.MOMENT_NAMES
+        replace(row, factors={**row.factors, "moment": moment}) for row in sharded for moment in sharding.MOMENT_NAMES
     ]
-    made = (
+    sections = (
         ("Subjects", _summary([*grid, *board, *steps, *filter(_is_theirs, sharded)]), SUMMARY, NOTE),
         ("Attention of the subjects", grid, _attention(flash.CELLS), BESIDE_NOTE),
         ("The leaderboard's problem by the subjects", board, _attention(flash.BOARD), BESIDE_NOTE),
@@ -60,7 +60,7 @@ def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
     )
     return [
         t.make(table, title, rows, columns, [note])
-        for table, (title, rows, columns, note) in zip(SHOWN.tables, made, strict=True)
+        for table, (title, rows, columns, note) in zip(SHOWN.tables, sections, strict=True)
     ]
 
 
@@ -74,55 +74,57 @@ def figures(tables: Mapping[str, t.Table]) -> list[f.Figure]:
 # --- rows -------------------------------------------------------------------------------------------------------
 
 
-def _asked(row: Record) -> Record:
+def _as_timed(row: Record) -> Record:
     """Return the row with the requested and the timed causality: a PyTorch kernel may ignore is_causal."""
     timed = row.factors["causal"] and NOT_CAUSAL not in row.values
     return replace(row, factors={**row.factors, "asked": row.factors["causal"], "causal": timed})
 
 
-def _beside(row: Record, ours: Record, prefix: str, sample: str) -> Record:
+def _with_ratio(row: Record, ours: Record, prefix: str, sample: str) -> Record:
     """Return the row with our time, the ratio to it, and remarks."""
-    theirs, own = (one.samples.get(name, []) for one, name in ((row, sample), (ours, f"{prefix}{sample}")))
-    if not theirs or not own:
+    their_rounds, our_rounds = (
+        record.samples.get(name, []) for record, name in ((row, sample), (ours, f"{prefix}{sample}"))
+    )
+    if not their_rounds or not our_rounds:
         return row
-    times = [median(value for samples in rounds for value in samples) for rounds in (theirs, own)]
-    said = {"ours_ms": times[1], "over_ours": times[0] / times[1]}
-    apart = [summarise(rounds).iqr / middle for rounds, middle in zip((theirs, own), times, strict=True)]
-    said["over_ours_iqr"] = said["over_ours"] * math.hypot(*apart)
+    times = [median(value for samples in rounds for value in samples) for rounds in (their_rounds, our_rounds)]
+    values = {"ours_ms": times[1], "over_ours": times[0] / times[1]}
+    apart = [summarise(rounds).iqr / middle for rounds, middle in zip((their_rounds, our_rounds), times, strict=True)]
+    values["over_ours_iqr"] = values["over_ours"] * math.hypot(*apart)
     remarks = [str(row.values[NOT_CAUSAL])] if NOT_CAUSAL in row.values else []
-    if kept := row.values.get("kept_bytes"):
-        remarks.append(f"each call keeps {kept / t.MIB:.3g} MiB")
-    several = row.values.get("all_reduces", 0) > 1  # a single bucket fills only when backward ends
-    if several and row.values.get("early_all_reduces") == 0:
+    if kept_bytes := row.values.get("kept_bytes"):
+        remarks.append(f"each call keeps {kept_bytes / t.MIB:.3g} MiB")
+    bucketed = row.values.get("all_reduces", 0) > 1  # a single bucket fills only when backward ends
+    if bucketed and row.values.get("early_all_reduces") == 0:
         remarks.append(LATE)
-    return replace(row, values={**row.values, **said, "remark": "; ".join(remarks) or NO_REMARK})
+    return replace(row, values={**row.values, **values, "remark": "; ".join(remarks) or NO_REMARK})
 
 
 def _wrapped(cell: Record) -> list[Record]:
     """Return a row per variant of the subject's, named like ours with the subject appended."""
-    found = []
+    rows = []
     for variant in v.from_level(str(cell.factors["variants"])):
-        if known := ddp_subject.parsed(variant):
-            theirs, ours = ddp._row(cell, variant), ddp._row(cell, known)
+        if counterpart := ddp_subject.parsed(variant):
+            theirs, ours = ddp._row(cell, variant), ddp._row(cell, counterpart)
             bucket = ours.factors["bucket_mb"]
-            name = f"{known.implementation} ({cell.factors['subject']})"
+            name = f"{counterpart.implementation} ({cell.factors['subject']})"
             row = replace(theirs, factors={**theirs.factors, "implementation": name, "bucket_mb": bucket})
-            found.append(_beside(row, ours, "", "step_ms"))
-    return found
+            rows.append(_with_ratio(row, ours, "", "step_ms"))
+    return rows
 
 
 def _spans(cells: Iterable[Record]) -> list[Record]:
     """Return one record per span of the traced steps of the overlapped DDP handed in and of our naive one."""
-    handed_in = [one for one in cells if (one.factors["subject"], one.factors["kernel"]) == (YOURS, INDIVIDUAL)]
+    handed_in = [cell for cell in cells if (cell.factors["subject"], cell.factors["kernel"]) == (YOURS, INDIVIDUAL)]
     steps = [step for cell in handed_in for step in (ddp._row(cell, v.Variant(v.NAIVE)), *_wrapped(cell))]
-    return [replace(one, values=step.values | one.values) for step in steps for one in ddp.spans(step)]
+    return [replace(span, values=step.values | span.values) for step in steps for span in ddp.spans(step)]
 
 
 def _optimizers(cell: Record) -> list[Record]:
     """Return the subject's optimizer and the unsharded one, whose steps were interleaved."""
     names = (sharding_names.UNSHARDED, sharding_names.SHARDED, THEIRS)
     plain, ours, theirs = sharding.by_implementation(cell, names)
-    return [plain, _beside(theirs, ours, "", "step_ms")]
+    return [plain, _with_ratio(theirs, ours, "", "step_ms")]
 
 
 def _is_theirs(row: Record) -> bool:
@@ -132,33 +134,33 @@ def _is_theirs(row: Record) -> bool:
 def _summary(rows: Iterable[Record]) -> list[Record]:
     """Return one row per subject and kernel; within a kernel correct ones first, by speed."""
     grouped = t.grouped(rows, lambda row: (row.factors["kernel"], row.factors["subject"]))
-    made = [_of_kernel(kernel, subject, of) for (kernel, subject), of in grouped.items()]
-    made.sort(key=_place)
-    return made
+    summaries = [_of_kernel(kernel, subject, group) for (kernel, subject), group in grouped.items()]
+    summaries.sort(key=_place)
+    return summaries
 
 
 def _place(row: Record) -> tuple[str, bool, float, str, str]:
     """Return the sort key: correct subjects by speed, others by their messages, so that equal ones are adjacent."""
-    kernel, correct, said = (str(row.factors[name]) for name in ("kernel", "correct", "said"))
-    return kernel, correct != "yes", row.values.get("over_ours", 0) if correct == "yes" else 0, correct, said
+    kernel, correct, remark = (str(row.factors[name]) for name in ("kernel", "correct", "said"))
+    return kernel, correct != "yes", row.values.get("over_ours", 0) if correct == "yes" else 0, correct, remark
 
 
-def _of_kernel(kernel: str, subject: str, of: Sequence[Record]) -> Record:
-    worst = max(of, key=lambda row: STATUSES.index(row.status))
-    best = min(of, key=lambda row: STATUSES.index(row.status))
-    wrong = next((row for row in of if "WrongResult" in row.reason or "ArithmeticError" in row.reason), None)
+def _of_kernel(kernel: str, subject: str, rows: Sequence[Record]) -> Record:
+    worst = max(rows, key=lambda row: STATUSES.index(row.status))
+    best = min(rows, key=lambda row: STATUSES.index(row.status))
+    wrong = next((row for row in rows if "WrongResult" in row.reason or "ArithmeticError" in row.reason), None)
     not_run = best.status in ("unsupported", "skipped")
     correct = "no" if wrong else "yes" if worst.ok else "not checked" if not_run else "not told"
-    ratios = [row.values["over_ours"] for row in of if "over_ours" in row.values]
-    remarks = dict.fromkeys(row.values["remark"] for row in of if row.values.get("remark", NO_REMARK) != NO_REMARK)
-    said = "; ".join(remarks) or NO_REMARK
-    spreads = [row.values["over_ours_iqr"] for row in of if "over_ours" in row.values]
+    ratios = [row.values["over_ours"] for row in rows if "over_ours" in row.values]
+    remarks = dict.fromkeys(row.values["remark"] for row in rows if row.values.get("remark", NO_REMARK) != NO_REMARK)
+    remark = "; ".join(remarks) or NO_REMARK
+    spreads = [row.values["over_ours_iqr"] for row in rows if "over_ours" in row.values]
     values = {"over_ours": median(ratios), "over_ours_iqr": median(spreads)} if ratios else {}
-    cells = f"{sum(row.ok for row in of)} of {len(of)}"
+    cells = f"{sum(row.ok for row in rows)} of {len(rows)}"
     factors = {"subject": subject, "kernel": kernel, "correct": correct, "cells": cells}
     reason = (wrong or worst).reason
-    factors["said"] = reason.rpartition("WrongResult: ")[2] or said
-    return replace(best, factors=factors, values={**values, "remark": said}, samples={}, series={})
+    factors["said"] = reason.rpartition("WrongResult: ")[2] or remark
+    return replace(best, factors=factors, values={**values, "remark": remark}, samples={}, series={})
 
 
 # --- columns ----------------------------------------------------------------------------------------------------
@@ -187,19 +189,19 @@ def _compared(sample: str) -> list[t.Column]:
 
 def _swapped(columns: Iterable[t.Column], *others: t.Column) -> list[t.Column]:
     """Return the subject column and the columns, with `others` replacing those of the same name."""
-    kept = {one.name: one for one in columns} | {one.name: one for one in others}
-    return [SUBJECT, *kept.values()]
+    by_name = {column.name: column for column in columns} | {column.name: column for column in others}
+    return [SUBJECT, *by_name.values()]
 
 
-def _measured(columns: Iterable[t.Column], *without: str) -> list[t.Column]:
+def _measured(columns: Iterable[t.Column], *prefixes: str) -> list[t.Column]:
     """Return the columns except published ones and those whose names start with `without`."""
-    return [one for one in columns if one.kind != "published" and not one.name.startswith(without)]
+    return [column for column in columns if column.kind != "published" and not column.name.startswith(prefixes)]
 
 
 def _attention(columns: Iterable[t.Column]) -> list[t.Column]:
     """Return the columns of attention without those that only libraries have."""
-    asked = t.factor("causal", "Asked causal", lambda row: row.factors["asked"])
-    return _swapped(_measured(columns, "sdpa_backend"), asked, *_compared("both_ms"))
+    causal = t.factor("causal", "Asked causal", lambda row: row.factors["asked"])
+    return _swapped(_measured(columns, "sdpa_backend"), causal, *_compared("both_ms"))
 
 
 DDP = _swapped(_measured([*ddp.BENCHMARK, *ddp.CHECKED, *ddp.TIMELINE]), *_compared("step_ms"))
@@ -213,8 +215,8 @@ OPTIMIZER = t.factor(
 
 def _state_gib(row: Record) -> float | str:
     """Return AdamW's state in GiB, or a text if none was found: AdamW always has some."""
-    held = row.series[f"{row.factors['moment']}_bytes"][sharding_names.KINDS.index(sharding_names.STATE)]
-    return held / t.GIB or "not found: in no attribute of the optimizer, nor of what it holds"
+    state_bytes = row.series[f"{row.factors['moment']}_bytes"][sharding_names.KINDS.index(sharding_names.STATE)]
+    return state_bytes / t.GIB or "not found: in no attribute of the optimizer, nor of what it holds"
 
 
 STATE = t.derived(sharding.kind_column(sharding_names.STATE), "Optimizer state (GiB)", _state_gib)

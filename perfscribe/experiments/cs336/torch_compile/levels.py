@@ -95,11 +95,11 @@ def cells(config: Mapping[str, Any]) -> list[Cell]:
 
 
 def _levels(config: Mapping[str, Any], problem: str) -> Iterator[dict[str, Any]]:
-    of = config[problem]
+    section = config[problem]
     names = ("backend", "dtype", *(("head_dim", "seq_len") if problem == "attention" else ("size", "seq_len")))
-    levels = {"device": config["device"], **{name: of[name] for name in names}}
-    fixed = {"batch": of["batch"], "turns": config["turns"], "warmup_passes": 1, "passes": of["passes"]}
-    return ({"problem": problem, "implementation": "compiled", **one, **fixed} for one in grid(levels))
+    levels = {"device": config["device"], **{name: section[name] for name in names}}
+    fixed = {"batch": section["batch"], "turns": config["turns"], "warmup_passes": 1, "passes": section["passes"]}
+    return ({"problem": problem, "implementation": "compiled", **factors, **fixed} for factors in grid(levels))
 
 
 def _cell(factors: dict[str, Any]) -> Cell:

@@ -58,17 +58,17 @@ FACTORS = {
 
 def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
     """Return times with published ones and speed-ups, of attention and models; and the cost of compiling."""
-    made: list[t.Table] = []
+    shown: list[t.Table] = []
     cells: list[Record] = []
     for problem, name, note in (("attention", "Attention", ATTENTION_NOTE), ("model", "Whole models", MODEL_NOTE)):
-        own = t.having(records["torch_compile"], problem=problem)
-        of_problem = [replace(one, values={**one.values, **_ratios(one)}) if one.ok else one for one in own]
+        measured = t.having(records["torch_compile"], problem=problem)
+        of_problem = [replace(cell, values={**cell.values, **_ratios(cell)}) if cell.ok else cell for cell in measured]
         factors, speedup = FACTORS[problem], f"{name}: speed-up by compiling"
         times = [*factors, *_time_columns(problem)]
-        made.append(t.make(TABLES[len(made)], f"{name}, eager and compiled", of_problem, times, [note]))
-        made.append(t.make(TABLES[len(made)], speedup, of_problem, [*factors, *_speedups(problem)], [SPEEDUP_NOTE]))
+        shown.append(t.make(TABLES[len(shown)], f"{name}, eager and compiled", of_problem, times, [note]))
+        shown.append(t.make(TABLES[len(shown)], speedup, of_problem, [*factors, *_speedups(problem)], [SPEEDUP_NOTE]))
         cells += of_problem
-    return [*made, t.make(TABLES[4], "What compiling costs", cells, COST, [COST_NOTE])]
+    return [*shown, t.make(TABLES[4], "What compiling costs", cells, COST, [COST_NOTE])]
 
 
 # Ratios
@@ -80,15 +80,15 @@ def _ratios(record: Record) -> dict[str, Any]:
     phases = PHASES[record.factors["problem"]]
     for phase in phases:
         # by turn over all rounds; an effect must exceed eager against itself
-        eager, compiled, again = (t.turns(record, f"{one}_{phase}_ms") for one in (*VARIANTS, "eager_again"))
+        eager, compiled, again = (t.turns(record, f"{variant}_{phase}_ms") for variant in (*VARIANTS, "eager_again"))
         values |= _speedup(phase, ratio(eager, compiled, again))
     values["turns"] = int(record.factors["turns"]) * len(record.samples["compiled_forward_ms"])
     return values | _cost(record, phases[-1], values[f"{phases[-1]}_verdict"])
 
 
-def _speedup(phase: str, found: Ratio) -> dict[str, Any]:
+def _speedup(phase: str, measured: Ratio) -> dict[str, Any]:
     """Return the ratio as write-ups print it: eager over compiled, above 1 if compiling pays."""
-    over = found.inverse
+    over = measured.inverse
     named = {"speedup": over.ratio, "verdict": over.verdict, "interval": over.interval, "speedup_spread": over.spread}
     named |= {"low": over.low or TOO_FEW_TURNS, "high": over.high or TOO_FEW_TURNS}
     return {f"{phase}_{name}": value for name, value in named.items()}
@@ -97,7 +97,7 @@ def _speedup(phase: str, found: Ratio) -> dict[str, Any]:
 def _cost(record: Record, whole: str, verdict: str) -> dict[str, Any]:
     """Return the seconds of compilation, and the number of whole passes after which they are saved."""
     eager_ms, compiled_ms = (t.summary(record, f"{variant}_{whole}_ms").median for variant in VARIANTS)
-    first_ms = [float(one) for one in record.series["first_passes_ms"]]
+    first_ms = [float(pass_ms) for pass_ms in record.series["first_passes_ms"]]
     compile_s = max(0.0, sum(first_ms) - len(first_ms) * compiled_ms) / 1e3
     pays = verdict == "faster" and eager_ms > compiled_ms
     return {
@@ -127,8 +127,8 @@ def _published(problem: str) -> list[t.Column]:
     def levels(record: Record, variant: str) -> Mapping[str, Any]:
         return {**record.factors, "implementation": variant}
 
-    known = [one for one in references.load("torch_compile") if ("size" in one.factors) == (problem == "model")]
-    given = {(one.source, one.metric) for one in known}
+    entries = [entry for entry in references.load("torch_compile") if ("size" in entry.factors) == (problem == "model")]
+    published = {(entry.source, entry.metric) for entry in entries}
     return [
         t.published(
             "torch_compile",
@@ -141,7 +141,7 @@ def _published(problem: str) -> list[t.Column]:
         for phase in PUBLISHED[problem]
         for variant in VARIANTS
         for source in references.OF_ATTENTION
-        if (source, f"{phase}_ms") in given
+        if (source, f"{phase}_ms") in published
     ]
 
 
@@ -158,13 +158,13 @@ def _speedups(problem: str) -> list[t.Column]:
     return [*columns, t.value("turns", "Turns", exact=True), t.count("compiled_forward_ms")]
 
 
-def _what(record: Record) -> str:
-    of = record.factors
-    return f"attention, d_model {of['head_dim']}" if of["problem"] == "attention" else f"model {of['size']}"
+def _compiled_name(record: Record) -> str:
+    level = record.factors
+    return f"attention, d_model {level['head_dim']}" if level["problem"] == "attention" else f"model {level['size']}"
 
 
 COST = [
-    t.factor("compiled", "Compiled", _what),
+    t.factor("compiled", "Compiled", _compiled_name),
     t.factor("seq_len", "Length"),
     *WHERE[1:],
     *HOW,
@@ -193,8 +193,8 @@ def _draw(canvas: Any, rows: pd.DataFrame) -> None:
     for axes, phase in zip(canvas.subplots(1, 2, sharey=True), ("forward", "full_step"), strict=True):
         for number, (level, group) in enumerate(groups):
             shift = STAGGER * (number - (len(groups) - 1) / 2)
-            at = [sizes.index(size) + shift for size in group["size"]]
-            _points(axes, number, at, group, phase, f"context {' '.join(map(str, level))}")
+            places = [sizes.index(size) + shift for size in group["size"]]
+            _points(axes, number, places, group, phase, f"context {' '.join(map(str, level))}")
         axes.axhline(1, color="#555555", linewidth=0.8, linestyle="--")
         axes.set_title(_title(phase).capitalize())
         axes.set_xlabel("Model size")
@@ -204,10 +204,10 @@ def _draw(canvas: Any, rows: pd.DataFrame) -> None:
     canvas.axes[0].set_ylabel("Eager over compiled (×)")
 
 
-def _points(axes: Any, number: int, at: Sequence[float], group: pd.DataFrame, phase: str, label: str) -> None:
+def _points(axes: Any, number: int, places: Sequence[float], group: pd.DataFrame, phase: str, label: str) -> None:
     """Draw a phase's speed-ups with their intervals; no bars if there were too few turns."""
     speedups, low, high = (pd.to_numeric(group[f"{phase}_{n}"], errors="coerce") for n in ("speedup", "low", "high"))
     bars = [(speedups - low).clip(lower=0).to_numpy(float), (high - speedups).clip(lower=0).to_numpy(float)]
     style: dict[str, Any] = {"color": f.COLOURS[number % len(f.COLOURS)], "marker": f.MARKERS[number % len(f.MARKERS)]}
     style |= {"markersize": 4, "linewidth": 1, "capsize": 2, "label": label}
-    axes.errorbar(at, speedups.to_numpy(float), yerr=bars, **style)
+    axes.errorbar(places, speedups.to_numpy(float), yerr=bars, **style)

@@ -43,7 +43,7 @@ COLUMNS = [
 def _single_steps(record: Record) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield every step, warm-up steps first."""
     names = ("full_step_ms", "forward_ms")
-    steps = zip(*([*record.warmup.get(one, [[]])[0], *record.samples[one][0]] for one in names), strict=True)
+    steps = zip(*([*record.warmup.get(name, [[]])[0], *record.samples[name][0]] for name in names), strict=True)
     for number, (step_ms, forward_ms) in enumerate(steps, start=1):
         kind = "warm-up" if number <= record.factors["warmup_steps"] else "timed"
         yield number, {"step_ms": step_ms, "forward_ms": forward_ms, "kind": kind}
@@ -72,10 +72,10 @@ def _draw(canvas: Any, rows: pd.DataFrame) -> None:
     for axes, level in zip(canvas.subplots(1, len(levels), sharey=True, squeeze=False)[0], levels, strict=True):
         chosen = rows[rows["warmup_steps"] == level]
         axes.set_title(f"warm-up {level}")
-        by = f.varying(chosen, ("size", "seq_len", "dtype", "device"))
-        f.lines(axes, chosen, "step", "forward_ms", by, lambda levels: " ".join(map(str, levels)))
+        grouping = f.varying(chosen, ("size", "seq_len", "dtype", "device"))
+        f.lines(axes, chosen, "step", "forward_ms", grouping, lambda levels: " ".join(map(str, levels)))
         waiting = chosen[chosen["kind"] == "warm-up"]
-        xs, ys = (waiting[one].astype(float) for one in ("step", "forward_ms"))
+        xs, ys = (waiting[column].astype(float) for column in ("step", "forward_ms"))
         axes.plot(xs, ys, "o", color="white", markersize=2, zorder=5)
         axes.set_xscale("linear")
         axes.set_xlabel("Step")
