@@ -88,16 +88,16 @@ def cells(config: Mapping[str, Any]) -> list[Cell]:
 
 def _cell(levels: Mapping[str, Any], config: Mapping[str, Any], dataset: str) -> Cell:
     if levels["model"] == "bloom":
-        named = config["workshop"]["weights"]
-        weights = "random" if named is None else named if named == squad_sets.HUB else "folder"
-        own = {"model_name": config["model_name"], "weights": weights}
+        source = config["workshop"]["weights"]
+        weights = "random" if source is None else source if source == squad_sets.HUB else "folder"
+        model = {"model_name": config["model_name"], "weights": weights}
         data = (dataset, *_weights(config))
         parameters = BLOOM[config["model_name"]].parameters
     else:
-        own, data = {factor: config[factor] for factor in SIMPLE_GPT}, (dataset,)
-        parameters = shape_of(own).parameters
+        model, data = {factor: config[factor] for factor in SIMPLE_GPT}, (dataset,)
+        parameters = shape_of(model).parameters
     fixed = {factor: config[factor] for factor in (*TRAINING, *DATA, "generation_batch")}
-    factors = {**levels, **own, **fixed, "rows": config["train_size"]}
+    factors = {**levels, **model, **fixed, "rows": config["train_size"]}
     dtype = "fp16" if config["fp16"] else "bf16" if config["bf16"] else "fp32"
     cost = float(parameters * factors["rows"] * config["num_epochs"] * config["max_length"])
     return Cell(factors, ("transformers", *precision.requires(str(levels["device"]), dtype)), cost, data)

@@ -25,17 +25,17 @@ WAYS = {  # kinds of labels, and who uses them
 
 def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
     """Return evaluations and answers of each model, then kinds of labels and trainings."""
-    cells, found = records["baseline"], []
+    cells, by_model = records["baseline"], []
     first_round = [replace(cell, ranges={}, rounds=1) for cell in cells]  # of losses and answers, shown for it only
     for model, (table, name) in MODELS.items():
-        own = t.having(first_round, model=model)
-        evaluated = t.expanded(own, ["epoch"], _evaluations)
-        found += [
+        rows = t.having(first_round, model=model)
+        evaluated = t.expanded(rows, ["epoch"], _evaluations)
+        by_model += [
             t.make(f"{table}_losses", f"{name}: losses at every evaluation", evaluated, LOSSES, LOSS_NOTES),
-            t.make(f"{table}_answers", f"{name}: answers before and after training", answered(own), ANSWERS, SCORED),
+            t.make(f"{table}_answers", f"{name}: answers before and after training", answered(rows), ANSWERS, SCORED),
         ]
     return [
-        *found,
+        *by_model,
         t.make("fsdp.labels", "What each way to label trains", labelled(first_round), LABELLED, LABEL_NOTES),
         t.make("fsdp.single_runs", "Trainings on one device", cells, RUNS, RUN_NOTES),
     ]
@@ -77,21 +77,21 @@ NAMES = {"answer": "answer", "source": "the workshop's labels"}
 
 def _evaluations(record: Record) -> Iterator[tuple[float, dict[str, Any]]]:
     """Yield each evaluation by epoch, with the mean training loss since the one before."""
-    held, before = record.series, 0
-    for place, epoch in enumerate(held["eval_epoch"]):
-        step = held["eval_step"][place]
-        logged = zip(held["train_loss_step"], held["train_loss"], strict=True)
-        losses = [loss for at, loss in logged if before < at <= step]
+    series, last_step = record.series, 0
+    for place, epoch in enumerate(series["eval_epoch"]):
+        step = series["eval_step"][place]
+        losses_by_step = zip(series["train_loss_step"], series["train_loss"], strict=True)
+        losses = [loss for logged_step, loss in losses_by_step if last_step < logged_step <= step]
         yield (
             round(epoch, 3),
             {
                 "step": step,
                 "train_loss": fmean(losses) if losses else "none logged since the row before",
-                "eval_loss": held["eval_loss"][place],
-                "eval_runtime_s": held["eval_runtime_s"][place],
+                "eval_loss": series["eval_loss"][place],
+                "eval_runtime_s": series["eval_runtime_s"][place],
             },
         )
-        before = step
+        last_step = step
 
 
 def _draw(canvas: Any, rows: pd.DataFrame) -> None:
@@ -174,8 +174,8 @@ def _all_steps_s(record: Record) -> float:
 
 def _eval_samples_per_s(record: Record) -> float | str:
     """Return the median over evaluations."""
-    found = record.series["eval_samples_per_s"]
-    return median(found) if found else "no evaluation"
+    rates = record.series["eval_samples_per_s"]
+    return median(rates) if rates else "no evaluation"
 
 
 RUNS = [

@@ -63,14 +63,14 @@ LOOPS = [
 
 def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
     """Return the workshop's two tables, and that of all loops."""
-    every = c.rows(records["custom_multi_gpu"])
+    rows = c.rows(records["custom_multi_gpu"])
     # The workshop's tables show the first loop of each device.
-    loop = {r.factors["device"]: r.factors["loop"] for r in reversed(every) if r.factors["loop"] != TUNED}
-    one, several = c.by_placement([r for r in every if r.factors["loop"] == loop.get(r.factors["device"])])
-    loops, _ = c.by_placement(every)
+    loop = {r.factors["device"]: r.factors["loop"] for r in reversed(rows) if r.factors["loop"] != TUNED}
+    one_node, nodes = c.by_placement([r for r in rows if r.factors["loop"] == loop.get(r.factors["device"])])
+    loops, _ = c.by_placement(rows)
     return [
-        t.make("fsdp.custom_multi_gpu", "Custom model on several GPUs of one node", one, COLUMNS, [c.CLOCKS_NOTE]),
-        t.make("fsdp.custom_multi_node", "Custom model on several nodes", several, COLUMNS, [c.CLOCKS_NOTE]),
+        t.make("fsdp.custom_multi_gpu", "Custom model on several GPUs of one node", one_node, COLUMNS, [c.CLOCKS_NOTE]),
+        t.make("fsdp.custom_multi_node", "Custom model on several nodes", nodes, COLUMNS, [c.CLOCKS_NOTE]),
         t.make("fsdp.custom_loops", "Trainer, a bare loop, and a tuned one", loops, LOOPS, LOOPS_NOTES),
     ]
 

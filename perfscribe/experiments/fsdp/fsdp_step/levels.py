@@ -48,12 +48,12 @@ def cells(config: Mapping[str, Any]) -> list[Cell]:
     fixed = {name: config[name] for name in ("backend", "model", "dtype", "seq_len", "warmup_steps", "timed_steps")}
     fixed |= {"device": needs.DEVICES[config["backend"]], "strategy": "full_shard", "reduce_dtype": "fp32"}
     fixed |= {"offload": False, "checkpointing": False}
-    found = []
+    planned = []
     for levels in grid({name: config[name] for name in ("world_size", "wrapping", "batch")}):
         factors = {**levels, **WAYS[str(levels["wrapping"])], **fixed}
         requires = [*precision.requires(factors["device"], factors["dtype"])]
         requires += ["transformers"] * (factors["model"] in BLOOM)
         requires += needs.of_ranks(factors["device"], factors["world_size"])
         cost = 100.0 * factors["world_size"] + factors["batch"]
-        found.append(Cell(factors, requires=tuple(requires), cost=cost))
-    return found
+        planned.append(Cell(factors, requires=tuple(requires), cost=cost))
+    return planned

@@ -33,10 +33,10 @@ CAPTION = "Samples per second of whole trainings; dashed: linear scaling."
 
 def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
     """Return the table of one node and that of several."""
-    one, several = c.by_placement(c.rows(records["multi_gpu"]))
+    one_node, nodes = c.by_placement(c.rows(records["multi_gpu"]))
     return [
-        t.make("fsdp.multi_gpu", "BLOOM on several GPUs of one node", one, COLUMNS, [c.SCALE_NOTE]),
-        t.make("fsdp.multi_node", "BLOOM on several nodes", several, COLUMNS, [c.SCALE_NOTE]),
+        t.make("fsdp.multi_gpu", "BLOOM on several GPUs of one node", one_node, COLUMNS, [c.SCALE_NOTE]),
+        t.make("fsdp.multi_node", "BLOOM on several nodes", nodes, COLUMNS, [c.SCALE_NOTE]),
     ]
 
 

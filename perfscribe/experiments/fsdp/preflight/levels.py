@@ -58,23 +58,21 @@ FIXED = ("program", "warmup", "iterations", "algorithm")
 
 def cells(config: Mapping[str, Any]) -> list[Cell]:
     """Return every backend and number of processes on one node, then the same on several nodes."""
-    return [
-        _cell({"backend": backend, **placed}, config) for backend in config["backend"] for placed in _placed(config)
-    ]
+    return [_cell({"backend": backend, **place}, config) for backend in config["backend"] for place in _places(config)]
 
 
-def _placed(config: Mapping[str, Any]) -> Iterator[dict[str, int]]:
+def _places(config: Mapping[str, Any]) -> Iterator[dict[str, int]]:
     for ranks in config["world_size"]:
         yield {"nodes": 1, "world_size": ranks}
-    for each in config["ranks_per_node"]:
-        for count in config["nodes"]:
-            yield {"nodes": count, "world_size": count * each}
+    for ranks_per_node in config["ranks_per_node"]:
+        for nodes in config["nodes"]:
+            yield {"nodes": nodes, "world_size": nodes * ranks_per_node}
 
 
 def _cell(level: Mapping[str, Any], config: Mapping[str, Any]) -> Cell:
     backend = str(level["backend"])
-    own = {name: config[name][backend] for name in ("size_mib", "threshold_gb_per_s")}
-    factors = {**level, "device": needs.DEVICES[backend], **own, **{name: config[name] for name in FIXED}}
+    limits = {name: config[name][backend] for name in ("size_mib", "threshold_gb_per_s")}
+    factors = {**level, "device": needs.DEVICES[backend], **limits, **{name: config[name] for name in FIXED}}
     factors["algorithm"] = config["algorithm"] if backend == "nccl" and config["algorithm"] else NCCL_CHOOSES
     requires = needs.of_ranks(factors["device"], factors["world_size"], factors["nodes"])
-    return Cell(factors, requires, cost=own["size_mib"] * level["world_size"])
+    return Cell(factors, requires, cost=limits["size_mib"] * level["world_size"])

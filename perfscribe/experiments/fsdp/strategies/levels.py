@@ -94,26 +94,26 @@ SHOWN = Shown(
 
 def cells(config: Mapping[str, Any]) -> list[Cell]:
     """Return the grid by number of ranks, then wrapping and prefetching, then accumulation with off-load."""
-    same = {"backend": config["backend"], "device": needs.DEVICES[config["backend"]]}
-    same |= {name: config[name] for name in ("model", "batch", "seq_len", "reduce_dtype")}
-    found = []
+    common = {"backend": config["backend"], "device": needs.DEVICES[config["backend"]]}
+    common |= {name: config[name] for name in ("model", "batch", "seq_len", "reduce_dtype")}
+    planned = []
     for world_size in config["world_size"]:
         for plan in plans(config, world_size):
             steps = config["offload_steps" if plan["offload"] else "timed_steps"]
             warmup = min(1, config["warmup_steps"]) if plan["offload"] else config["warmup_steps"]
             counts = {"warmup_steps": warmup, "timed_steps": steps}
-            found.append({"part": GRID, "world_size": world_size, **plan, **same, **counts})
-    found = [one for number, one in enumerate(found) if one not in found[:number]]
-    several = [ranks for ranks in config["world_size"] if ranks > 1]
+            planned.append({"part": GRID, "world_size": world_size, **plan, **common, **counts})
+    planned = [factors for number, factors in enumerate(planned) if factors not in planned[:number]]
+    sizes = [ranks for ranks in config["world_size"] if ranks > 1]
     base = {"strategy": "full_shard", "dtype": config["dtype"][0], "offload": False, "checkpointing": False}
     counts = {"turns": config["turns"], "warmup_steps": 1, "timed_steps": config["turn_steps"]}
     variants = {"variants": ", ".join(config["wrapping"])}
-    for ranks in several:
-        found.append({"part": WRAPPING, "world_size": ranks, **base, **same, **counts, **variants})
-    for ranks, api, offload, exchange in itertools.product(several, ("fsdp2", "fsdp1"), (False, True), (EACH, LAST)):
+    for ranks in sizes:
+        planned.append({"part": WRAPPING, "world_size": ranks, **base, **common, **counts, **variants})
+    for ranks, api, offload, exchange in itertools.product(sizes, ("fsdp2", "fsdp1"), (False, True), (EACH, LAST)):
         plan = {"api": api, **base, "dtype": "fp32", "offload": offload, "exchange": exchange}
-        found.append({"part": ACCUMULATION, "world_size": ranks, **plan, **same})
-    return [_cell(one) for one in found]
+        planned.append({"part": ACCUMULATION, "world_size": ranks, **plan, **common})
+    return [_cell(factors) for factors in planned]
 
 
 def plans(config: Mapping[str, Any], world_size: int) -> list[dict[str, Any]]:
@@ -122,23 +122,23 @@ def plans(config: Mapping[str, Any], world_size: int) -> list[dict[str, Any]]:
     full_grid applies to several ranks. The base is the first level of each factor; FSDP1 differs from it only in
     strategy. One rank also has the unwrapped model. Left out: DDP with off-load, HYBRID_SHARD of one rank.
     """
-    beside = [level for level in config["strategy"] if level.startswith(FSDP1)]
-    strategies = [level for level in config["strategy"] if level not in beside]
+    fsdp1 = [level for level in config["strategy"] if level.startswith(FSDP1)]
+    strategies = [level for level in config["strategy"] if level not in fsdp1]
     levels = {"strategy": strategies, **{name: config[name] for name in ("dtype", "offload", "checkpointing")}}
-    base = {name: of[0] for name, of in levels.items()}
-    found = [base | {name: level} for name, of in levels.items() for level in of]
+    base = {name: options[0] for name, options in levels.items()}
+    combinations = [base | {name: level} for name, options in levels.items() for level in options]
     if config["full_grid"] and world_size > 1:
-        found = [dict(zip(levels, chosen, strict=True)) for chosen in itertools.product(*levels.values())]
-    found += [base | {"strategy": level} for level in beside]
+        combinations = [dict(zip(levels, chosen, strict=True)) for chosen in itertools.product(*levels.values())]
+    combinations += [base | {"strategy": level} for level in fsdp1]
     if world_size == 1:
-        found.insert(0, base | {"strategy": SINGLE})
-    named = [one | dict(zip(PLAN[:2], api_of(one["strategy"]), strict=True)) for one in found]
-    return [{name: one[name] for name in PLAN} for one in named if _exists(one, world_size)]
+        combinations.insert(0, base | {"strategy": SINGLE})
+    named = [plan | dict(zip(PLAN[:2], api_of(plan["strategy"]), strict=True)) for plan in combinations]
+    return [{name: plan[name] for name in PLAN} for plan in named if _exists(plan, world_size)]
 
 
 def _exists(plan: Mapping[str, Any], world_size: int) -> bool:
-    without = plan["offload"] and plan["api"] in (SINGLE, DDP)
-    return not without and not (plan["strategy"] == HYBRID_SHARD and world_size == 1)
+    unsupported = plan["offload"] and plan["api"] in (SINGLE, DDP)
+    return not unsupported and not (plan["strategy"] == HYBRID_SHARD and world_size == 1)
 
 
 def api_of(level: str) -> tuple[str, str]:

@@ -64,12 +64,12 @@ def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
     """Return speed, state and traffic by plan; wrapping; a single rank; gradients of micro-batches."""
     cells = records["strategies"]
     grid, sums, interleaved = (t.having(cells, part=part) for part in (GRID, ACCUMULATION, WRAPPING))
-    one = t.having(grid, world_size=1)
+    single = t.having(grid, world_size=1)
     variants = [_variant(cell, named) for cell in interleaved for named in from_level(cell.factors["variants"])]
     return [
         t.make(TABLES[0], "Sharding strategies", grid, PLANS, NOTES),
         t.make(TABLES[1], "Wrapping and prefetching", variants, VARIANTS, WRAPPING_NOTES),
-        t.make(TABLES[2], "A world of one", one, WORLD_OF_ONE, ONE_NOTES),
+        t.make(TABLES[2], "A world of one", single, WORLD_OF_ONE, ONE_NOTES),
         t.make(TABLES[3], "Gradients of micro-batches", sums, SUMS, ACCUMULATION_NOTES),
     ]
 
@@ -79,11 +79,11 @@ def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
 
 def _variant(record: Record, variant: dict[str, str]) -> Record:
     """Return a row of a variant of wrapping and prefetching, with its samples and its ratio to the baseline variant."""
-    row, own = t.of_variant(record, key_of(variant), **variant), f"{key_of(variant)}_step_ms"
-    if own in record.samples:
-        row.samples["step_ms"] = _by_turns(record, own)
+    row, sample = t.of_variant(record, key_of(variant), **variant), f"{key_of(variant)}_step_ms"
+    if sample in record.samples:
+        row.samples["step_ms"] = _by_turns(record, sample)
     if record.ok:
-        row.values |= _ratio(record, own)
+        row.values |= _ratio(record, sample)
     return row
 
 
@@ -97,13 +97,13 @@ def _by_turns(record: Record, sample: str) -> list[list[float]]:
 
 def _ratio(record: Record, sample: str) -> dict[str, Any]:
     """Return the variant's time over the baseline variant's, over turns."""
-    names, usual = ("ratio", "interval", "verdict", "ratio_spread"), f"{COMPARED_WITH}_step_ms"
-    if usual not in record.samples:
+    names, baseline = ("ratio", "interval", "verdict", "ratio_spread"), f"{COMPARED_WITH}_step_ms"
+    if baseline not in record.samples:
         return dict.fromkeys(names, f"no {COMPARED_WITH}")
-    if sample == usual:
+    if sample == baseline:
         return dict.fromkeys(names, "itself")
-    found = ratio(t.turns(record, usual), t.turns(record, sample))
-    return dict(zip(names, (found.ratio, found.interval, found.verdict, found.spread), strict=True))
+    compared = ratio(t.turns(record, baseline), t.turns(record, sample))
+    return dict(zip(names, (compared.ratio, compared.interval, compared.verdict, compared.spread), strict=True))
 
 
 # --- columns ----------------------------------------------------------------------------------------------------
@@ -125,9 +125,9 @@ def _samples_per_s(record: Record) -> float:
     return float(1e3 * factors["world_size"] * factors["batch"] / t.summary(record, "step_ms").median)
 
 
-def _predicted(name: str, title: str, of: Callable[[Load], float], scale: float = t.GIB) -> t.Column:
+def _predicted(name: str, title: str, predict: Callable[[Load], float], scale: float = t.GIB) -> t.Column:
     """Return a column predicted from the unwrapped model's parameters and the plan."""
-    return t.derived(name, title, lambda record: of(load(record)) / scale)
+    return t.derived(name, title, lambda record: predict(load(record)) / scale)
 
 
 RATE = t.rate("samples_per_s", "Samples/s", _samples_per_s, "step_ms")
@@ -232,12 +232,12 @@ def _draw(canvas: Any, rows: pd.DataFrame) -> None:
     width = 0.8 / len(dtypes)
     for number, (dtype, colour) in enumerate(zip(dtypes, f.COLOURS, strict=False)):
         group = chosen[chosen["dtype"] == dtype]
-        at = [names.index(label) + width * (number - (len(dtypes) - 1) / 2) for label in group["label"]]
+        places = [names.index(label) + width * (number - (len(dtypes) - 1) / 2) for label in group["label"]]
         rate = group["samples_per_s"].astype(float)
         spread = pd.to_numeric(group["samples_per_s_spread"], errors="coerce").fillna(0) / 2
-        speed.bar(at, rate, width, yerr=spread, color=colour, label=dtype, capsize=2)
-        memory.bar(at, group["peak_allocated_gib"].astype(float) * unit, width, color=colour, label=dtype)
-        for place, height in zip(at, group["state_predicted_gib"].astype(float) * unit, strict=True):
+        speed.bar(places, rate, width, yerr=spread, color=colour, label=dtype, capsize=2)
+        memory.bar(places, group["peak_allocated_gib"].astype(float) * unit, width, color=colour, label=dtype)
+        for place, height in zip(places, group["state_predicted_gib"].astype(float) * unit, strict=True):
             memory.plot(
                 [place - width / 2, place + width / 2], [height] * 2, color="black", linewidth=1.2, linestyle="--"
             )

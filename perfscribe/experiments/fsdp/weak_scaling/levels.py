@@ -64,16 +64,16 @@ def cells(config: Mapping[str, Any]) -> list[Cell]:
     dataset = squad_sets.dataset_name(config)
     shape = SimpleGptShape(config["vocab_size"], config["hidden_size"], 1, config["num_heads"], config["ffn"])
     lists = (config[name] for name in ("world_size", "layers", "batch"))
-    found: dict[tuple[int, int, int], list[Setup]] = {}
+    by_training: dict[tuple[int, int, int], list[Setup]] = {}
     for setup in setups(shape, config["max_length"], *lists):
-        found.setdefault((setup.world_size, setup.shape.num_layers, setup.batch), []).append(setup)
-    return [_cell(same, backend, config, dataset) for backend in config["backend"] for same in found.values()]
+        by_training.setdefault((setup.world_size, setup.shape.num_layers, setup.batch), []).append(setup)
+    return [_cell(rows, backend, config, dataset) for backend in config["backend"] for rows in by_training.values()]
 
 
-def _cell(same: list[Setup], backend: str, config: Mapping[str, Any], dataset: str) -> Cell:
-    setup = same[0]
+def _cell(rows: list[Setup], backend: str, config: Mapping[str, Any], dataset: str) -> Cell:
+    setup = rows[0]
     levels = {
-        "variants": "; ".join(one.variant for one in same),
+        "variants": "; ".join(row.variant for row in rows),
         "nodes": nodes_for(setup.world_size, config["ranks_per_node"]),
         "world_size": setup.world_size,
         "backend": backend,

@@ -29,12 +29,12 @@ CAPTION = "Weak-scaling efficiency by median steps, first row over row."
 
 def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
     """Return the table of set-ups with their work per GPU, and that of measurements."""
-    every = by_variant(records["weak_scaling"])
+    rows = by_variant(records["weak_scaling"])
     cleared: dict[str, Any] = {"reason": "", "flags": [], "samples": {}, "warmup": {}, "values": {}, "series": {}}
-    set_ups = [replace(record, status="ok", **cleared) for record in every]  # by arithmetic, even without measurements
-    ok = [record for record in every if record.ok]
+    set_ups = [replace(record, status="ok", **cleared) for record in rows]  # by arithmetic, even without measurements
+    ok = [record for record in rows if record.ok]
     # The base of each is its variant's row with the fewest ranks.
-    trained = [c.with_figures(record, (one for one in ok if _way(one) == _way(record))) for record in every]
+    trained = [c.with_figures(record, (base for base in ok if _way(base) == _way(record))) for record in rows]
     return [
         t.make("fsdp.weak_setup", "Set-up of weak scaling", set_ups, SETUP, SETUP_NOTES),
         t.make("fsdp.weak_scaling", "Weak scaling", trained, MEASURED, NOTES),
@@ -47,13 +47,13 @@ def _way(record: Record) -> tuple[Any, ...]:
 
 def by_variant(records: Sequence[Record]) -> list[Record]:
     """Return rows by grid and variant, in the order of ranks."""
-    found = [
+    rows = [
         replace(record, factors={**record.factors, "variant": variant})
         for record in records
         for variant in str(record.factors["variants"]).split("; ")
     ]
-    ways = t.grouped(found, _way).values()
-    return [record for way in ways for record in sorted(way, key=lambda one: one.factors["world_size"])]
+    ways = t.grouped(rows, _way).values()
+    return [record for way in ways for record in sorted(way, key=lambda row: row.factors["world_size"])]
 
 
 def _setup_of(record: Record) -> Setup:
@@ -62,7 +62,7 @@ def _setup_of(record: Record) -> Setup:
     return Setup(factors["variant"], factors["world_size"], factors["batch_size"], shape, factors["max_length"])
 
 
-def _asked(name: str, title: str, get: Callable[[Setup], Any], exact: bool = True) -> t.Column:
+def _specified(name: str, title: str, get: Callable[[Setup], Any], exact: bool = True) -> t.Column:
     """Return a column of the set-up as specified, measured or not."""
     return t.Column(name, title, lambda record: get(_setup_of(record)), kind="factor", exact=exact)
 
@@ -70,25 +70,25 @@ def _asked(name: str, title: str, get: Callable[[Setup], Any], exact: bool = Tru
 def _ran(name: str, title: str, get: Callable[[Record, Setup], Any], exact: bool = True, batch: int = 1) -> t.Column:
     """Return a column of the workshop's rows as its scripts run them: tokenizer's vocabulary, one row per GPU."""
 
-    def of(record: Record) -> Any:
-        asked = _setup_of(record)
-        ran = replace(asked, shape=replace(asked.shape, vocab_size=BLOOM_TOKENIZER_VOCABULARY))
-        return get(record, replace(ran, batch=batch or ran.batch)) if asked.variant == SOURCE else "not the workshop's"
+    def value(record: Record) -> Any:
+        setup = _setup_of(record)
+        ran = replace(setup, shape=replace(setup.shape, vocab_size=BLOOM_TOKENIZER_VOCABULARY))
+        return get(record, replace(ran, batch=batch or ran.batch)) if setup.variant == SOURCE else "not the workshop's"
 
-    return t.Column(name, title, of, kind="factor", exact=exact)
+    return t.Column(name, title, value, kind="factor", exact=exact)
 
 
 def _steps(record: Record, setup: Setup) -> int:
     return -(-int(record.factors["train_size"]) // setup.total_batch)
 
 
-AS_ASKED = t.factors(variant="Variant", world_size="GPUs", num_layers="Num Layers", batch_size="Per-GPU Batch")
+SPECIFIED = t.factors(variant="Variant", world_size="GPUs", num_layers="Num Layers", batch_size="Per-GPU Batch")
 SETUP = [
-    *AS_ASKED,
-    _asked("total_batch", "Total batch", lambda setup: setup.total_batch),
-    _asked("parameters", "Total Params", lambda setup: setup.shape.parameters),
-    _asked("parameters_per_gpu", "Params a GPU (M)", lambda setup: setup.parameters_per_gpu / 1e6, exact=False),
-    _asked("tflop_per_gpu", "TFLOP a GPU", lambda setup: setup.flop_per_gpu / 1e12, exact=False),
+    *SPECIFIED,
+    _specified("total_batch", "Total batch", lambda setup: setup.total_batch),
+    _specified("parameters", "Total Params", lambda setup: setup.shape.parameters),
+    _specified("parameters_per_gpu", "Params a GPU (M)", lambda setup: setup.parameters_per_gpu / 1e6, exact=False),
+    _specified("tflop_per_gpu", "TFLOP a GPU", lambda setup: setup.flop_per_gpu / 1e12, exact=False),
     t.factor("steps_per_epoch", "Steps an epoch", lambda r: _steps(r, _setup_of(r))),
     _ran("ran_parameters", "Params as it ran", lambda _, ran: ran.shape.parameters),
     _ran("ran_tflop", "TFLOP a GPU as it ran", lambda _, ran: ran.flop_per_gpu / 1e12, exact=False),
@@ -104,8 +104,8 @@ SETUP = [
 ]
 # The workshop's ten columns, then ours.
 MEASURED = [
-    *AS_ASKED,
-    _asked("total_params", "Total Params", lambda setup: setup.shape.parameters),
+    *SPECIFIED,
+    _specified("total_params", "Total Params", lambda setup: setup.shape.parameters),
     c.SAMPLES_CALLBACK,
     c.MEMORY_CALLBACK,
     c.UTILISATION,
@@ -138,8 +138,8 @@ def _draw(canvas: Any, rows: pd.DataFrame) -> None:
         f.no_data(axes, "not measured on several numbers of ranks")
         return
     layers = rows["num_layers"].min()
-    same = f"same {layers} layer{'s' * (layers > 1)}"
-    names = dict(zip(VARIANTS, ("as printed", same, "equal FLOP"), strict=True))
+    constant = f"same {layers} layer{'s' * (layers > 1)}"
+    names = dict(zip(VARIANTS, ("as printed", constant, "equal FLOP"), strict=True))
     variants = rows.groupby("variant", sort=False)
-    c.over_ranks(axes, ((names[str(variant)], own) for variant, own in variants), "efficiency")
+    c.over_ranks(axes, ((names[str(variant)], group) for variant, group in variants), "efficiency")
     c.finish(axes, rows, "Efficiency (%)")
