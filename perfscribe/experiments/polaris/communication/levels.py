@@ -35,22 +35,22 @@ SHOWN = Shown(
 
 TORCH_PROFILER = "torch_profiler"
 MODEL = ("features", "layers", "d_ff", "batch", "source_length", "target_length", "dtype")
-SAME = (*MODEL, "wait", "warmup_steps", "active", "turns")
+COMMON = (*MODEL, "wait", "warmup_steps", "active", "turns")
 
 
 def cells(config: Mapping[str, Any]) -> list[Cell]:
     """Return per backend the cells of both placements by implementation, then one of a single rank."""
-    found = []
+    planned = []
     steps = config["epochs"] * (config["samples"] // config["batch"])
     needed = sum(config[name] for name in ("wait", "warmup_steps", "active"))
     skip = "" if steps >= needed else f"{steps} steps of a training are fewer than the {needed} of a profile"
     for backend in config["backend"]:
-        found += [placements(config, backend, implementation) for implementation in config["implementation"]]
+        planned += [placements(config, backend, implementation) for implementation in config["implementation"]]
         factors = {"part": "profiler", "backend": backend, "world_size": 1, "implementation": "torch_ddp"}
         factors |= {"tool": TORCH_PROFILER, "batches": max(1, steps // config["epochs"]), "training_steps": steps}
         factors |= {name: config[name] for name in ("epochs", "trainings")}
-        found.append(replace(_cell(config, factors), skip=skip))
-    return found
+        planned.append(replace(_cell(config, factors), skip=skip))
+    return planned
 
 
 def placements(config: Mapping[str, Any], backend: str, implementation: str) -> Cell:
@@ -62,5 +62,5 @@ def placements(config: Mapping[str, Any], backend: str, implementation: str) -> 
 def _cell(config: Mapping[str, Any], factors: dict[str, Any]) -> Cell:
     device, ranks = needs.DEVICES[factors["backend"]], factors["world_size"]
     requires = (*precision.requires(device, config["dtype"]), *needs.of_ranks(device, ranks))
-    same = {"device": device, **{name: config[name] for name in SAME}}
-    return Cell({**factors, **same}, requires=requires, cost=float(ranks))
+    common = {"device": device, **{name: config[name] for name in COMMON}}
+    return Cell({**factors, **common}, requires=requires, cost=float(ranks))

@@ -51,11 +51,11 @@ CELL = (t.factor("backend", "Backend"), t.factor("implementation", "Averaging"),
 
 def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
     """Return the homework's table, that of ranks, and that of trainings."""
-    own = records[NAME]
+    cells = records[NAME]
     return [
-        t.make(TABLES[0], "Communication across nodes and within one", metrics(own), METRIC_COLUMNS, [METRIC_NOTE]),
-        t.make(TABLES[1], "Transfer and waiting on each rank", _ranks(own), RANK_COLUMNS, [WAIT_NOTE]),
-        t.make(TABLES[2], "One rank, profiled and not", _trainings(own), TRAINING_COLUMNS, [TRAINING_NOTE]),
+        t.make(TABLES[0], "Communication across nodes and within one", metrics(cells), METRIC_COLUMNS, [METRIC_NOTE]),
+        t.make(TABLES[1], "Transfer and waiting on each rank", _ranks(cells), RANK_COLUMNS, [WAIT_NOTE]),
+        t.make(TABLES[2], "One rank, profiled and not", _trainings(cells), TRAINING_COLUMNS, [TRAINING_NOTE]),
     ]
 
 
@@ -83,10 +83,10 @@ def _metric(record: Record, metric: str) -> Record:
     row = t.row_of(record, {}, metric=metric)
     if record.ok:
         across, within = (_series(record, placement)[metric] for placement in BOTH)
-        for name, of in ((INTER, across), (INTRA, within)):
-            row.values[name] = _calls(record, name) if metric == CALLS else median(of)
+        for name, values in ((INTER, across), (INTRA, within)):
+            row.values[name] = _calls(record, name) if metric == CALLS else median(values)
             row.values[f"{name}_spread"] = (
-                "a count" if metric == CALLS else summarise([of]).iqr if len(of) > 1 else t.ONE_SAMPLE
+                "a count" if metric == CALLS else summarise([values]).iqr if len(values) > 1 else t.ONE_SAMPLE
             )
         row.values |= {"turns": len(across), **_impact(record, metric, across, within)}
     return row
@@ -99,8 +99,8 @@ def _series(record: Record, placement: str) -> dict[str, list[float]]:
     counts = record.series[f"{placement}_calls"]
     return {
         TOTAL: total,
-        SHARE: [100 * one / (one + other) for one, other in zip(total, computed, strict=True)],
-        MEAN: [one / counts[index % len(counts)] for index, one in enumerate(total)],
+        SHARE: [100 * ms / (ms + compute_ms) for ms, compute_ms in zip(total, computed, strict=True)],
+        MEAN: [ms / counts[index % len(counts)] for index, ms in enumerate(total)],
         CALLS: [float(count) for count in counts],
         TRANSFER: turns(record, f"{placement}_transfer_ms"),
         WAIT: wait,
@@ -122,14 +122,14 @@ def _impact(record: Record, metric: str, across: Sequence[float], within: Sequen
         instead = "a turn without any"
     if instead:
         return NO_SPREAD | dict.fromkeys(("impact", "impact_interval", "impact_verdict"), instead)
-    found = ratio([[one] for one in within], [[one] for one in across])
-    told = {"impact": found.ratio, "impact_interval": found.interval}
-    if found.low is None or found.high is None:
-        return NO_SPREAD | told | {"impact_verdict": found.interval}
+    compared = ratio([[ms] for ms in within], [[ms] for ms in across])
+    impact = {"impact": compared.ratio, "impact_interval": compared.interval}
+    if compared.low is None or compared.high is None:
+        return NO_SPREAD | impact | {"impact_verdict": compared.interval}
     # a ratio's interval reaches further up than down; the shorter side limits the digits shown
-    spread = 2 * min(found.high - found.ratio, found.ratio - found.low)
-    verdict = {"faster": "less", "slower": "more"}.get(found.verdict, found.verdict)
-    return told | {"impact_verdict": verdict, "impact_spread": spread}
+    spread = 2 * min(compared.high - compared.ratio, compared.ratio - compared.low)
+    verdict = {"faster": "less", "slower": "more"}.get(compared.verdict, compared.verdict)
+    return impact | {"impact_verdict": verdict, "impact_spread": spread}
 
 
 METRIC_COLUMNS = [
@@ -191,7 +191,7 @@ RANK_COLUMNS = [
 def _trainings(records: Iterable[Record]) -> list[Record]:
     """Return one record per single-rank cell and kind of training."""
     cells = t.having(records, part="profiler")
-    return [t.of_variant(cell, name, profiled=said) for cell in cells for name, said in TRAININGS.items()]
+    return [t.of_variant(cell, name, profiled=profiled) for cell in cells for name, profiled in TRAININGS.items()]
 
 
 TRAINING_COLUMNS = [
@@ -214,19 +214,19 @@ def figures(tables: Mapping[str, t.Table]) -> list[f.Figure]:
 
 def _draw_waiting(canvas: Any, rows: pd.DataFrame) -> None:
     """Draw a panel per placement, a bar per rank."""
-    several = [name for name in ("backend", "implementation") if rows[name].nunique() > 1]
+    varied = [name for name in ("backend", "implementation") if rows[name].nunique() > 1]
     panels = canvas.subplots(1, len(TITLES), sharex=True, squeeze=False)[0]
     for axes, (placement, title) in zip(panels, TITLES.items(), strict=True):
-        own = rows[rows["placement"] == placement]
-        transfer, wait = (pd.to_numeric(own[name]).astype(float) for name in ("transfer_ms", "wait_ms"))
-        places = range(len(own))
+        ranks = rows[rows["placement"] == placement]
+        transfer, wait = (pd.to_numeric(ranks[name]).astype(float) for name in ("transfer_ms", "wait_ms"))
+        places = range(len(ranks))
         axes.barh(places, transfer, color=f.COLOURS[0], height=0.6, label="transfer")
         axes.barh(places, wait, left=transfer, color=f.COLOURS[1], height=0.6, label="waiting for the other rank")
-        told = own[several].assign(by=[f"torch profiler, rank {rank}" for rank in own["rank"]])
-        labels = [", ".join(row) for row in told.itertuples(index=False)]
+        described = ranks[varied].assign(by=[f"torch profiler, rank {rank}" for rank in ranks["rank"]])
+        labels = [", ".join(row) for row in described.itertuples(index=False)]
         axes.set_yticks(places, labels if axes is panels[0] else [""] * len(places), fontsize=7)
         axes.invert_yaxis()
-        links = textwrap.fill(", ".join(dict.fromkeys(own["link"])), TITLE_CHARACTERS)
+        links = textwrap.fill(", ".join(dict.fromkeys(ranks["link"])), TITLE_CHARACTERS)
         axes.set_title(f"{title}\n{links}", fontsize=7.5)
         axes.set_xlabel("Communication (ms)", fontsize=8)
         axes.grid(axis="y", visible=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from perfscribe.base.registry import Shown
@@ -22,9 +23,5 @@ SHOWN = Shown(reads=("communication",), tables=("polaris.communication_nodes",))
 
 def cells(config: Mapping[str, Any]) -> list[Cell]:
     """Return one cell of both placements per backend and implementation."""
-    found = [
-        placements(config, backend, implementation)
-        for backend in config["backend"]
-        for implementation in config["implementation"]
-    ]
-    return [replace(cell, requires=("nodes:2", *cell.requires)) for cell in found]
+    cells = (placements(config, *levels) for levels in product(config["backend"], config["implementation"]))
+    return [replace(cell, requires=("nodes:2", *cell.requires)) for cell in cells]

@@ -56,10 +56,10 @@ def figures(tables: Mapping[str, t.Table]) -> list[f.Figure]:
     return [f.Figure(SHOWN.figures[0], CAPTION, draw, (7.0, 3.4), "epoch_s")]
 
 
-def _draw(canvas: Any, every: pd.DataFrame) -> None:
+def _draw(canvas: Any, cells: pd.DataFrame) -> None:
     """Draw one panel per width, one line per dtype."""
-    rows = f.main_device(every[every["status"] == "ok"])
-    of_device = every[every["device"] == rows["device"].iloc[0]]
+    rows = f.main_device(cells[cells["status"] == "ok"])
+    of_device = cells[cells["device"] == rows["device"].iloc[0]]
     widths = sorted(set(rows["d_model"]))
     for axes, width in zip(canvas.subplots(1, len(widths), squeeze=False)[0], widths, strict=True):
         chosen = rows[rows["d_model"] == width]

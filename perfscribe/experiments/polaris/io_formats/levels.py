@@ -73,12 +73,12 @@ def datasets(config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def _requirements(factors: Mapping[str, Any]) -> tuple[str, ...]:
-    wanted = {
+    requirements = {
         "cuda": factors["device"] == "cuda",
         "hdf5": factors["format"].startswith("hdf5"),
         "posix_fadvise": factors["cache"] == "cold",
     }
-    return tuple(name for name, needed in wanted.items() if needed)
+    return tuple(name for name, needed in requirements.items() if needed)
 
 
 def _cost_bytes(factors: Mapping[str, Any]) -> float:

@@ -48,13 +48,13 @@ def dataset_name(config: Mapping[str, Any]) -> str:
 
 def _layouts(config: Mapping[str, Any]) -> list[tuple[int | str, str]]:
     """Return pairs of chunk shape and compression; a contiguous array cannot be compressed."""
-    wanted = [
+    layouts = [
         (chunk, compression)
         for chunk in config["chunk"]
         for compression in config["compression"]
         if chunk != CONTIGUOUS or compression == "none"
     ]
-    return [*wanted, *(files for files in (PLAIN, PACKED) if files not in wanted)]
+    return [*layouts, *(layout for layout in (PLAIN, PACKED) if layout not in layouts)]
 
 
 def datasets(config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:

@@ -34,10 +34,10 @@ def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
     cells = records["io_settings"]
     shared = [r for r in cells if (r.factors["chunk"], r.factors["compression"]) in SHARED]
     workloads = t.grouped(shared, lambda record: against.workload(record, OWN)).values()
-    ordered = [one for of in workloads for one in sorted(of, key=lambda r: [r.factors[name] for name in ORDER])]
-    alone = t.having(cells, reader="h5py", workers=0, threads=1)
+    ordered = [row for rows in workloads for row in sorted(rows, key=lambda r: [r.factors[name] for name in ORDER])]
+    single = t.having(cells, reader="h5py", workers=0, threads=1)
     return [
-        t.make(TABLES[0], "Chunk shape and compression", alone, _chunks(alone), [CHUNKS_NOTE]),
+        t.make(TABLES[0], "Chunk shape and compression", single, _chunks(single), [CHUNKS_NOTE]),
         t.make(TABLES[1], "Workers of the loader, threads of a batch", ordered, LOADER, [LOADER_NOTE]),
     ]
 
@@ -57,7 +57,7 @@ def _chunks(cells: Sequence[Record]) -> list[t.Column]:
     ]
 
 
-def _alone(record: Record) -> Record | None:
+def _single(record: Record) -> Record | None:
     """Return the cell's interleaved epochs of one process and thread; None if the cell itself is that baseline."""
     epochs = record.samples.get("alone_epoch_s")
     return replace(record, samples={"epoch_s": epochs}) if epochs else None
@@ -67,5 +67,5 @@ LOADER = [
     *FILE,
     *t.factors(reader="Inflated by", workers="Workers", threads="Threads", epoch_samples="Samples", batch="Batch"),
     *t.timed("epoch_s", "Loader wait, an epoch (s)", "n"),
-    against.ratio("ratio", "Against one process and thread (×)", _alone, BASE, sample="epoch_s"),
+    against.ratio("ratio", "Against one process and thread (×)", _single, BASE, sample="epoch_s"),
 ]

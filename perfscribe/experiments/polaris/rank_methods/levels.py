@@ -70,7 +70,7 @@ def cells(config: Mapping[str, Any]) -> list[Cell]:
     """Return launches by launcher and method, then bindings."""
     device, most = needs.DEVICES[config["backend"]], max(config["world_size"])
     sizes = {name: config[name] for name in SIZES}
-    found = []
+    planned = []
     for place, (launcher, ranks) in enumerate(product(config["launcher"], config["world_size"])):
         fixed = {"backend": config["backend"], "device": device, "world_size": ranks, **sizes}
         # One rank requires the GPUs of the largest launch: it too runs without other jobs, and only where both can.
@@ -78,10 +78,10 @@ def cells(config: Mapping[str, Any]) -> list[Cell]:
         # A single rank has nothing to find: one method is enough to time it.
         for method in METHODS_OF[launcher][: 1 if ranks == 1 else None]:
             factors = {"part": LAUNCHED, "launcher": launcher, "method": method, **fixed}
-            found.append(Cell(factors, requires=requires, cost=10.0 + place))
-    asked = config["binding"]
-    bound = [(HERE, launcher, text, most, 1.0) for launcher in asked["launcher"] for text in asked["cpu_bind"]]
+            planned.append(Cell(factors, requires=requires, cost=10.0 + place))
+    binding = config["binding"]
+    bound = [(HERE, launcher, text, most, 1.0) for launcher in binding["launcher"] for text in binding["cpu_bind"]]
     bound += [(POLARIS, "pals", text, 4, 0.0) for text in (HOMEWORK_BINDING, GUIDE_BINDING)]
     names = ("machine", "launcher", "cpu_bind", "world_size")
-    found += [Cell({"part": BOUND, **dict(zip(names, one, strict=True))}, cost=cost) for *one, cost in bound]
-    return found
+    planned += [Cell({"part": BOUND, **dict(zip(names, levels, strict=True))}, cost=cost) for *levels, cost in bound]
+    return planned

@@ -53,11 +53,11 @@ def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
 
 def _launched(record: Record, rank: int) -> dict[str, Any]:
     """Return the place that the method finds for a rank, where the rank runs, and its training times."""
-    said, mask = record.series[f"said_{record.factors['method']}"][rank], record.series["mask"][rank]
+    numbers, mask = record.series[f"said_{record.factors['method']}"][rank], record.series["mask"][rank]
     bound = record.series.get("bound_mask")
     return {
-        "world_size_said": said[1],
-        "local_rank": said[2],
+        "world_size_said": numbers[1],
+        "local_rank": numbers[2],
         "host": record.series["host"][rank],
         "used_device": record.series["device"][rank],
         "mask": mask,
@@ -87,13 +87,13 @@ LAUNCHED_COLUMNS = [
 
 def _bound(record: Record, rank: int) -> dict[str, Any]:
     """Return a rank's requested and granted cores, and how near they are to its GPU."""
-    asked = record.series["asked"][rank]
+    requested = record.series["asked"][rank]
     granted, nearest = record.series["granted"], record.series["gpu_cores"]
-    mask = granted[rank] if granted and granted[rank].startswith("0x") else asked
+    mask = granted[rank] if granted and granted[rank].startswith("0x") else requested
     near = binding.parse_cpu_bind(f"list:{nearest[rank]}")[0] if rank < len(nearest) else None
     return {
-        "asked_cores": binding.shown(binding.cores_of_mask(asked)),
-        "asked_mask": asked,
+        "asked_cores": binding.shown(binding.cores_of_mask(requested)),
+        "asked_mask": requested,
         "granted_mask": granted[rank] if granted else "of another machine",
         "gpu": rank if near else NO_GPU,
         "nearness": binding.nearness(binding.cores_of_mask(mask), near) if near else NO_GPU,
@@ -102,9 +102,9 @@ def _bound(record: Record, rank: int) -> dict[str, Any]:
 
 def _published_mask(record: Record) -> str:
     """Return the mask that a write-up's launcher reported; "none" for other bindings."""
-    asked = record.has(machine=POLARIS, cpu_bind=HOMEWORK_BINDING)
-    found = references.find(NAME, "cpu_mask", rank=record.factors["rank"]) if asked else []
-    return found[0].text if found else "none"
+    comparable = record.has(machine=POLARIS, cpu_bind=HOMEWORK_BINDING)
+    entries = references.find(NAME, "cpu_mask", rank=record.factors["rank"]) if comparable else []
+    return entries[0].text if entries else "none"
 
 
 BOUND_COLUMNS = [

@@ -58,24 +58,24 @@ FIXED = ("layers", "d_ff", "source_length", "target_length", "batch")
 
 def cells(config: Mapping[str, Any]) -> list[Cell]:
     """Return cells of the given width, of width x dtype with few samples, and with many; sorted by width."""
-    given, larger = config["as_given"], config["larger"]
+    single, larger = config["as_given"], config["larger"]
     few = {"samples": config["samples"], "epochs": config["epochs"]}
     many = {"samples": larger["samples"], "epochs": larger["epochs"]}
     fixed = {name: config[name] for name in FIXED}
     by_autocast = {"d_model": config["d_model"], "dtype": config["autocast"]}
-    wanted: list[dict[str, Any]] = []
+    planned: list[dict[str, Any]] = []
     for device in config["device"]:
-        own: list[dict[str, Any]] = [
-            {"d_model": given["d_model"], "features": features, "dtype": "fp32", "weights": "fp32"}
-            | {"samples": config["samples"], "epochs": given["epochs"]}
-            for features in given["features"]
+        rows: list[dict[str, Any]] = [
+            {"d_model": single["d_model"], "features": features, "dtype": "fp32", "weights": "fp32"}
+            | {"samples": config["samples"], "epochs": single["epochs"]}
+            for features in single["features"]
         ]
         for grid_of, weights, size in ((config, None, few), (by_autocast, "fp32", few), (larger, None, many)):
             for levels in grid({"d_model": grid_of["d_model"], "dtype": grid_of["dtype"]}):
                 matching = {"d_model": levels["d_model"], "features": levels["d_model"], "dtype": levels["dtype"]}
-                own.append({**matching, "weights": weights or levels["dtype"], **size})
-        wanted += [{"device": device, **levels, **fixed} for levels in sorted(own, key=lambda one: one["d_model"])]
-    return [_cell(factors) for factors in wanted]
+                rows.append({**matching, "weights": weights or levels["dtype"], **size})
+        planned += [{"device": device, **row, **fixed} for row in sorted(rows, key=lambda row: row["d_model"])]
+    return [_cell(factors) for factors in planned]
 
 
 def _cell(factors: dict[str, Any]) -> Cell:
