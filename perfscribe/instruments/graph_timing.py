@@ -41,8 +41,8 @@ FEWEST_SAMPLES = 3
 ENOUGH_MS = 100.0  # total time of timed calls beyond which fewer samples than requested are taken
 DIGITS = 5  # significant digits of a sample that Clocks keeps: events resolve 0.5 us, and there are hundreds of cells
 HOST_WARMUP = 1
-# Calls timed with launches: warm-up and time of a turn are do_bench's; turns, because the host's time varies.
-LAUNCHED_TURNS = 5
+# Calls timed with launches: warm-up and time of a turn are do_bench's. Two turns, as the grid is measured in rounds.
+LAUNCHED_TURNS = 2
 LAUNCHED_WARMUP_MS, LAUNCHED_MS = 25.0, 100.0
 
 Make = Callable[[], Callable[[], object]]

@@ -20,6 +20,7 @@ from perfscribe.subjects import YOURS
 
 LEVELS = ("factor", "setting")  # kinds of columns that describe what was measured, and how
 WORDS = {"oom": "OOM", "failed": "failed", "timeout": "timeout"}  # statuses printed in cells
+HALF_IQR = "half IQR"
 OF_ROW = ("ok", "status", "reason", "flags")
 OF_GRID = ("ok", "oom", "timeout", "failed", "not_run")  # excludes cells that machine or preset leave out
 DECLINED = ("unsupported", "skipped")  # statuses of cells that did not run
@@ -128,9 +129,8 @@ class Row:
         return replace(MISSING, word=WORDS.get(self.status, NOTHING), why=self.reason)
 
     def _spread(self, name: str, declared: str) -> float | None:
-        """Half the interquartile range, half the range over rounds, or a standard deviation; None if unknown."""
-        deviation = f"{name.removesuffix('_mean')}_std" if name.endswith("_mean") else ""
-        for column in (deviation, f"{name}_iqr", f"{name}_spread", declared):
+        """Half the range over rounds, half the interquartile range, or a standard deviation; None if unknown."""
+        for column in (declared, f"{name}_iqr", f"{name}_spread"):
             if isinstance(cell := self.cells.get(column), int | float):
                 return float(cell) if column.endswith("_std") else cell / 2
         return None
@@ -329,8 +329,13 @@ class Rows:
     @property
     def rounds(self) -> str:
         """Number of rounds per row and the meaning of ±, in words."""
+        return "one run each" if self.deviation == HALF_IQR else f"median ± {self.deviation}"
+
+    @property
+    def deviation(self) -> str:
+        """Meaning of ± after the median of a time, in words."""
         counts = sorted({int(row.get("rounds", 1)) for row in self._rows if row["status"] == "ok"})
         if counts[-1:] in ([], [1]):
-            return "one run each"
+            return HALF_IQR
         span = " to ".join(dict.fromkeys(str(count) for count in (counts[0], counts[-1])))
-        return f"median ± half the range of {span} rounds"
+        return f"half the range of {span} rounds"

@@ -102,7 +102,7 @@ def _std(record: Record, sample: str) -> float | str:
 
 
 def median(sample: str, title: str, name: str = "") -> Column:
-    """Column of a sample's median, rounded by its interquartile range."""
+    """Column of a sample's median; its spread is the range of medians over rounds, the IQR where there is one round."""
     shown = name or sample
     return Column(
         shown,
@@ -110,7 +110,13 @@ def median(sample: str, title: str, name: str = "") -> Column:
         lambda r: summary(r, sample).median,
         spread=f"{shown}_iqr",
         spread_get=lambda r: _iqr(r, sample),
+        range_get=lambda r: _range_of_medians(r, sample),
     )
+
+
+def _range_of_medians(record: Record, sample: str) -> float | None:
+    medians = [_summarised((tuple(samples),)).median for samples in record.samples.get(sample, [])]
+    return max(medians) - min(medians) if len(medians) > 1 else None
 
 
 def iqr(sample: str, title: str = "IQR") -> Column:
@@ -389,12 +395,14 @@ def _with_rounds(columns: Sequence[Column], records: Sequence[Record]) -> list[C
     """Add ranges over rounds and a column with the number of rounds, if any cell was measured in several."""
     if not any(record.ok and record.rounds > 1 for record in records):
         return list(columns)
-    result = []
+    result, replaced = [], set()
     for column in columns:
         get = column.range_get
         if get is not None and any(get(record) is not None for record in records):
+            replaced.add(column.spread)
             column = replace(column, spread=f"{column.name}_spread", spread_get=partial(_range, get))
         result.append(column)
+    result = [replace(column, kind="unshown") if column.name in replaced else column for column in result]
     return [*result, Column("rounds", "Rounds", lambda record: record.rounds if record.ok else None, exact=True)]
 
 

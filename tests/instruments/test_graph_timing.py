@@ -150,4 +150,5 @@ def test_calls_with_launches_have_do_benchs_budget_in_each_turn(
     found = g.time_launched(make, call_ms=call_ms)
     assert asked == [(1, 1), (warmup, timed)] + [(0, timed)] * (g.LAUNCHED_TURNS - 1)
     assert found.samples_ms == [5 * launched_ms] * g.LAUNCHED_TURNS and found.timer == g.IN_TURNS
-    assert (found.warmup_s, found.timed_s) == pytest.approx((0.2 + 0.6, 1.0))
+    turns = g.LAUNCHED_TURNS
+    assert (found.warmup_s, found.timed_s) == pytest.approx((0.3 + 0.1 * turns, 0.2 * turns))

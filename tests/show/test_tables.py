@@ -127,6 +127,17 @@ def test_any_records_give_a_whole_table(tmp_path: Path, records: list[Record]) -
     assert marks <= set(footnotes) and len(set(footnotes)) == len(footnotes)
 
 
+def test_the_spread_over_rounds_is_that_of_their_medians(tmp_path: Path) -> None:
+    """Samples of one process may agree to a per mille, and the next process be ten per cent slower."""
+    rounds = [[12.0, 12.01, 12.02], [13.2, 13.21, 13.22], [12.5, 12.51, 12.52]]
+    measured = record(samples={"forward_ms": rounds}, rounds=3)
+    table = t.make("cs336.probe", "Probe", [measured], columns())
+    assert table.frame["forward_ms_spread"][0] == pytest.approx(13.21 - 12.01)
+    assert "| 12.5 ± 0.6 |" in markdown(tmp_path, table)
+    once = t.make("cs336.probe", "Probe", [record(samples={"forward_ms": rounds[:1]})], columns())
+    assert "forward_ms_spread" not in once.frame and "| 12.01 ± 0.01 |" in markdown(tmp_path, once)
+
+
 def test_a_failed_cell_shows_what_it_measured_before(tmp_path: Path) -> None:
     """Forward ran, the peak was never read: the row has the one, and the status in place of the other."""
     partly = record("oom", factors={"seq_len": 128, "dtype": "fp32"}, samples={"forward_ms": [[2.0, 4.0]]})

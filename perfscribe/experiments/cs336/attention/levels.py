@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from perfscribe.base.cells import Cell, grid
 from perfscribe.base.registry import Shown
+from perfscribe.config import shared
 from perfscribe.config.keys import devices, dtypes, experiment, lengths, whole, wholes
 from perfscribe.instruments import precision
 
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 
 LEVELS = experiment(
     "One attention operation without heads, forward and backward, time and memory",
+    rounds=shared.ROUNDS,
     device=devices(["cpu"], gpu=["cuda"]),
     batch=whole("sequences in a batch", 1, 1_048_576, 8),
     head_dim=wholes("widths of a query, key or value vector", 1, 1024, [16, 32, 64, 128], tiny=[8, 16]),

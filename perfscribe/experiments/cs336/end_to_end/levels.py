@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 LEVELS = experiment(
     "Forward, backward and optimizer step of a whole language model",
+    rounds=shared.ROUNDS,
     device=devices(["cpu"], gpu=["cuda"]),
     **shared.language_model("model sizes; nano, micro and mini are for machines without a GPU"),
     warmup_steps=whole("steps before the timed ones", 0, 10_000, 5),

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from perfscribe.attention import backends
 from perfscribe.base.cells import Cell, Level, grid
 from perfscribe.base.registry import Shown
+from perfscribe.config import shared
 from perfscribe.config.keys import choices, constant, constants, devices, experiment, lengths, whole, wholes
 from perfscribe.instruments import precision
 
@@ -21,6 +22,7 @@ FOLLOWS = ("seq_len", "head_dim")
 
 LEVELS = experiment(
     "Causal attention by every implementation at hand, forward, backward and both, over length and head dimension",
+    rounds=shared.ROUNDS,
     device=devices(["cpu"], gpu=["cuda"]),
     implementation=choices(
         "eager, compiled; tiled, triton: ours; sdpa_…: backends of scaled_dot_product_attention; flex: FlexAttention",

@@ -125,7 +125,8 @@ def _range_of_turns(sample: str, record: Record) -> float:
 
 def _in_turns(sample: str, title: str) -> t.Column:
     """Return a column of the median over turns and, as its spread, the range over them."""
-    return replace(t.median(sample, title), spread=f"{sample}_range", spread_get=partial(_range_of_turns, sample))
+    spread_get = partial(_range_of_turns, sample)
+    return replace(t.median(sample, title), spread=f"{sample}_range", spread_get=spread_get, range_get=None)
 
 
 ONE_THREAD = _in_turns("both_one_thread_ms", "End-to-end with launches, backward on the calling thread (ms)")

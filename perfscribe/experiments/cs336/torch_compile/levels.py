@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from perfscribe.analytic.shapes import SIZES
 from perfscribe.base.cells import Cell, grid
 from perfscribe.base.registry import Shown
+from perfscribe.config import shared
 from perfscribe.config.keys import (
     choices,
     devices,
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 LEVELS = experiment(
     "Attention and training steps, eager and compiled, interleaved",
+    rounds=shared.ROUNDS,
     isolation=isolation("job", gpu="cell"),
     timeout_s=timeout(1200),
     device=devices(["cpu"], gpu=["cuda"]),

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 LEVELS = experiment(
     "Training steps under DDP and FSDP by sharding strategy, off-load, checkpointing, dtype and number of ranks",
+    rounds=shared.ROUNDS,
     **shared.STRATEGY_RUNS,
     world_size=wholes("ranks", 1, 1024, [1, 2], gpu=[1, 2, 4]),
     full_grid=flag(

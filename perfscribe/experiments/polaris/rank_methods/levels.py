@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from perfscribe.base.cells import Cell
 from perfscribe.base.registry import Shown
+from perfscribe.config import shared
 from perfscribe.config.keys import choice, choices, constant, experiment, section, texts, whole, wholes
 from perfscribe.distributed import needs
 from perfscribe.distributed.mpi_start import MODULO, SPLIT
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 LEVELS = experiment(
     "Ways to find rank, world size and local rank, under several launchers; binding of ranks to cores",
+    rounds=shared.ROUNDS,
     launcher=choices(
         "open_mpi, mpich, pals: each one's mpiexec | slurm: srun within a job | perfscribe: our own launcher",
         ["perfscribe", "torchrun", "open_mpi", "mpich", "pals", "slurm"],

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from perfscribe.base.cells import Cell, grid
 from perfscribe.base.registry import Shown
+from perfscribe.config import shared
 from perfscribe.config.keys import choice, choices, constant, devices, experiment, isolation, whole, wholes
 from perfscribe.instruments import precision
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 LEVELS = experiment(
     "The Polaris homework's training on one device: every epoch, throughput, memory",
     (("batch", "samples"),),
+    rounds=shared.ROUNDS,
     isolation=isolation("job", gpu="cell"),
     device=devices(["cpu"], gpu=["cuda"]),
     layers=wholes("encoder layers of the model, and as many decoder layers", 1, 1000, [1, 2], gpu=[6]),

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from perfscribe.base.cells import Cell, grid
 from perfscribe.base.registry import Shown
+from perfscribe.config import shared
 from perfscribe.config.keys import choices, constant, constants, devices, experiment, whole, wholes
 from perfscribe.instruments import precision
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 LEVELS = experiment(
     "The same training on wider tensors, in fp32 and bf16, and with more samples",
     (("batch", "samples"),),
+    rounds=shared.ROUNDS,
     device=devices(["cpu"], gpu=["cuda"]),
     d_model=wholes(
         "widths of the model, multiples of its 8 heads, with samples of as many features",
