@@ -13,17 +13,16 @@ from torch.distributed.fsdp import FullyShardedDataParallel
 from perfscribe.analytic import fsdp_memory, fsdp_plan, fsdp_traffic
 from perfscribe.analytic.fsdp_plan import Plan
 from perfscribe.analytic.workshop_shapes import SimpleGptShape
-from perfscribe.distributed import fsdp_applied, fsdp_state
+from perfscribe.distributed import fsdp
 from perfscribe.distributed.collective_bytes import Collectives
-from perfscribe.distributed.fsdp import wrap
-from perfscribe.distributed.fsdp_training import FsdpTraining, local, local_gradients
+from perfscribe.distributed.fsdp import local, wrap
+from perfscribe.distributed.fsdp_training import FsdpTraining, Gathered, held_bytes, local_gradients, tensors_of
 from perfscribe.experiments.fsdp.strategies import program as strategies
 from perfscribe.instruments.memory import PeakMemory
 from perfscribe.models.simple_gpt import SimpleGPTModel, build
 
 # No dimension is a multiple of two or four ranks but the width, so that pieces differ and are padded.
 SHAPE = SimpleGptShape(vocab_size=37, hidden_size=12, num_layers=3, num_heads=2, ffn=21)
-BLOCK = nn.TransformerEncoderLayer
 ROWS, LENGTH, STEPS = 4, 6, 2
 
 
@@ -57,7 +56,7 @@ def sgd(parameters: Any) -> torch.optim.Optimizer:
 
 def make_training(plan: Plan, device: torch.device, **options: Any) -> FsdpTraining:
     """The small model wrapped, with SGD."""
-    training = FsdpTraining(wrap(make_model(device), plan, device, BLOCK), loss_of, **options)
+    training = FsdpTraining(wrap(make_model(device), plan, device), loss_of, **options)
     training.optimizer = sgd(training.module.parameters())
     return training
 
@@ -114,7 +113,7 @@ def difference(arguments: Mapping[str, Any], rank: Any) -> float:
 
 def load_of(model: nn.Module, plan: Plan, world_size: int) -> fsdp_memory.Load:
     """The model as the counters take it, read off before it is wrapped."""
-    blocks = [part for part in model.modules() if isinstance(part, BLOCK)]
+    blocks = fsdp.blocks_of(model)
     inside = {id(p) for block in blocks for p in block.parameters()}
     outside = tuple((p.shape[0], p.numel()) for p in model.parameters() if id(p) not in inside)
     block = tuple((p.shape[0], p.numel()) for p in blocks[0].parameters())
@@ -126,15 +125,14 @@ def counted(arguments: Mapping[str, Any], rank: Any) -> dict[str, Any]:
     plan, world_size = Plan(**arguments["plan"]), rank.place.world_size
     model = make_model(rank.device)
     load = load_of(model, plan, world_size)
-    wrapped = wrap(model, plan, rank.device, BLOCK)
-    fsdp_applied.check(wrapped, world_size, load.blocks)
+    wrapped = wrap(model, plan, rank.device)
+    fsdp.check(wrapped, world_size, load.blocks)
     training = FsdpTraining(wrapped, loss_of)
     batch = own_rows(0, rank)
     for _ in range(2):  # DDP puts its buckets in order with the second
         training.step(batch)
-    gathered = fsdp_state.Gathered(wrapped.module)
-    last = [part for part in wrapped.module.modules() if isinstance(part, BLOCK)][-1]
-    hook = last.register_forward_pre_hook(gathered.note)
+    gathered = Gathered(wrapped.module)
+    hook = fsdp.blocks_of(wrapped.module)[-1].register_forward_pre_hook(gathered.note)
     between: list[int] = []
     most: list[int] = []
 
@@ -144,7 +142,7 @@ def counted(arguments: Mapping[str, Any], rank: Any) -> dict[str, Any]:
 
     with Collectives() as seen:
         training.passes(batch, after_forward)
-        found = fsdp_state.held_bytes(training.optimizer)
+        found = held_bytes(training.optimizer)
         training.update()
     hook.remove()
     training.zero_grad()
@@ -206,9 +204,9 @@ def mismatched(arguments: Mapping[str, Any], rank: Any) -> list[str]:
     """What check() says of a model wrapped by one plan where another was asked for, for each pair of plans."""
     said = []
     for done, asked in arguments["pairs"]:
-        wrapped = wrap(make_model(rank.device), Plan(**done), rank.device, BLOCK)
+        wrapped = wrap(make_model(rank.device), Plan(**done), rank.device)
         try:
-            fsdp_applied.check(replace(wrapped, plan=Plan(**asked)), rank.place.world_size, SHAPE.num_layers)
+            fsdp.check(replace(wrapped, plan=Plan(**asked)), rank.place.world_size, SHAPE.num_layers)
             said.append("nothing")
         except ValueError as error:
             said.append(str(error))
@@ -247,8 +245,8 @@ def left_behind(arguments: Mapping[str, Any], rank: Any) -> list[dict[str, Any]]
         before = allocated_bytes(rank.device)
         trained = strategies.Trained(factors, rank)
         known, added = trained.at_rest_bytes(), allocated_bytes(rank.device) - before
-        state = sum(fsdp_state.held_bytes(trained.training.optimizer).values())
-        held = [local(one.detach()) for one in fsdp_state.tensors_of(trained.training)]
+        state = sum(held_bytes(trained.training.optimizer).values())
+        held = [local(one.detach()) for one in tensors_of(trained.training)]
         ids = trained.ids.untyped_storage().nbytes()
         trained.close()
         left = sum(one.untyped_storage().nbytes() for one in held if one.device.type == rank.device.type)

@@ -59,12 +59,13 @@ def overflow_on_one_rank(arguments: Mapping[str, Any], rank: Any) -> dict[str, A
     import torch
     from torch.distributed.tensor import DTensor
 
-    from perfscribe.training import bare_loop, dividing, knobs
+    from perfscribe.distributed import fsdp
+    from perfscribe.training import bare_loop, knobs
 
     bare_loop.FUSED_ON = ("cpu",)
     torch.manual_seed(0)
     model = torch.nn.Linear(8, 8)
-    dividing.shard(model, "fp16")
+    fsdp.shard(model, [], "fp16", "fp16")
     factor = [float("inf") if rank.place.rank == 1 else 1.0, 1.0]
 
     def loss(module: Any, batch: Any, items: Any) -> Any:

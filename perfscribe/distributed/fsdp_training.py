@@ -1,28 +1,29 @@
-"""A training step of a wrapped model: micro-batches, loss scaling for fp16, AdamW.
+"""A training step of a wrapped model (micro-batches, loss scaling for fp16, AdamW), and the state that a rank holds.
 
 Gradients of all but the last micro-batch are accumulated locally; the last one's backward exchanges the sums.
+
+Each storage is counted once: FSDP2's gradients are pieces of one flat tensor, FSDP1's parameters are views of one, and
+padding that no view shows uses memory all the same.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed.tensor import DTensor
 
-from perfscribe.analytic.fsdp_plan import DDP, FSDP2, SINGLE
-from perfscribe.distributed.fsdp import Wrapped
-from perfscribe.instruments import precision
+from perfscribe.analytic.fsdp_memory import GRADIENTS, PARAMETERS, STATE
+from perfscribe.distributed.fsdp import Wrapped, autocast, exchange, flat_parameters, local
 
 # Small enough that none of a few steps overflows and is skipped, as with torch's 2^16.
 FIRST_SCALE = 2.0**10
 LEARNING_RATE, WEIGHT_DECAY = 5e-5, 0.01
 
 Loss = Callable[[torch.nn.Module, Any], Tensor]
+Storages = dict[tuple[str, int], int]  # bytes by device and address
 
 
 class LocalGradScaler(torch.amp.GradScaler):
@@ -55,18 +56,6 @@ class LocalGradScaler(torch.amp.GradScaler):
         return {found_inf.device: found_inf.copy_(everyone)}
 
 
-def local(tensor: Tensor) -> Tensor:
-    """Return this rank's shard of a tensor, or the tensor itself."""
-    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
-
-
-def local_gradients(optimizer: torch.optim.Optimizer) -> list[Tensor]:
-    """Return this rank's shards of the gradients, without empty ones."""
-    parameters = (p for group in optimizer.param_groups for p in group["params"])
-    shards = [local(parameter.grad) for parameter in parameters if parameter.grad is not None]
-    return [shard for shard in shards if shard.numel()]
-
-
 class FsdpTraining:
     """A wrapped model, its AdamW optimizer, and its steps.
 
@@ -90,19 +79,13 @@ class FsdpTraining:
         """Free the gradients' memory."""
         self.optimizer.zero_grad(set_to_none=True)
 
-    def loss(self, batch: Any) -> Tensor:
-        """Run forward and return the loss. FSDP casts what it gathers; without FSDP, autocast is used."""
-        plan = self.wrapped.plan
-        cast = precision.autocast(self.wrapped.device.type, plan.dtype) if plan.api in (SINGLE, DDP) else nullcontext()
-        with cast:
-            return self._loss_of(self.module, batch)
-
     def passes(self, batches: Sequence[Any], after_forward: Callable[[], object] = lambda: None) -> Tensor:
         """Run forward and backward of each micro-batch; returns the mean loss, detached. Gradients are of the mean."""
         total: Tensor | None = None
         for number, batch in enumerate(batches):
-            with self._exchange(self._everywhere or number == len(batches) - 1):
-                loss = self.loss(batch) / len(batches)
+            with exchange(self.module, self._everywhere or number == len(batches) - 1):
+                with autocast(self.module, self.wrapped.device.type, self.wrapped.plan.dtype):
+                    loss = self._loss_of(self.module, batch) / len(batches)
                 after_forward()
                 total = loss.detach() if total is None else total + loss.detach()
                 (self._scaler.scale(loss) if self._scaler is not None else loss).backward()  # type: ignore[no-untyped-call]
@@ -128,13 +111,102 @@ class FsdpTraining:
         self.zero_grad()
         return loss
 
-    def _exchange(self, now: bool) -> AbstractContextManager[Any]:
-        """Return a context for a micro-batch's passes that exchanges gradients or accumulates them locally."""
-        module: Any = self.module
-        if self.wrapped.plan.api == FSDP2:
-            module.set_requires_gradient_sync(now)
-            return nullcontext()
-        if self.wrapped.plan.api == SINGLE or now:
-            return nullcontext()
-        context: AbstractContextManager[Any] = module.no_sync()
-        return context
+
+# --- state ------------------------------------------------------------------------------------------------------
+
+
+def _parameters(optimizer: torch.optim.Optimizer) -> list[Tensor]:
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
+
+
+def _gradients(parameters: Iterable[Tensor]) -> list[Tensor]:
+    return [parameter.grad for parameter in parameters if parameter.grad is not None]
+
+
+def _tensors(states: Iterable[Mapping[str, Any]]) -> list[Tensor]:
+    return [value for state in states for value in state.values() if isinstance(value, Tensor)]
+
+
+def local_gradients(optimizer: torch.optim.Optimizer) -> list[Tensor]:
+    """Return this rank's shards of the gradients, without empty ones."""
+    return [shard for gradient in _gradients(_parameters(optimizer)) if (shard := local(gradient)).numel()]
+
+
+def storages(tensors: Iterable[Tensor]) -> Storages:
+    """Return the bytes of the storages behind this rank's shards, by device and address."""
+    found: Storages = {}
+    for tensor in tensors:
+        shard = local(tensor.detach())
+        storage = shard.untyped_storage()
+        if storage.nbytes():
+            found[str(shard.device), storage.data_ptr()] = storage.nbytes()
+    return found
+
+
+def held_bytes(optimizer: torch.optim.Optimizer) -> dict[str, int]:
+    """Return bytes by kind, on any device; scalars of the optimizer (step counters) are omitted."""
+    parameters = _parameters(optimizer)
+    state = [value for value in _tensors(optimizer.state.values()) if value.dim()]
+    kinds = {PARAMETERS: parameters, GRADIENTS: _gradients(parameters), STATE: state}
+    return {kind: sum(storages(tensors).values()) for kind, tensors in kinds.items()}
+
+
+def tensors_of(training: FsdpTraining) -> Iterator[Tensor]:
+    """Yield all tensors held between steps: parameters, buffers, gradients, optimizer state, FSDP1's flat tensors.
+
+    The flat tensors include those that stay gathered, and their shards' gradients, which FSDP1 keeps after those of the
+    parameters are gone. DDP's buckets are not included: they are visible, as gradients, only within a step.
+    """
+    parameters, flat = _parameters(training.optimizer), flat_parameters(training.module)
+    yield from (*parameters, *training.module.parameters(), *training.module.buffers(), *flat)
+    yield from _gradients((*parameters, *flat))
+    yield from _tensors((*training.optimizer.state.values(), *(vars(one) for one in flat)))
+
+
+def bytes_on(device: torch.device, tensors: Iterable[Tensor]) -> int:
+    """Return the bytes of the storages behind this rank's shards on a device of this type."""
+    found = storages(tensors)
+    return sum(size for (where, _), size in found.items() if torch.device(where).type == device.type)
+
+
+def release(device: torch.device, tensors: Iterable[Tensor]) -> None:
+    """Free the memory behind unused tensors, even if something still refers to them.
+
+    C++ may keep parameters in reference cycles that Python's collector cannot see, as with FSDP1 if nothing is sharded.
+    Storages on another type of device are left to the collector.
+    """
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)  # they may still be in use
+    for tensor in tensors:
+        storage = local(tensor.detach()).untyped_storage()
+        if storage.device.type == device.type and storage.resizable():
+            storage.resize_(0)
+
+
+class Gathered:
+    """Tracks how much of a model is gathered: parameters whose storages differ from those at rest.
+
+    Create it while the model is at rest. FSDP1 keeps a unit's gathered parameters in one flat tensor, even when the
+    parameters themselves are views of the shard again.
+    """
+
+    def __init__(self, module: torch.nn.Module) -> None:
+        self._module = module
+        self._flat = flat_parameters(module)
+        self._at_rest = storages(module.parameters())
+        self.most_bytes = 0
+
+    def now_bytes(self) -> int:
+        """Return the bytes gathered now; most_bytes keeps the maximum."""
+        if self._flat:
+            whole: list[Tensor | None] = [getattr(parameter, "_full_param_padded", None) for parameter in self._flat]
+            found = sum(tensor.untyped_storage().nbytes() for tensor in whole if tensor is not None)
+        else:
+            now = storages(self._module.parameters())
+            found = sum(size for place, size in now.items() if self._at_rest.get(place) != size)
+        self.most_bytes = max(self.most_bytes, found)
+        return found
+
+    def note(self, *_: object) -> None:
+        """Update most_bytes; usable as a hook."""
+        self.now_bytes()

@@ -11,17 +11,15 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.fsdp import FSDPModule
-from torch.nn.parallel import DistributedDataParallel
 
-from perfscribe.training import dividing
+from perfscribe.distributed import fsdp
 from perfscribe.training.knobs import Knobs
 from perfscribe.training.meters import SpeedMeter, UtilisationMeter
 
@@ -62,17 +60,11 @@ class Loop:
         self.scaler = torch.amp.GradScaler(device.type, enabled=knobs.dtype == "fp16")
         self.ranks = dist.get_world_size() if dist.is_initialized() else 1
 
-    def autocast(self) -> AbstractContextManager[Any]:
-        """Autocast for models without fully_shard, which casts by itself."""
-        if self.knobs.dtype == "fp32" or isinstance(self.model, FSDPModule):
-            return nullcontext()
-        return torch.autocast(self.device.type, dividing.DTYPES[self.knobs.dtype])
-
     def step(self, batches: list[Rows], items: int, rate: float) -> torch.Tensor:
         """Run one optimizer step; return this rank's part of the loss on the device. items: labels of all ranks."""
         total = torch.zeros((), device=self.device)
         for index, batch in enumerate(batches):
-            with self._synchronised(index == len(batches) - 1), self.autocast():
+            with fsdp.exchange(self.model, index == len(batches) - 1), self._autocast():
                 loss = self.loss(self.model, batch, items)
                 # Gradients are averaged over ranks, but the loss is already divided by the labels of all ranks.
                 self.scaler.scale(loss * self.ranks).backward()
@@ -86,13 +78,8 @@ class Loop:
         self.optimizer.zero_grad(set_to_none=True)
         return total
 
-    def _synchronised(self, last: bool) -> AbstractContextManager[Any]:
-        """Reduce gradients only with the last batch."""
-        if isinstance(self.model, FSDPModule):
-            self.model.set_requires_gradient_sync(last)
-        elif isinstance(self.model, DistributedDataParallel) and not last:
-            return self.model.no_sync()
-        return nullcontext()
+    def _autocast(self) -> AbstractContextManager[Any]:
+        return fsdp.autocast(self.model, self.device.type, self.knobs.dtype)
 
     @torch.no_grad()
     def evaluate(self, rows: Rows, rank: int) -> float:
@@ -105,7 +92,7 @@ class Loop:
             batch = take(rows, held, self.device)
             batch["labels"][[row < 0 for row in chosen]] = IGNORED
             kept = [row for row in chosen if row >= 0]
-            with self.autocast():
+            with self._autocast():
                 loss = self.loss(self.model, batch, max(1, sum(labels[row] for row in kept)))
             sums += torch.tensor([float(loss) * len(kept), len(kept)], dtype=torch.float64, device=self.device)
         if dist.is_initialized():

@@ -13,9 +13,10 @@ from torch import nn
 
 from perfscribe.analytic.workshop_shapes import SimpleGptShape
 from perfscribe.data import squad_sets
+from perfscribe.distributed import fsdp
 from perfscribe.instruments.timing import synchronise
 from perfscribe.models import bloom, simple_gpt
-from perfscribe.training import bare_loop, dividing, knobs
+from perfscribe.training import bare_loop, knobs
 from perfscribe.training.bare_loop import Curve, Rows
 from perfscribe.training.launching import RANDOM, shape_of
 from perfscribe.training.meters import SpeedMeter, UtilisationMeter
@@ -78,9 +79,9 @@ def _by_trainer(job: Job) -> Outcome:
 
 
 def _by_loop(job: Job) -> Outcome:
-    if job.factors["wrap"] == dividing.FSDP2:
-        dividing.shard(job.model, job.knobs.dtype)
-    found = dividing.require(job.factors["wrap"], job.model)
+    if job.factors["wrap"] == fsdp.FSDP2:
+        fsdp.shard(job.model, fsdp.blocks_of(job.model), job.knobs.dtype, job.knobs.dtype)
+    found = fsdp.require(job.factors["wrap"], job.model)
     loop, rows = bare_loop.Loop(job.model, job.knobs, job.rank.device), tensors(job.data.training)
     evaluation = tensors(job.data.evaluation)
     curve = bare_loop.train(loop, rows, evaluation, job.rank.place.rank, job.speed, job.utilisation)

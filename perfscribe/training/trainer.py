@@ -16,7 +16,7 @@ from torch import nn
 from torch.utils.data import Dataset
 from transformers import PreTrainedModel, PrinterCallback, Trainer, TrainerCallback, TrainingArguments
 
-from perfscribe.training import dividing
+from perfscribe.distributed import fsdp
 from perfscribe.training.bare_loop import Curve
 from perfscribe.training.knobs import Knobs
 
@@ -114,17 +114,17 @@ def distributed(wrap: str, model: nn.Module, backend: str) -> dict[str, Any]:
     FSDP1 with the workshop's effective settings: the whole model is one unit, and the first rank writes checkpoints,
     the whole model twice, for resuming and as model.safetensors. FSDP2: blocks by class name, sharded checkpoints.
     """
-    if wrap == dividing.NONE:
+    if wrap == fsdp.NONE:
         return {}
-    if wrap == dividing.FSDP1:
+    if wrap == fsdp.FSDP1:
         prefetch = {"forward_prefetch": True, "backward_prefetch": "backward_post"}
         given = {"version": 1, "reshard_after_forward": "full_shard", "auto_wrap_policy": "NO_WRAP", **prefetch}
         # Newer versions default to fused AdamW, which breaks with the scaler that FSDP1 needs for fp16 (torch 2.13).
         return {"ddp_backend": backend, "fsdp": True, "fsdp_config": given, "optim": "adamw_torch"}
-    block = type(next(dividing.blocks(model))).__name__
+    block = type(fsdp.blocks_of(model)[0]).__name__
     settings = {"version": 2, "reshard_after_forward": True, "transformer_layer_cls_to_wrap": [block]}
     settings["state_dict_type"] = "SHARDED_STATE_DICT"
-    own = {"fsdp": True, "fsdp_config": settings} if wrap == dividing.FSDP2 else {}
+    own = {"fsdp": True, "fsdp_config": settings} if wrap == fsdp.FSDP2 else {}
     return {"ddp_backend": backend, **own}
 
 
@@ -155,13 +155,13 @@ class Meters(TrainerCallback):  # type: ignore[misc]
             self.speed.log(state.global_step)
 
 
-def train(job: Job) -> tuple[Curve, dividing.Divided, dict[str, float]]:
+def train(job: Job) -> tuple[Curve, fsdp.Sharded, dict[str, float]]:
     """Train with Trainer; return the curve, the wrapping detected on the model, and Trainer's metrics.
 
     RuntimeError if the wrapping is not the one asked for.
     """
     wrap = job.factors["wrap"]
-    if wrap == dividing.NONE:
+    if wrap == fsdp.NONE:
         for name in PLACE:  # otherwise Trainer wraps a model by DDP even on one rank
             os.environ.pop(name, None)
     with tempfile.TemporaryDirectory() as folder:
@@ -175,7 +175,7 @@ def train(job: Job) -> tuple[Curve, dividing.Divided, dict[str, float]]:
             **distributed(wrap, job.model, job.rank.backend),
         )
         metrics = dict(made.train().metrics)
-    found = dividing.require(wrap, made.model_wrapped)
+    found = fsdp.require(wrap, made.model_wrapped)
     log = made.state.log_history
     curve = Curve(*losses(log), runtime_s=float(metrics["train_runtime"]))
     return curve, found, {name: float(value) for name, value in metrics.items()}

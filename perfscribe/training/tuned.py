@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
+from perfscribe.distributed import fsdp
 from perfscribe.models import simple_gpt
-from perfscribe.training import bare_loop, dividing
+from perfscribe.training import bare_loop
 from perfscribe.training.bare_loop import IGNORED, Curve, Loop, Rows
 
 if TYPE_CHECKING:
@@ -35,14 +35,11 @@ def prepare(model: nn.Module, dtype: str, compiled: bool) -> Callable[..., torch
 
     Blocks are compiled within the FSDP units, so that FSDP's hooks cause no graph breaks.
     """
-    low = dividing.DTYPES[dtype]
-    policy = MixedPrecisionPolicy() if dtype == "fp32" else MixedPrecisionPolicy(low, torch.float32)
-    for layers in [module for module in model.modules() if isinstance(module, nn.ModuleList)]:
+    lists = [module for module in model.modules() if isinstance(module, nn.ModuleList)]
+    for layers in lists if compiled else ():
         for index, layer in enumerate(layers):
-            unit: nn.Module = torch.compile(layer, dynamic=False) if compiled else layer  # type: ignore[assignment]
-            layers[index] = unit
-            fully_shard(unit, mp_policy=policy)
-    fully_shard(model, mp_policy=policy)
+            layers[index] = torch.compile(layer, dynamic=False)  # type: ignore[assignment]
+    fsdp.shard(model, [layer for layers in lists for layer in layers], dtype, "fp32")
     return torch.compile(simple_gpt.next_token_loss, dynamic=False) if compiled else simple_gpt.next_token_loss
 
 
@@ -50,7 +47,7 @@ def train(job: Job, rows: Rows) -> tuple[Curve, dict[str, Any]]:
     """Find the batch size, compile, then time steps of one batch with the job's meters."""
     factors, rank = job.factors, job.rank
     loss_of = prepare(job.model, factors["dtype"], factors["compiled"])
-    found = dividing.require(dividing.FSDP2, job.model)
+    found = fsdp.require(fsdp.FSDP2, job.model)
 
     def loss(module: nn.Module, batch: Rows, items: Any) -> torch.Tensor:
         return loss_of(module(batch["input_ids"])["logits"], batch["labels"], items, True)

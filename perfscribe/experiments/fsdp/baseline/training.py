@@ -19,12 +19,13 @@ from transformers import Trainer, TrainerCallback
 from perfscribe.base.cells import Cell, Measurement, Unsupported
 from perfscribe.data import model_weights, squad_sets
 from perfscribe.data.tokenizer import texts_of
+from perfscribe.distributed import fsdp
 from perfscribe.experiments.fsdp.baseline.measure import labels_of, shape_of
 from perfscribe.instruments import precision
 from perfscribe.instruments.memory import CUDA_COUNTER, PeakMemory
 from perfscribe.instruments.timing import HOST_CLOCK
 from perfscribe.models import bloom, simple_gpt
-from perfscribe.training import dividing, knobs, squad_scores, trainer
+from perfscribe.training import knobs, squad_scores, trainer
 from perfscribe.training.knobs import Knobs
 
 if TYPE_CHECKING:
@@ -192,7 +193,7 @@ def measurement(made: Trainer, metrics: Mapping[str, float], clock: StepClock) -
     samples: step_s of every optimizer step. values: Trainer's metrics, steps, parameters, wrapped_by, fsdp_units.
     """
     model: Any = made.model_wrapped
-    held, found = series(made.state.log_history), dividing.read_off(model)
+    held, found = series(made.state.log_history), fsdp.sharded(model)
     warmup = min(WARMUP_STEPS, len(clock.step_s) // 2)
     values: dict[str, Any] = {name: float(metrics[key]) for key, name in TRAINED.items()}
     values |= {

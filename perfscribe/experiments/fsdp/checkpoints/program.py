@@ -22,8 +22,9 @@ from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_di
 from transformers import Trainer, TrainerCallback
 
 from perfscribe.data import squad_sets
+from perfscribe.distributed import fsdp
 from perfscribe.experiments.fsdp.checkpoints.measure import TRAINER, needed_bytes
-from perfscribe.training import bare_loop, dividing, on_ranks, trainer
+from perfscribe.training import bare_loop, on_ranks, trainer
 from perfscribe.training.bare_loop import Loop
 from perfscribe.training.meters import SpeedMeter, UtilisationMeter
 
@@ -88,8 +89,8 @@ def tied_names(model: nn.Module) -> dict[str, str]:
 def _by_loop(arguments: Mapping[str, Any], rank: Rank, model: nn.Module, held: TokenisedSet) -> dict[str, Any]:
     factors, folder = arguments["factors"], Path(arguments["folder"])
     knobs = on_ranks.knobs_of(factors, arguments["order_seed"])
-    dividing.shard(model, knobs.dtype)
-    found = dividing.require(dividing.FSDP2, model)
+    fsdp.shard(model, fsdp.blocks_of(model), knobs.dtype, knobs.dtype)
+    found = fsdp.require(fsdp.FSDP2, model)
     loop = Loop(model, knobs, rank.device)
     values: dict[str, Any] = {"wrapped_by": found.wrapped_by, "local_share": found.local_share}
     behind = 0
@@ -195,10 +196,10 @@ def _by_trainer(arguments: Mapping[str, Any], rank: Rank, model: nn.Module, data
         save_steps=factors["save_steps"],
         save_total_limit=factors["keep_checkpoints"],
         prediction_loss_only=True,
-        **trainer.distributed(dividing.FSDP2, model, rank.backend),
+        **trainer.distributed(fsdp.FSDP2, model, rank.backend),
     )
     made.train(resume_from_checkpoint=str(path) if path else None)
-    found = dividing.require(dividing.FSDP2, made.model_wrapped)
+    found = fsdp.require(fsdp.FSDP2, made.model_wrapped)
     values: dict[str, Any] = {"wrapped_by": found.wrapped_by, "local_share": found.local_share}
     if resume:
         values["load_s"] = made.load_s

@@ -19,11 +19,17 @@ from torch import Tensor, nn
 from perfscribe.analytic import fsdp_traffic
 from perfscribe.analytic.fsdp_plan import DDP
 from perfscribe.analytic.workshop_shapes import BLOOM, SimpleGptShape
-from perfscribe.distributed import fsdp_applied
+from perfscribe.distributed import fsdp
 from perfscribe.distributed.collective_bytes import Collectives
-from perfscribe.distributed.fsdp import blocks_of, wrap
-from perfscribe.distributed.fsdp_state import Gathered, bytes_on, held_bytes, release, tensors_of
-from perfscribe.distributed.fsdp_training import FsdpTraining, local, local_gradients
+from perfscribe.distributed.fsdp_training import (
+    FsdpTraining,
+    Gathered,
+    bytes_on,
+    held_bytes,
+    local_gradients,
+    release,
+    tensors_of,
+)
 from perfscribe.distributed.process_group import together
 from perfscribe.experiments.fsdp.strategies.measure import (
     ACCUMULATION,
@@ -123,7 +129,7 @@ def _time_all(factors: Mapping[str, Any], variants: Mapping[str, Trained], rank:
 def _accumulated(factors: Mapping[str, Any], rank: Rank) -> dict[str, Any]:
     """Return the gradient norm of two micro-batches, exchanged with each or with the last, and one process's norm."""
     ids = random_ids({**factors, "batch": MICRO_BATCHES}, rank)
-    model, kind = build(factors["model"], rank.device)
+    model = build(factors["model"], rank.device)
     loss_of(model, ids).backward()  # type: ignore[no-untyped-call]
     squares = torch.zeros((), dtype=torch.float64, device=rank.device)
     for parameter in model.parameters():
@@ -132,7 +138,7 @@ def _accumulated(factors: Mapping[str, Any], rank: Rank) -> dict[str, Any]:
         squares += (parameter.grad / rank.place.world_size).double().square().sum()
     expected = float(squares.sqrt())
     model.zero_grad(set_to_none=True)
-    wrapped = wrap(model, plan_of(factors), rank.device, kind)
+    wrapped = fsdp.wrap(model, plan_of(factors), rank.device)
     training = FsdpTraining(wrapped, loss_of, everywhere=factors["exchange"] == EACH)
     training.passes(ids.chunk(MICRO_BATCHES))
     parts = [part.double().square().sum().to(rank.device) for part in local_gradients(training.optimizer)]
@@ -146,19 +152,18 @@ def _accumulated(factors: Mapping[str, Any], rank: Rank) -> dict[str, Any]:
 # --- the model ---
 
 
-def build(name: str, device: torch.device) -> tuple[nn.Module, type[nn.Module]]:
-    """Return the fp32 model without dropout, with the same random weights on all ranks, and the class of its blocks."""
-    if name in SMALL:
-        model: nn.Module = simple_gpt.build(SMALL[name], MODEL_SEED, str(device))
-        for part in model.modules():
-            if isinstance(part, nn.Dropout):
-                part.p = 0.0
-            elif isinstance(part, nn.MultiheadAttention):
-                part.dropout = 0.0
-        return model, nn.TransformerEncoderLayer
-    from transformers.models.bloom.modeling_bloom import BloomBlock
-
-    return bloom.build(name, None, MODEL_SEED, str(device)), BloomBlock
+def build(name: str, device: torch.device) -> nn.Module:
+    """Return the fp32 model without dropout, with the same random weights on all ranks."""
+    if name not in SMALL:
+        model: nn.Module = bloom.build(name, None, MODEL_SEED, str(device))
+        return model
+    model = simple_gpt.build(SMALL[name], MODEL_SEED, str(device))
+    for part in model.modules():
+        if isinstance(part, nn.Dropout):
+            part.p = 0.0
+        elif isinstance(part, nn.MultiheadAttention):
+            part.dropout = 0.0
+    return model
 
 
 def loss_of(module: nn.Module, ids: Tensor) -> Tensor:
@@ -167,12 +172,12 @@ def loss_of(module: nn.Module, ids: Tensor) -> Tensor:
     return loss
 
 
-def layout(model: nn.Module, kind: type[nn.Module]) -> dict[str, Any]:
+def layout(model: nn.Module) -> dict[str, Any]:
     """Return first dimension and elements of each parameter outside the blocks and of one block; number of blocks.
 
     Raises ValueError if the blocks differ.
     """
-    blocks = [part for part in model.modules() if isinstance(part, kind)]
+    blocks = fsdp.blocks_of(model)
     inside = {id(parameter) for block in blocks for parameter in block.parameters()}
     shapes = [[[p.shape[0], p.numel()] for p in block.parameters()] for block in blocks]
     if any(shape != shapes[0] for shape in shapes):
@@ -216,14 +221,14 @@ class Trained:
     def __init__(self, factors: Mapping[str, Any], rank: Rank) -> None:
         self.device, plan = rank.device, plan_of(factors)
         precision.set_matmul_precision("fp32")
-        model, self._kind = build(factors["model"], self.device)
+        model = build(factors["model"], self.device)
         self.ids = random_ids(factors, rank)
-        self.layout = layout(model, self._kind)
+        self.layout = layout(model)
         with torch.no_grad(), precision.autocast(self.device.type, plan.dtype):
             expected = float(loss_of(model, self.ids))
-        wrapped = wrap(model, plan, self.device, self._kind)
+        wrapped = fsdp.wrap(model, plan, self.device)
         del model
-        self.applied = asdict(fsdp_applied.check(wrapped, rank.place.world_size, self.layout["blocks"]))
+        self.applied = asdict(fsdp.check(wrapped, rank.place.world_size, self.layout["blocks"]))
         self.training = FsdpTraining(wrapped, loss_of)
         self.first_loss = float(self.training.step([self.ids]))
         if not abs(self.first_loss - expected) <= TOLERANCE[plan.dtype] * abs(expected):
@@ -257,8 +262,7 @@ class Trained:
     def traffic(self) -> dict[str, Any]:
         """Return the bytes that a step sends, by the collectives it calls, and the bytes gathered within it."""
         gathered = Gathered(self.training.module)
-        blocks = blocks_of(self.training.module, self._kind)
-        hook = blocks[-1].register_forward_pre_hook(gathered.note)
+        hook = fsdp.blocks_of(self.training.module)[-1].register_forward_pre_hook(gathered.note)
         within: list[int] = []  # at the end of forward, because backward may recompute blocks
         with Collectives() as seen:
             self.training.passes([self.ids], lambda: within.extend((gathered.now_bytes(), gathered.most_bytes)))
@@ -286,7 +290,7 @@ class Trained:
             held = held_bytes(self.training.optimizer)
             self.training.update()
             self.training.zero_grad()
-        first = local(next(iter(self.training.optimizer.param_groups[0]["params"])))
+        first = fsdp.local(next(iter(self.training.optimizer.param_groups[0]["params"])))
         found: dict[str, Any] = {f"{kind.replace(' ', '_')}_bytes": size for kind, size in held.items()}
         found |= {"state_bytes": sum(held.values()), "state_device": first.device.type}
         found["peak_allocated_bytes"] = own + memory.peak_allocated_bytes - memory.allocated_before_bytes
