@@ -128,7 +128,7 @@ def test_ranges_are_recorded_and_exported(found: nsys.Nsys, tmp_path: Path, scra
         assert report == tmp_path / "out" / "a.50%.nsys-rep"
         export = nsys.export_sqlite(found, report, tmp_path / "exported" / "a.sqlite")
     assert sorted(path.name for path in export.parent.iterdir()) == ["a.sqlite"]
-    trace = nsys.read_sqlite(export)
+    trace = read_sqlite(export)
     assert trace.tool == f"nsys {found.version}" and trace.no_kernels == "no CUDA" and not trace.kernels
     if not trace.ranges:
         pytest.skip("this nsys does not record this nvtx package; PERFSCRIBE_TEST_NVTX may name another")
@@ -181,7 +181,7 @@ def nsys_rows(text: str) -> list[tuple[str, ...]]:
 @pytest.mark.parametrize("export", sorted(FOLDER.glob("*.sqlite")), ids=lambda path: path.stem)
 def test_the_summary_is_that_which_nsys_printed(export: Path) -> None:
     printed = nsys_rows(export.with_suffix(".csv").read_text(encoding="utf-8"))
-    assert printed == list(nvtx_kernel_summary(nsys.read_sqlite(export)).itertuples(index=False, name=None))
+    assert printed == list(nvtx_kernel_summary(read_sqlite(export)).itertuples(index=False, name=None))
 
 
 def test_a_trace_that_cannot_be_is_an_error() -> None:

@@ -11,6 +11,9 @@ GEMM, ELEMENTWISE, REDUCTION, SOFTMAX = "gemm", "elementwise", "reduction", "sof
 COPY, OPTIMIZER, COMMUNICATION, OTHER = "copy", "optimizer", "communication", "other"
 FAMILIES = (GEMM, ELEMENTWISE, REDUCTION, SOFTMAX, COPY, OPTIMIZER, COMMUNICATION, OTHER)
 
+# Gloo has no kernels; its threads mark collectives by ranges whose names start with this.
+GLOO = "gloo:"
+
 # The first rule that matches the name decides. Names are those of nsys (demangled, `<unnamed>`), of the torch profiler
 # (`(anonymous namespace)`) and, on a CPU, of torch's operators (aten::).
 RULES: tuple[tuple[str, str], ...] = (

@@ -16,11 +16,8 @@ from typing import Any
 from perfscribe.base import causes
 from perfscribe.base.atomic import replacing
 from perfscribe.instruments.profiling import guard
-from perfscribe.instruments.profiling.nsys_export import read_sqlite
 from perfscribe.instruments.profiling.trace import KERNEL, Trace
 from perfscribe.instruments.tools import NSYS_LIBRARIES_VARIABLE, NSYS_VARIABLE, find_tool
-
-__all__ = ["Nsys", "NsysError", "check", "export_sqlite", "find", "profile", "read_sqlite"]
 
 EXPORT_TIMEOUT_S = 600.0
 VERSION_TIMEOUT_S = 60.0

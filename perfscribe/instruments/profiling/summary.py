@@ -9,10 +9,28 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from perfscribe.instruments.profiling.trace import UNKNOWN_THREAD, Kernel, Range, Trace, process_and_thread
+
+Span = tuple[int, int]  # begin and end, ns
+
+
+def merged(spans: Iterable[Span], nearest_ns: int = 0) -> list[Span]:
+    """Return spans in order, merging those that overlap or are at most `nearest_ns` apart."""
+    found: list[Span] = []
+    for start, end in sorted(spans):
+        if found and start - found[-1][1] <= nearest_ns:
+            found[-1] = (found[-1][0], max(end, found[-1][1]))
+        else:
+            found.append((start, end))
+    return found
+
+
+def length_ns(spans: Iterable[Span]) -> int:
+    """Return the sum of the spans' lengths."""
+    return sum(end - start for start, end in spans)
 
 
 @dataclass(frozen=True)

@@ -74,6 +74,21 @@ def recording(device: str) -> Iterator[Recording]:
         raise RuntimeError(f"{recorded.trace.tool} recorded no kernel of a program that used CUDA")
 
 
+def events_of(path: Path) -> list[Mapping[str, Any]]:
+    """Return the events with a duration in a file that torch.profiler wrote; ValueError (one line) if it is not one."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8", errors="replace"), parse_float=Decimal)
+        return [event for event in content["traceEvents"] if event.get("ph") == "X"]
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        raise ValueError(f"{path}: no trace of the torch profiler ({type(error).__name__}: {error})") from error
+
+
+def span_ns(event: Mapping[str, Any]) -> tuple[int, int]:
+    """Return start and end in ns; the file has µs with three decimals."""
+    start = int(Decimal(event["ts"]) * 1000)
+    return start, start + int(Decimal(event["dur"]) * 1000)
+
+
 def read_chrome_trace(path: Path, device: str, version: str) -> Trace:
     """Return the trace in a file that torch.profiler wrote; raises ValueError (one line) if it is not one.
 
@@ -82,29 +97,19 @@ def read_chrome_trace(path: Path, device: str, version: str) -> Trace:
     nothing counts twice; operators that only call others, or touch no element, are omitted. Their launch is their
     start.
     """
-    try:
-        content = json.loads(path.read_text(encoding="utf-8", errors="replace"), parse_float=Decimal)
-        events = [event for event in content["traceEvents"] if event.get("ph") == "X"]
-        kernels = _device_work(events) if device == "cuda" else _operators(events)
-        ranges = [
-            Range(event["name"], *_span_ns(event), _thread(event))
-            for event in events
-            if event.get("cat") == "user_annotation"
-        ]
-    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-        raise ValueError(f"{path}: no trace of the torch profiler ({type(error).__name__}: {error})") from error
+    events = events_of(path)
+    kernels = _device_work(events) if device == "cuda" else _operators(events)
+    ranges = [
+        Range(event["name"], *span_ns(event), _thread(event))
+        for event in events
+        if event.get("cat") == "user_annotation"
+    ]
     kernels.sort(key=lambda one: (one.start_ns, one.end_ns))
     ranges.sort(key=lambda one: (one.start_ns, -one.end_ns))
     unlaunched = sum(one.launch_thread == UNKNOWN_THREAD for one in kernels)
     remarks = [f"{unlaunched} kernels without a recorded launch"] if unlaunched else []
     tool = f"torch profiler {version}" + ("" if device == "cuda" else f", {ON_CPU}")
     return Trace(tool, kernels, ranges, "" if kernels else "the torch profiler recorded none", remarks)
-
-
-def _span_ns(event: Mapping[str, Any]) -> tuple[int, int]:
-    """Return start and end in ns; the file has µs with three decimals."""
-    start = int(Decimal(event["ts"]) * 1000)
-    return start, start + int(Decimal(event["dur"]) * 1000)
 
 
 def _thread(event: Mapping[str, Any]) -> int:
@@ -119,9 +124,9 @@ def _device_work(events: list[Mapping[str, Any]]) -> list[Kernel]:
     work = []
     for event in events:
         if event.get("cat") in KINDS:
-            told, (start, end) = event.get("args", {}), _span_ns(event)
+            told, (start, end) = event.get("args", {}), span_ns(event)
             launch = launches.get(told.get("correlation", -1))
-            began, ended = _span_ns(launch) if launch else (start, end)
+            began, ended = span_ns(launch) if launch else (start, end)
             thread = _thread(launch) if launch else UNKNOWN_THREAD
             stream, device = int(told.get("stream", 0)), int(told.get("device", 0))
             work.append(Kernel(event["name"], start, end, began, ended, thread, stream, device, KINDS[event["cat"]]))
@@ -134,7 +139,7 @@ def _operators(events: list[Mapping[str, Any]]) -> list[Kernel]:
         name = event["name"]
         # an operator, not an autograd node or a compiled region
         if event.get("cat") == "cpu_op" and "::" in name and not name.startswith(("autograd::", "torch::autograd::")):
-            by_thread[_thread(event)].append((*_span_ns(event), name))
+            by_thread[_thread(event)].append((*span_ns(event), name))
     return [kernel for thread, calls in by_thread.items() for kernel in _own_work(calls, thread)]
 
 

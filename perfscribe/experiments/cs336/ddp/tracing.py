@@ -8,18 +8,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from perfscribe.instruments.profiling import ranges
-from perfscribe.instruments.profiling.families import COMMUNICATION, family, require_communication
-from perfscribe.instruments.profiling.summary import Launches
+from perfscribe.instruments.profiling.families import COMMUNICATION, GLOO, family, require_communication
+from perfscribe.instruments.profiling.summary import Launches, Span, length_ns, merged
 from perfscribe.instruments.profiling.trace import Kernel, Range, Trace
 from perfscribe.instruments.timing import Mark
-
-Span = tuple[int, int]  # begin and end, ns
 
 PHASES = {"forward": ranges.FORWARD, "backward": ranges.BACKWARD, "communication": "finish", "optimizer": "optimizer"}
 # Spans closer than this fraction of a step are merged in a record: a figure resolves no more.
 SHORTEST = 1 / 500
-# Gloo has no kernels; its threads mark collectives by ranges whose names start with this.
-GLOO = "gloo:"
 
 
 @dataclass(frozen=True)
@@ -40,10 +36,10 @@ class Lanes:
         """Return milliseconds of the step, of each lane, and of both at once."""
         lengths_ns = {
             "step": self.step_ns,
-            "compute": _length(self.compute),
-            "communication": _length(self.communication),
+            "compute": length_ns(self.compute),
+            "communication": length_ns(self.communication),
         }
-        either = _length(_merged([*self.compute, *self.communication]))
+        either = length_ns(merged([*self.compute, *self.communication]))
         lengths_ns["both"] = lengths_ns["compute"] + lengths_ns["communication"] - either
         found = {f"traced_{name}_ms": ns / 1e6 for name, ns in lengths_ns.items()}
         return found | {"own_stream": self.own_stream, "trace_tool": self.tool}
@@ -52,7 +48,7 @@ class Lanes:
         """Return the lanes and phases as parallel lists."""
         nearest = int(self.step_ns * SHORTEST)
         lanes = {"compute": self.compute, "communication": self.communication}
-        named = [(lane, span) for lane, spans in lanes.items() for span in _merged(spans, nearest)]
+        named = [(lane, span) for lane, spans in lanes.items() for span in merged(spans, nearest)]
         named += [(f"phase {name}", span) for name, span in self.phases.items()]
         return {
             "lane": [lane for lane, _ in named],
@@ -97,8 +93,8 @@ def lanes(trace: Trace, world_size: int, device: str) -> Lanes:
             raise ValueError(f"a trace of {world_size} ranks without a communication: {trace.tool} saw no {GLOO}")
     return Lanes(
         step_ns=step.duration_ns,
-        compute=_merged(_within(step, computed)),
-        communication=_merged(communication),
+        compute=merged(_within(step, computed)),
+        communication=merged(communication),
         phases=_phases(trace, step, device),
         own_stream=device == "cuda" and not {one.stream for one in sent} & {one.stream for one in computed},
         tool=trace.tool,
@@ -126,18 +122,3 @@ def _phases(trace: Trace, step: Range, device: str) -> dict[str, Span]:
                 end = min(max(one.end_ns for one in own), step.end_ns)
                 found[name] = (own[0].start_ns - step.start_ns, end - step.start_ns)
     return found
-
-
-def _merged(spans: Iterable[Span], nearest: int = 0) -> list[Span]:
-    """Return spans in order, merging those that overlap or are at most `nearest` apart."""
-    found: list[Span] = []
-    for start, end in sorted(spans):
-        if found and start - found[-1][1] <= nearest:
-            found[-1] = (found[-1][0], max(end, found[-1][1]))
-        else:
-            found.append((start, end))
-    return found
-
-
-def _length(spans: Iterable[Span]) -> int:
-    return sum(end - start for start, end in spans)

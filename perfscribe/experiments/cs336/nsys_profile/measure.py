@@ -110,6 +110,7 @@ def _by_nsys(cell: Cell, full_step: bool) -> tuple[Trace, dict[str, list[float]]
     RuntimeError if the program itself failed. The report is kept in nsys/, next to the folder of the data sets.
     """
     from perfscribe.instruments.profiling import nsys
+    from perfscribe.instruments.profiling.nsys_export import read_sqlite
 
     found = nsys.find()
     data_folder = Path(cell.data_folder).resolve()
@@ -117,7 +118,7 @@ def _by_nsys(cell: Cell, full_step: bool) -> tuple[Trace, dict[str, list[float]]
     request = {"factors": dict(cell.factors), "data_folder": str(data_folder), "full_step": full_step}
     told, export = nsys.run_module(found, PROGRAM, request, data_folder.parent / "nsys" / name, TIMEOUT_S)
     try:
-        return nsys.read_sqlite(export), told["host_ms"]
+        return read_sqlite(export), told["host_ms"]
     except ValueError as error:
         raise nsys.NsysError(str(error)) from error
     finally:

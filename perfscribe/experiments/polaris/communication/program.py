@@ -9,7 +9,6 @@ import csv
 import gc
 import gzip
 import io
-import json
 import tempfile
 import time
 from collections import defaultdict
@@ -28,7 +27,9 @@ from perfscribe.base import files
 from perfscribe.distributed import links
 from perfscribe.distributed.ddp import DataParallel, FlatDDP, NaiveDDP, OverlappedDDP
 from perfscribe.instruments import precision
-from perfscribe.instruments.profiling.families import COMMUNICATION, family
+from perfscribe.instruments.profiling.families import COMMUNICATION, GLOO, family
+from perfscribe.instruments.profiling.summary import Span, length_ns, merged
+from perfscribe.instruments.profiling.torch_profiler import KINDS, events_of, span_ns
 from perfscribe.instruments.timing import synchronise
 from perfscribe.models.seq2seq import make_seq2seq
 
@@ -43,9 +44,6 @@ OURS: dict[str, type[DataParallel]] = {"naive": NaiveDDP, "flat": FlatDDP, "over
 PLAIN, FIRST, AGAIN = "plain", "first_profiled", "profiled"
 OPERATOR_COLUMNS = ("name", "calls", "host_us", "own_host_us", "device_us", "own_device_us")
 COMPRESSION = 5  # stronger compression takes longer than profiling
-# Gloo has no kernels; its threads mark collectives by ranges whose names start with this.
-GLOO = "gloo:"
-DEVICE_WORK = ("kernel", "gpu_memcpy", "gpu_memset")
 _TRAININGS: dict[str, ProfiledTraining] = {}
 
 
@@ -201,23 +199,17 @@ def read_trace(path: Path, device: str) -> dict[str, Any]:
     the time of threads in operators other than c10d's, nested operators counted once.
     Raises ValueError if there is no trace.
     """
-    try:
-        content = json.loads(path.read_text(encoding="utf-8", errors="replace"))
-        events = [event for event in content["traceEvents"] if event.get("ph") == "X"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"no trace of the torch profiler ({type(error).__name__}: {error})") from error
+    events = events_of(path)
     if device == "cuda":
-        work = [event for event in events if event.get("cat") in DEVICE_WORK]
+        work = [event for event in events if event.get("cat") in KINDS]
         sent = [event for event in work if event["cat"] == "kernel" and family(event["name"]) == COMMUNICATION]
-        compute_us = sum(float(event["dur"]) for event in work if family(event["name"]) != COMMUNICATION)
+        compute_ns = length_ns(span_ns(event) for event in work if family(event["name"]) != COMMUNICATION)
     else:
         sent = [event for event in events if event.get("cat") == "user_annotation" and event["name"].startswith(GLOO)]
-        compute_us = _in_operators(events)
-    calls = [
-        (_elements(event.get("args", {}), device), round(float(event["ts"]) * 1000), round(float(event["dur"]) * 1000))
-        for event in sent
-    ]
-    return {"calls": calls, "compute_ms": compute_us / 1000}
+        compute_ns = _in_operators(events)
+    spans = [(_elements(event.get("args", {}), device), *span_ns(event)) for event in sent]
+    calls = [(elements, start, end - start) for elements, start, end in spans]
+    return {"calls": calls, "compute_ms": compute_ns / 1e6}
 
 
 def _elements(told: Mapping[str, Any], device: str) -> int:
@@ -228,20 +220,14 @@ def _elements(told: Mapping[str, Any], device: str) -> int:
     return sum(prod(one) for one in dims if all(isinstance(size, int) for size in one))
 
 
-def _in_operators(events: Iterable[Mapping[str, Any]]) -> float:
-    """Return the time of threads in operators other than c10d's, in µs; nested operators count once."""
-    threads: dict[Any, list[tuple[float, float]]] = defaultdict(list)
+def _in_operators(events: Iterable[Mapping[str, Any]]) -> int:
+    """Return the time of threads in operators other than c10d's, in ns; nested operators count once."""
+    threads: dict[Any, list[Span]] = defaultdict(list)
     for one in events:
         name = one["name"]
         if one.get("cat") == "cpu_op" and "::" in name and not name.startswith(("c10d::", "autograd::", "torch::")):
-            threads[one["tid"]].append((float(one["ts"]), float(one["ts"]) + float(one["dur"])))
-    covered = 0.0
-    for spans in threads.values():
-        reached = 0.0
-        for start, end in sorted(spans):
-            covered += max(0.0, end - max(start, reached))
-            reached = max(reached, end)
-    return covered
+            threads[one["tid"]].append(span_ns(one))
+    return sum(length_ns(merged(spans)) for spans in threads.values())
 
 
 # --- a single rank, profiled and not ----------------------------------------------------------------------------
