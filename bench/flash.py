@@ -29,10 +29,11 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from perfscribe.attention import backends  # noqa: E402
+from perfscribe.attention.reference import Check  # noqa: E402
 from perfscribe.attention.triton_kernels import FlashAttentionTriton  # noqa: E402
 from perfscribe.base.cells import Unsupported  # noqa: E402
-from perfscribe.experiments.cs336.flash_benchmarking.correctness import TOLERANCE, Check  # noqa: E402
 from perfscribe.experiments.cs336.flash_benchmarking.measure import Problem  # noqa: E402
+from perfscribe.instruments.correctness import TOLERANCE  # noqa: E402
 from perfscribe.instruments.graph_timing import CudaGraphs, time_replays  # noqa: E402
 
 TURNS = 3
@@ -74,11 +75,11 @@ def host_us(call: Callable[[], object]) -> float:
 
 
 def checked(call: backends.Call, inputs: tuple[torch.Tensor, ...], dtype: str) -> float:
-    """Largest relative error of output and gradients against float64; ValueError beyond the tolerance."""
+    """Largest relative error of output and gradients against float64; WrongResult beyond the tolerance."""
     leaves = tuple(x.clone().requires_grad_() for x in inputs[:3])
-    check = Check(lambda q, k, v: call(q, k, v, True), leaves, TOLERANCE[dtype])
+    check = Check(lambda q, k, v: call(q, k, v, True), leaves, is_causal=True)
     check.both()
-    return max(check.largest_error().values())
+    return max(check.largest_error(TOLERANCE[dtype]).values())
 
 
 def rows_of(cell: Cell, graphs: CudaGraphs) -> Iterator[dict[str, Any]]:

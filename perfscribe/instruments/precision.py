@@ -11,18 +11,6 @@ if TYPE_CHECKING:
 DTYPES = ("fp32", "tf32", "bf16", "fp16")
 
 
-# Largest relative error of a loss that counts as correct. bf16 output rounds the loss itself to 2**-9.
-LOSS_TOLERANCE = {"fp32": 1e-5, "tf32": 1e-3, "bf16": 1e-2, "fp16": 2e-3}
-
-
-def loss_error(got: float, expected: float, dtype: str) -> dict[str, float]:
-    """Return the relative error of a loss against float64; raises ValueError beyond the dtype's tolerance."""
-    error = abs(got - expected) / expected
-    if not error <= LOSS_TOLERANCE[dtype]:
-        raise ValueError(f"loss {got:g} against {expected:g} in float64, allowed error {LOSS_TOLERANCE[dtype]:g}")
-    return {"loss_relative_error": error}
-
-
 def requires(device: str, dtype: str) -> tuple[str, ...]:
     """Return the capabilities (environment.CAPABILITIES) that a cell with this device and dtype needs.
 

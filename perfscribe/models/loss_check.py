@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from perfscribe.instruments import precision
+from perfscribe.instruments.correctness import loss_error
 from perfscribe.models.transformer import Model, next_token_loss
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ CHECKED_TOKENS = 32
 
 
 def check_loss(step: Step, compiled: torch.nn.Module | None = None) -> dict[str, float]:
-    """Relative error of the loss on a prefix of the first sequence; ValueError beyond the dtype's tolerance.
+    """Relative error of the loss on a prefix of the first sequence; WrongResult beyond the dtype's tolerance.
 
     compiled: module to call instead of the step's model; must share its parameters.
     """
@@ -28,7 +28,7 @@ def check_loss(step: Step, compiled: torch.nn.Module | None = None) -> dict[str,
         with step.autocast():
             got = float(next_token_loss(compiled or step.model, inputs, targets))
         expected = float(float64_loss(step.model, inputs, targets))
-    return precision.loss_error(got, expected, step.dtype)
+    return loss_error(got, expected, step.dtype)
 
 
 def float64_loss(model: Model, inputs: Tensor, targets: Tensor) -> Tensor:

@@ -19,6 +19,7 @@ from torch.utils.data import DataLoader, RandomSampler, TensorDataset
 
 from perfscribe.analytic.shapes import Seq2SeqShape
 from perfscribe.instruments import precision
+from perfscribe.instruments.correctness import loss_error
 from perfscribe.instruments.memory import PeakMemory
 from perfscribe.instruments.timing import synchronise
 from perfscribe.models.seq2seq import make_seq2seq
@@ -103,7 +104,7 @@ class Seq2SeqTraining:
         return sum(parameter.numel() for parameter in self.model.parameters())
 
     def check(self) -> dict[str, float]:
-        """Relative error of a few samples' loss against float64, without dropout; ValueError beyond the tolerance.
+        """Relative error of a few samples' loss against float64, without dropout; WrongResult beyond the tolerance.
 
         Raises the model's error if the samples have another number of features than d_model.
         """
@@ -114,7 +115,7 @@ class Seq2SeqTraining:
         reference = copy.deepcopy(self.model).double()
         expected = float(self.criterion(reference(source.double(), target.double()), target.double()).detach())
         self.model.train()
-        return precision.loss_error(got, expected, self.job.dtype)
+        return loss_error(got, expected, self.job.dtype)
 
     def epoch(self) -> Epoch:
         """Train on every sample once, in a new random order."""

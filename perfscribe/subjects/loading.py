@@ -25,15 +25,12 @@ from typing import IO, Any
 from packaging.utils import canonicalize_name
 
 from perfscribe.base.cells import Unsupported
+from perfscribe.instruments.correctness import WrongResult
 from perfscribe.subjects import VARIABLE, checkout, cuda_stubs, has_module, module_name, project, remedy, roots
 from perfscribe.subjects.adapter_file import AdapterFile
 
 MOST_PRINTED_MIB = 1024  # also limits files that the code writes: a compiler's header takes 100 and more
 SHOWN_BYTES = 2000  # of its last output, for the job's log
-
-
-class WrongResult(Exception):
-    """A subject's result differs from the reference; the message has the place, the error and both values."""
 
 
 class LeftEarly(RuntimeError):

@@ -9,8 +9,10 @@ import pytest
 import torch
 
 from perfscribe.attention.eager import scaled_dot_product_attention
+from perfscribe.attention.reference import Check
 from perfscribe.base.cells import Cell
-from perfscribe.experiments.cs336.flash_benchmarking import correctness, measure, show, subject
+from perfscribe.experiments.cs336.flash_benchmarking import measure, show, subject
+from perfscribe.instruments import correctness
 from perfscribe.records.records import Record
 
 PROBLEM = {"workload": "grid", "device": "cpu", "seq_len": 96, "head_dim": 16, "dtype": "fp32", "batch": 1, "heads": 2}
@@ -52,10 +54,10 @@ def test_the_check_finds_mistakes(mistake: str) -> None:
 
     torch.manual_seed(0)
     leaves = tuple(torch.randn(1, 2, 96, 16, requires_grad=True) for _ in range(3))
-    check = correctness.Check(attend, leaves, correctness.TOLERANCE["fp32"])
+    check = Check(attend, leaves, is_causal=True)
     check.both()
     with pytest.raises(ValueError, match=r"is off by .* against float64, allowed 0\.0001"):
-        check.largest_error()
+        check.largest_error(correctness.TOLERANCE["fp32"])
 
 
 @pytest.mark.parametrize(

@@ -106,7 +106,7 @@ def test_correct_subjects_come_first_the_fastest_at_their_head(tmp_path: Path) -
     assert rows[1]["over_ours"] == 4.0
     assert rows[2]["said"] == WRONG.removeprefix("WrongResult: ")
     late = _failed("late", 64)
-    late.reason = "RankError: rank 0 of 2: ArithmeticError: late: parameters differ from a single process's"
+    late.reason = "RankError: rank 0 of 2: WrongResult: late: parameters differ from a single process's"
     assert _site(tmp_path, [late]).table("cs336.subjects").rows[0]["correct"] == "no"
 
 

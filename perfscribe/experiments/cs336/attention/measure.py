@@ -5,17 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from perfscribe.base.cells import Cell, Measurement
-from perfscribe.instruments import precision
+from perfscribe.instruments import correctness, precision
 from perfscribe.instruments.memory import PeakMemory
 from perfscribe.instruments.timing import STEP, Mark, record, time_device, time_phases
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-# Rows of the output compared with float64 before anything is timed.
-CHECKED_ROWS = 64
-# Largest relative error (Frobenius norm) of the output and of each gradient that still counts as correct.
-TOLERANCE = {"fp32": 1e-5, "tf32": 5e-3, "bf16": 2e-2, "fp16": 5e-3}
 # CUDA events only check the host clock, so they time fewer calls.
 DEVICE_SHARE = 5
 
@@ -25,6 +21,7 @@ def run(cell: Cell) -> Measurement:
     import torch
 
     from perfscribe.attention.eager import scaled_dot_product_attention
+    from perfscribe.attention.reference import Check
 
     device = cell["device"]
     precision.set_matmul_precision(cell["dtype"])
@@ -35,7 +32,11 @@ def run(cell: Cell) -> Measurement:
         tensor.requires_grad_()
 
     measurement = Measurement()
-    measurement.values |= compare_with_float64(q, k, v, d_out, TOLERANCE[cell["dtype"]])
+    check = Check(scaled_dot_product_attention, (q, k, v), is_causal=False)
+    check.both()
+    errors = check.errors()
+    correctness.require(errors, correctness.EAGER_TOLERANCE[cell["dtype"]])
+    measurement.values |= {f"{name}_relative_error": error for name, error in errors.items()}
 
     def one_pass(mark: Mark) -> None:
         out = scaled_dot_product_attention(q, k, v)
@@ -101,36 +102,3 @@ def _memory(q: Tensor, k: Tensor, v: Tensor, d_out: Tensor, device: str) -> dict
     if both.peak_reserved_bytes is not None:
         values["peak_reserved_bytes"] = both.peak_reserved_bytes
     return values
-
-
-def compare_with_float64(q: Tensor, k: Tensor, v: Tensor, d_out: Tensor, tolerance: float) -> dict[str, float]:
-    """Return relative errors of some output rows and of the gradients against float64; ValueError beyond tolerance.
-
-    Gradients of k and v sum over all queries; they are compared on the first batch element with a shortened sequence,
-    so that the float64 matrices stay small.
-    """
-    import torch
-
-    from perfscribe.attention.eager import scaled_dot_product_attention
-
-    def definition(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        return torch.softmax(q @ k.mT / q.shape[-1] ** 0.5, dim=-1) @ v
-
-    def error(got: Tensor, expected: Tensor) -> float:
-        return float((got.double() - expected).norm() / expected.norm())
-
-    rows = torch.randperm(q.shape[1], device=q.device)[:CHECKED_ROWS]
-    some = (q[:1, rows].detach(), k[:1].detach(), v[:1].detach())
-    expected = definition(*(tensor.double() for tensor in some))
-    errors = {"output_relative_error": error(scaled_dot_product_attention(*some), expected)}
-    cut = min(q.shape[1], 4 * CHECKED_ROWS)
-    leaves = [tensor[:1, :cut].detach().clone().requires_grad_() for tensor in (q, k, v)]
-    doubles = [tensor.detach().double().requires_grad_() for tensor in leaves]
-    upstream = d_out[:1, :cut]
-    got = torch.autograd.grad(scaled_dot_product_attention(*leaves), leaves, upstream)
-    exact = torch.autograd.grad(definition(*doubles), doubles, upstream.double())
-    errors |= {f"d{name}_relative_error": error(*pair) for name, *pair in zip("qkv", got, exact, strict=True)}
-    worst = max(errors, key=lambda name: errors[name])
-    if not errors[worst] <= tolerance:
-        raise ValueError(f"{worst} {errors[worst]:.2g} against float64, allowed {tolerance:g}")
-    return errors

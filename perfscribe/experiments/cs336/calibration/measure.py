@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from perfscribe.base.cells import Cell, Measurement, Unsupported
 from perfscribe.experiments.cs336.calibration import host
 from perfscribe.experiments.cs336.flash_benchmarking import products
-from perfscribe.instruments import precision
+from perfscribe.instruments import correctness, precision
 from perfscribe.instruments.graph_timing import Clocks
 from perfscribe.instruments.timing import record, time_device, time_host
 
@@ -90,13 +90,11 @@ def _operation_on(operation: str, first: Tensor, second: Tensor) -> Callable[[],
 
 
 def _check(operation: str, first: Tensor, second: Tensor) -> None:
-    """Raise ValueError if the operation's ends differ from float64 by more than fp32's rounding."""
+    """Raise WrongResult if the operation's ends differ from float64 by more than fp32's rounding."""
     out = _operation_on(operation, first, second)()
-    found, a, b = (_ends(tensor).double() for tensor in (out, first, second))
+    a, b = (_ends(tensor).double() for tensor in (first, second))
     expected = a + (TRIAD_FACTOR * b if operation == "triad" else 0)
-    error = float((found - expected).norm() / expected.norm())
-    if not error <= TOLERANCE:
-        raise ValueError(f"{operation} is off by {error:.2g} against float64, allowed {TOLERANCE:g}")
+    correctness.require({operation: correctness.relative_error(_ends(out), expected)}, TOLERANCE)
 
 
 def _ends(tensor: Tensor) -> Tensor:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import copy
 import gc
-import math
 import time
 import warnings
 from collections import defaultdict
@@ -31,6 +30,7 @@ from perfscribe.distributed.process_group import together
 from perfscribe.experiments.cs336.ddp import tracing
 from perfscribe.experiments.cs336.ddp import variants as v
 from perfscribe.instruments import precision
+from perfscribe.instruments.correctness import WrongResult, relative_error, require
 from perfscribe.instruments.timing import HOST_CLOCK, Mark, synchronise, time_host, time_phases
 from perfscribe.models.training_step import Step
 from perfscribe.models.transformer import Model, next_token_loss
@@ -261,7 +261,7 @@ def errors(of: Sequence[v.Variant], factors: Mapping[str, Any], token_ids: Tenso
 
     A small model on the cell's device, in its dtype. token_ids: the whole batch (batch, length + 1). Ranks other than 0
     start with different parameters, which the wrapper must overwrite.
-    Raises ArithmeticError for an error beyond the tolerance.
+    Raises WrongResult for an error beyond the tolerance.
     """
     token_ids = token_ids[:, : CHECKED_LENGTH + 1]
     torch.manual_seed(rank.seed)
@@ -272,17 +272,15 @@ def errors(of: Sequence[v.Variant], factors: Mapping[str, Any], token_ids: Tenso
     _train(alone, alone, lambda: None, token_ids, factors)
     found = {}
     for variant in of:
-        found[variant.key] = _error(variant, begin, alone, token_ids, factors, rank)
-        allowed = v.TOLERANCE[factors["dtype"]]
-        if not found[variant.key] <= allowed:
-            what = f"{variant.key}: parameters after {v.CHECKED_STEPS} steps differ from a single process's"
-            raise ArithmeticError(f"{what} by {found[variant.key]:.2g} of their change, allowed {allowed:g}")
+        changes = _errors(variant, begin, alone, token_ids, factors, rank)
+        named = {f"{variant.key}: {name}'s change in {v.CHECKED_STEPS} steps": error for name, error in changes.items()}
+        found[variant.key] = require(named, v.TOLERANCE[factors["dtype"]], "a single process")
     return found
 
 
-def _error(
+def _errors(
     variant: v.Variant, begin: Model, alone: Model, token_ids: Tensor, factors: Mapping[str, Any], rank: Rank
-) -> float:
+) -> dict[str, float]:
     model = copy.deepcopy(begin)
     if rank.place.rank:
         with torch.no_grad():
@@ -291,13 +289,11 @@ def _error(
     wrapped = Wrapped(variant, model)
     _train(model, wrapped.call, wrapped.finish, share(token_ids, rank), factors)
     wrapped.release()
-    triples = zip(begin.parameters(), alone.parameters(), model.parameters(), strict=True)
-    ratios = [_norm(got - expected) / _norm(expected - before) for before, expected, got in triples]
-    return max(ratios, key=lambda ratio: (math.isnan(ratio), ratio))
-
-
-def _norm(difference: Tensor) -> float:
-    return float(difference.detach().double().norm())
+    before, expected = dict(begin.named_parameters()), dict(alone.named_parameters())
+    return {
+        name: relative_error(got.double() - before[name], expected[name].double() - before[name])
+        for name, got in model.named_parameters()
+    }
 
 
 def _train(
@@ -314,7 +310,7 @@ def _train(
 
 
 def require_equal_gradients(model: nn.Module, who: str) -> None:
-    """Raise ArithmeticError unless the gradients of all ranks are equal to the last bit and finite.
+    """Raise WrongResult unless the gradients of all ranks are equal to the last bit and finite.
 
     Sums in float64 are compared, which ranks with equal gradients compute alike. (Parameters would differ after steps
     without communication, because the optimizer's moments keep these.)
@@ -327,4 +323,4 @@ def require_equal_gradients(model: nn.Module, who: str) -> None:
     dist.all_reduce(largest, dist.ReduceOp.MAX)
     differing = int((least != largest).sum())
     if differing or not bool(torch.isfinite(sums).all()):
-        raise ArithmeticError(f"{who}: {differing} of {len(sums)} gradients differ between ranks, or are not finite")
+        raise WrongResult(f"{who}: {differing} of {len(sums)} gradients differ between ranks, or are not finite")

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any, cast
 from perfscribe.base.cells import Cell, Measurement
 from perfscribe.experiments.cs336.ddp import measure as m
 from perfscribe.experiments.cs336.ddp import variants as v
+from perfscribe.instruments.correctness import WrongResult, require_close
 from perfscribe.subjects import BUCKETED, INDIVIDUAL
-from perfscribe.subjects.loading import WrongResult, adapters, subjects_code
+from perfscribe.subjects.loading import adapters, subjects_code
 
 if TYPE_CHECKING:
     import torch
@@ -95,7 +96,6 @@ def check(variant: v.Variant, factors: Mapping[str, Any], rank: Rank) -> None:
     from torch.nn.functional import mse_loss
 
     from perfscribe.experiments.cs336.ddp.program import Wrapped
-    from perfscribe.subjects.checks import require_close
 
     allowed = v.TOLERANCE["fp32"]
     torch.manual_seed(rank.seed)

@@ -14,10 +14,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from perfscribe.attention import backends
+from perfscribe.attention.reference import Check
 from perfscribe.base.cells import Cell, Measurement
 from perfscribe.base.partial import kept_on_failure
-from perfscribe.experiments.cs336.flash_benchmarking import closure, correctness, products
+from perfscribe.experiments.cs336.flash_benchmarking import closure, products
 from perfscribe.instruments import precision
+from perfscribe.instruments.correctness import TOLERANCE
 from perfscribe.instruments.graph_timing import Clocks
 from perfscribe.instruments.timing import synchronise
 
@@ -71,15 +73,15 @@ def attention(factors: Mapping[str, Any]) -> Measurement:
     shape = tuple(factors[name] for name in ("batch", "heads", "seq_len", "head_dim"))
     q, k, v, d_out = (torch.randn(shape, device=device, dtype=dtype) for _ in range(4))
     problem = Problem(call, (q, k, v, d_out), is_causal)
-    check = correctness.Check(problem.attend, problem.leaves(), correctness.TOLERANCE[factors["dtype"]])
+    check, tolerance = Check(problem.attend, problem.leaves(), is_causal), TOLERANCE[factors["dtype"]]
     timers = Clocks(device, factors["samples"])
     measurement = Measurement()
     with kept_on_failure(measurement):
         measurement.compile_s += _beyond_the_second_s(problem.forward(), check.forward, device)
-        measurement.values |= check.largest_error()
+        measurement.values |= check.largest_error(tolerance)
         timers.time(measurement, "forward", problem.forward)
         measurement.compile_s += _beyond_the_second_s(problem.both(), check.both, device)
-        measurement.values |= check.largest_error()
+        measurement.values |= check.largest_error(tolerance)
         if implementation not in OPEN:
             measurement.values |= kernels_of(problem.both(), device, implementation)
         timers.time(measurement, "backward", problem.backward)

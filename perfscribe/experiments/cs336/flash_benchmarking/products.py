@@ -6,8 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from perfscribe.base.cells import Measurement
-from perfscribe.experiments.cs336.flash_benchmarking.correctness import TOLERANCE
-from perfscribe.instruments import precision
+from perfscribe.instruments import correctness, precision
 from perfscribe.instruments.graph_timing import Clocks
 
 if TYPE_CHECKING:
@@ -20,13 +19,12 @@ def measure(factors: Mapping[str, Any]) -> Measurement:
     """Compare some rows with float64, then time an n x n product of random matrices in the cell's dtype."""
     import torch
 
-    device, size, tolerance = factors["device"], factors["matrix_size"], TOLERANCE[factors["dtype"]]
+    device, size = factors["device"], factors["matrix_size"]
     dtype = precision.tensor_dtype(factors["dtype"])
     a, b = (torch.randn(size, size, device=device, dtype=dtype) for _ in range(2))
     expected = a[:CHECKED_ROWS].double() @ b.double()
-    error = float(((a @ b)[:CHECKED_ROWS].double() - expected).norm() / expected.norm())
-    if not error <= tolerance:
-        raise ValueError(f"product is off by {error:.2g} against float64, allowed {tolerance:g}")
+    error = correctness.relative_error((a @ b)[:CHECKED_ROWS], expected)
+    correctness.require({"product": error}, correctness.TOLERANCE[factors["dtype"]])
     measurement = Measurement(values={"relative_error": float(f"{error:.3g}")})
 
     def make() -> Callable[[], Tensor]:

@@ -10,15 +10,17 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from perfscribe.attention import backends
+from perfscribe.attention.reference import Check, attention
 from perfscribe.base.cells import Cell, Measurement
 from perfscribe.base.partial import kept_on_failure
-from perfscribe.experiments.cs336.flash_benchmarking import closure, correctness
+from perfscribe.experiments.cs336.flash_benchmarking import closure
 from perfscribe.experiments.cs336.flash_benchmarking import measure as m
 from perfscribe.instruments import precision
+from perfscribe.instruments.correctness import WrongResult, require_close
 from perfscribe.instruments.graph_timing import Clocks
 from perfscribe.instruments.memory import is_oom
 from perfscribe.subjects import FLASH
-from perfscribe.subjects.loading import WrongResult, adapters, subjects_code
+from perfscribe.subjects.loading import adapters, subjects_code
 
 if TYPE_CHECKING:
     import torch
@@ -68,13 +70,13 @@ def _measured(factors: Mapping[str, Any]) -> Measurement:
     shape = tuple(factors[name] for name in ("batch", "heads", "seq_len", "head_dim"))
     inputs = tuple(torch.randn(shape, device=device, dtype=dtype) for _ in range(4))
     problem = m.Problem(theirs, inputs, is_causal)  # type: ignore[arg-type]
-    full = (correctness.Check if is_causal else NotCausal)(problem.attend, problem.leaves(), allowed)
+    full = Check(problem.attend, problem.leaves(), is_causal)
     measurement = Measurement(values={"largest_relative_error": error} | ({NOT_CAUSAL: remark} if remark else {}))
     with kept_on_failure(measurement):
         measurement.compile_s += m._beyond_the_second_s(problem.both(), full.both, device)
         try:
-            at_length = full.largest_error()
-        except ValueError as wrong:
+            at_length = full.largest_error(allowed)
+        except WrongResult as wrong:
             raise WrongResult(f"{wrong}, at {factors['seq_len']} tokens, d {head_dim}") from None
         measurement.values["largest_relative_error"] = max(error, *at_length.values())
         measurement.values["kept_bytes"] = kept_bytes(problem.both(), device)
@@ -123,21 +125,6 @@ def _time(measurement: Measurement, clocks: Clocks, name: str, make: Callable[[]
     measurement.timed_s += turn.timed_s
 
 
-class NotCausal(correctness.Check):
-    """Check at full length without a mask."""
-
-    def _expected(self) -> tuple[Tensor, ...]:
-        import torch
-
-        q, k, v = (leaf.detach().double() for leaf in self._leaves)
-        rows, k, v = q[:, :, self.rows].requires_grad_(), k.requires_grad_(), v.requires_grad_()
-        out = torch.softmax(rows @ k.mT / q.shape[-1] ** 0.5, dim=-1) @ v
-        d_rows, dk, dv = torch.autograd.grad(out, (rows, k, v), self._d_rows.double())
-        dq = torch.zeros_like(q)
-        dq[:, :, self.rows] = d_rows
-        return out.detach(), dq, dk, dv
-
-
 def checked(call: backends.Call, factors: Mapping[str, Any], dtype: torch.dtype) -> tuple[float, str]:
     """Return the largest error and, if it covers only calls that are not causal, the reason; else ""."""
     import torch
@@ -167,18 +154,14 @@ def check(
     """
     import torch
 
-    from perfscribe.subjects.checks import require_close
-
     worst = 0.0
     for length in CHECKED_LENGTHS:
         where = f"{'causal' if is_causal else 'not causal'}, d {head_dim}, {length} tokens"
         q, k, v, d_out = (torch.randn((1, 2, length, head_dim), device=device, dtype=dtype) for _ in range(4))
         exact = [one.double().requires_grad_() for one in (q, k, v)]
-        scores = exact[0] @ exact[1].mT / head_dim**0.5
-        if is_causal:
-            scores = scores.masked_fill(~torch.ones_like(scores, dtype=torch.bool).tril(), float("-inf"))
-        want_out, want_sums = torch.softmax(scores, dim=-1) @ exact[2], scores.logsumexp(-1).view(2, length)
-        want = [want_out, want_sums, *torch.autograd.grad(want_out, exact, d_out.double())]
+        hidden = torch.ones((length, length), dtype=torch.bool, device=device).triu(1) if is_causal else None
+        want_out, want_sums = attention(exact[0], exact[1], exact[2], hidden)
+        want = [want_out, want_sums[0], *torch.autograd.grad(want_out, exact, d_out.double())]
         leaves = [one.requires_grad_() for one in (q, k, v)]
         out = call(leaves[0], leaves[1], leaves[2], is_causal)
         saved = _saved(out, (2, length))

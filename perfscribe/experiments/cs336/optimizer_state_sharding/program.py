@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -21,6 +20,7 @@ from perfscribe.distributed.sharded_optimizer import ShardedOptimizer
 from perfscribe.experiments.cs336.optimizer_state_sharding import measure as m
 from perfscribe.experiments.cs336.optimizer_state_sharding.memory import after_init, measure_memory, outside_bytes
 from perfscribe.instruments import precision
+from perfscribe.instruments.correctness import require
 from perfscribe.instruments.interleaving import as_one, time_interleaved
 from perfscribe.instruments.timing import STEP, Mark, Timing
 from perfscribe.models.transformer import Model, next_token_loss
@@ -40,7 +40,7 @@ TOLERANCE = 1e-7
 def on_rank(arguments: Mapping[str, Any], rank: Rank) -> dict[str, Any]:
     """Measure the cell on this rank; see measure.combine for the result.
 
-    Raises ArithmeticError if a parameter differs from the plain optimizer's after ten steps.
+    Raises WrongResult if a parameter differs from the plain optimizer's after ten steps.
     """
     make = {name: partial(make_optimizer, name) for name in m.IMPLEMENTATIONS}
     return measured(arguments, rank, make, difference, _time_steps)
@@ -128,7 +128,7 @@ def difference(training: ShardedTraining) -> float:
     """Return the largest relative difference of a parameter from the plain optimizer's after ten steps.
 
     Both use the same gradients, which are the plain training's, because the parameters stay equal: no sum whose order
-    varies between runs intervenes. Raises ArithmeticError if it is too large.
+    varies between runs intervenes. Raises WrongResult if it is too large.
     """
     copies = [parameter.detach().clone() for parameter in training.parameters]
     plain, sharded = make_optimizer(m.UNSHARDED, copies), make_optimizer(m.SHARDED, training.parameters)
@@ -140,11 +140,9 @@ def difference(training: ShardedTraining) -> float:
         sharded.step()
         plain.step()
     training.zero_grad()
-    largest = max(map(_apart, training.parameters, copies), key=lambda apart: (math.isnan(apart), apart))
-    if not largest <= TOLERANCE:
-        text = f"a parameter is off by {largest:.2g} after {CHECKED_STEPS} steps, allowed {TOLERANCE:g}"
-        raise ArithmeticError(text)
-    return largest
+    pairs = zip(training.parameters, copies, strict=True)
+    errors = {f"parameter {number}": _apart(*pair) for number, pair in enumerate(pairs)}
+    return require(errors, TOLERANCE, f"the plain optimizer's after {CHECKED_STEPS} steps")
 
 
 def _apart(parameter: Tensor, other: Tensor) -> float:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from perfscribe.base.cells import Cell, Measurement
 from perfscribe.experiments.cs336.optimizer_state_sharding import measure as m
+from perfscribe.instruments.correctness import require_close
 from perfscribe.subjects import OPTIMIZER
 from perfscribe.subjects.loading import adapters, subjects_code
 
@@ -119,7 +120,6 @@ def _names(slots: Any) -> Iterable[str]:
 def difference(training: ShardedTraining, make: Mapping[str, Make], rank: int) -> float:
     """Return a parameter's largest error after ten steps on the plain optimizer's gradients; WrongResult: too large."""
     from perfscribe.experiments.cs336.optimizer_state_sharding import program as p
-    from perfscribe.subjects.checks import require_close
 
     parameters = dict(training.replica.module.named_parameters())
     copies = {name: one.detach().clone() for name, one in parameters.items()}

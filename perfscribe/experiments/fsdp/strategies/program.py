@@ -41,6 +41,7 @@ from perfscribe.experiments.fsdp.strategies.measure import (
     plan_of,
 )
 from perfscribe.instruments import precision
+from perfscribe.instruments.correctness import require
 from perfscribe.instruments.interleaving import as_one, time_interleaved
 from perfscribe.instruments.memory import PeakMemory
 from perfscribe.instruments.timing import STEP, time_host
@@ -214,7 +215,7 @@ def discard(training: FsdpTraining, device: torch.device, more: Iterable[Tensor]
 class Trained:
     """A plan's training on this rank, after its first steps. ids: (batch, seq_len), this rank's.
 
-    Raises ArithmeticError if the first loss differs from the unwrapped model's, ValueError if the wrapped model is not
+    Raises WrongResult if the first loss differs from the unwrapped model's, ValueError if the wrapped model is not
     the one requested.
     """
 
@@ -231,10 +232,8 @@ class Trained:
         self.applied = asdict(fsdp.check(wrapped, rank.place.world_size, self.layout["blocks"]))
         self.training = FsdpTraining(wrapped, loss_of)
         self.first_loss = float(self.training.step([self.ids]))
-        if not abs(self.first_loss - expected) <= TOLERANCE[plan.dtype] * abs(expected):
-            raise ArithmeticError(
-                f"the first loss is {self.first_loss:.6g}, that of the model before it was wrapped {expected:.6g}"
-            )
+        error = {"the first loss": abs(self.first_loss / expected - 1)}
+        require(error, TOLERANCE[plan.dtype], "the model's before it was wrapped")
         self._buckets = self._second_step()
 
     def _second_step(self) -> list[Tensor]:
