@@ -15,6 +15,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -39,22 +40,27 @@ if TYPE_CHECKING:
     from perfscribe.distributed.rank import Rank
 
 COPIES = ("flatten", "unflatten")
-OURS: dict[str, type[DataParallel]] = {v.NAIVE: NaiveDDP, v.FLAT: FlatDDP, v.OVERLAP: OverlappedDDP}
+Wrappers = Mapping[str, Callable[[nn.Module], DataParallel]]
+OURS: Wrappers = {v.NAIVE: NaiveDDP, v.FLAT: FlatDDP, v.OVERLAP: OverlappedDDP}
 # The model compared with a single process's.
 CHECKED_SIZE, CHECKED_LENGTH = "nano", 32
 # SGD does not normalise: a gradient that is off by a factor moves parameters by that factor.
 CHECKED_RATE = 0.1
 
 
-def on_rank(arguments: Mapping[str, Any], rank: Rank) -> dict[str, Any]:
-    """Measure all implementations on this rank; samples and values are named as in measure.combine."""
+def on_rank(arguments: Mapping[str, Any], rank: Rank, wrappers: Wrappers = OURS) -> dict[str, Any]:
+    """Measure all implementations on this rank; samples and values are named as in measure.combine.
+
+    wrappers: by implementation, except those with buckets and PyTorch's.
+    """
+    wrap = partial(Wrapped, wrappers=wrappers)
     factors, of = arguments["factors"], v.from_level(arguments["factors"]["variants"])
     precision.set_matmul_precision(factors["dtype"])
     whole = tokens.read(Path(arguments["data_folder"]), factors["batch"], factors["seq_len"])
     token_ids = torch.from_numpy(whole).to(rank.device)
     found = Found()
-    found.values |= {f"{key}_error": error for key, error in errors(of, factors, token_ids, rank).items()}
-    bench = Bench(factors, share(token_ids, rank), rank, found)
+    found.values |= {f"{key}_error": error for key, error in errors(of, factors, token_ids, rank, wrap).items()}
+    bench = Bench(factors, share(token_ids, rank), rank, found, wrap)
     for turn in range(factors["turns"]):
         for variant in of if turn % 2 == 0 else reversed(of):
             bench.take_turn(variant, turn)
@@ -82,8 +88,8 @@ class Wrapped:
     call(...) is the module's forward. ours: the wrapper, None for PyTorch's.
     """
 
-    def __init__(self, variant: v.Variant, module: nn.Module) -> None:
-        self.variant, self.ours = variant, _ours(variant, module)
+    def __init__(self, variant: v.Variant, module: nn.Module, wrappers: Wrappers = OURS) -> None:
+        self.variant, self.ours = variant, _ours(variant, module, wrappers)
         self.call: Any = self.ours if self.ours is not None else _torch_ddp(module)
 
     def finish(self) -> None:
@@ -114,10 +120,13 @@ class Wrapped:
         return found
 
 
-def _ours(variant: v.Variant, module: nn.Module) -> DataParallel | None:
+Wrap = Callable[[v.Variant, nn.Module], Wrapped]
+
+
+def _ours(variant: v.Variant, module: nn.Module, wrappers: Wrappers) -> DataParallel | None:
     if variant.bucket_mb is not None:
         return BucketedDDP(module, variant.bucket_mb)
-    return OURS[variant.implementation](module) if variant.implementation in OURS else None
+    return wrappers[variant.implementation](module) if variant.implementation in wrappers else None
 
 
 def _torch_ddp(module: nn.Module) -> DistributedDataParallel:
@@ -132,8 +141,10 @@ def _torch_ddp(module: nn.Module) -> DistributedDataParallel:
 class Bench:
     """One model, its optimizer and this rank's part of the batch, around which implementations alternate."""
 
-    def __init__(self, factors: Mapping[str, Any], token_ids: torch.Tensor, rank: Rank, found: Found) -> None:
-        self.factors, self.rank, self.found = factors, rank, found
+    def __init__(
+        self, factors: Mapping[str, Any], token_ids: torch.Tensor, rank: Rank, found: Found, wrap: Wrap
+    ) -> None:
+        self.factors, self.rank, self.found, self.wrap = factors, rank, found, wrap
         model = Model(SIZES[factors["size"]], factors["seq_len"], device=rank.device)
         self.training = Step(model, token_ids, factors["device"], factors["dtype"])
         self.training.make_optimizer()
@@ -142,7 +153,7 @@ class Bench:
 
     def take_turn(self, variant: v.Variant, turn: int) -> None:
         """Warm up, then time steps with and without communication, and phases."""
-        wrapped = Wrapped(variant, self.training.model)
+        wrapped = self.wrap(variant, self.training.model)
         counted = self._warm_up(wrapped)
         if turn == 0:
             self.found.values |= {f"{variant.key}_{name}": one for name, one in counted.items()}
@@ -160,7 +171,7 @@ class Bench:
 
     def trace(self, variant: v.Variant) -> None:
         """Trace one step, with equal replicas."""
-        wrapped = Wrapped(variant, self.training.model)
+        wrapped = self.wrap(variant, self.training.model)
         self._warm_up(wrapped)
         seen = tracing.record(self.prepare, lambda mark: self.step(wrapped, mark), self.factors["device"])
         lanes = tracing.lanes(seen, self.rank.place.world_size, self.factors["device"])
@@ -256,7 +267,9 @@ def share(token_ids: Tensor, rank: Rank) -> Tensor:
     return token_ids[rank.place.rank * count :][:count]
 
 
-def errors(of: Sequence[v.Variant], factors: Mapping[str, Any], token_ids: Tensor, rank: Rank) -> dict[str, float]:
+def errors(
+    of: Sequence[v.Variant], factors: Mapping[str, Any], token_ids: Tensor, rank: Rank, wrap: Wrap = Wrapped
+) -> dict[str, float]:
     """Return by variant the largest error of any parameter tensor's change over v.CHECKED_STEPS steps.
 
     A small model on the cell's device, in its dtype. token_ids: the whole batch (batch, length + 1). Ranks other than 0
@@ -270,30 +283,24 @@ def errors(of: Sequence[v.Variant], factors: Mapping[str, Any], token_ids: Tenso
         dist.broadcast(tensor.detach(), 0)
     alone = copy.deepcopy(begin)
     _train(alone, alone, lambda: None, token_ids, factors)
+    before, expected = dict(begin.named_parameters()), dict(alone.named_parameters())
     found = {}
     for variant in of:
-        changes = _errors(variant, begin, alone, token_ids, factors, rank)
-        named = {f"{variant.key}: {name}'s change in {v.CHECKED_STEPS} steps": error for name, error in changes.items()}
-        found[variant.key] = require(named, v.TOLERANCE[factors["dtype"]], "a single process")
-    return found
-
-
-def _errors(
-    variant: v.Variant, begin: Model, alone: Model, token_ids: Tensor, factors: Mapping[str, Any], rank: Rank
-) -> dict[str, float]:
-    model = copy.deepcopy(begin)
-    if rank.place.rank:
+        model = copy.deepcopy(begin)
         with torch.no_grad():
-            for tensor in model.parameters():
+            for tensor in model.parameters() if rank.place.rank else ():
                 tensor.add_(1)
-    wrapped = Wrapped(variant, model)
-    _train(model, wrapped.call, wrapped.finish, share(token_ids, rank), factors)
-    wrapped.release()
-    before, expected = dict(begin.named_parameters()), dict(alone.named_parameters())
-    return {
-        name: relative_error(got.double() - before[name], expected[name].double() - before[name])
-        for name, got in model.named_parameters()
-    }
+        wrapped = wrap(variant, model)
+        _train(model, wrapped.call, wrapped.finish, share(token_ids, rank), factors)
+        wrapped.release()
+        changes = {
+            f"{variant.key}: {name}'s change in {v.CHECKED_STEPS} steps": relative_error(
+                got.double() - before[name], expected[name].double() - before[name]
+            )
+            for name, got in model.named_parameters()
+        }
+        found[variant.key] = require(changes, v.TOLERANCE[factors["dtype"]], "a single process")
+    return found
 
 
 def _train(

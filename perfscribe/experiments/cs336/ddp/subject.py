@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     import torch
 
     from perfscribe.distributed.rank import Rank
+    from perfscribe.experiments.cs336.ddp.program import Wrappers
     from perfscribe.subjects.ddp import Theirs
 
 # Our implementations per kernel. A subject's variant is named <subject>.<implementation>[.<bucket size>].
@@ -65,15 +66,16 @@ def on_rank(arguments: Mapping[str, Any], rank: Rank) -> dict[str, Any]:
     from perfscribe.subjects.ddp import Theirs
 
     factors, early = arguments["factors"], dict[str, list[Theirs]]()
+    wrappers = dict(program.OURS)
     with subjects_code():
         functions = adapters(factors["subject"], factors["kernel"])
         for variant in v.from_level(factors["variants"]):
             if theirs := parsed(variant):
                 sizes = [] if theirs.bucket_mb is None else [theirs.bucket_mb]
                 made = early.setdefault(variant.key, [])
-                program.OURS[variant.implementation] = cast(Any, partial(_kept, made, functions, sizes))
-                check(variant, factors, rank)
-        found = program.on_rank(arguments, rank)
+                wrappers[variant.implementation] = cast(Any, partial(_kept, made, functions, sizes))
+                check(variant, rank, wrappers)
+        found = program.on_rank(arguments, rank, wrappers)
         found["values"] |= {f"{key}_early_all_reduces": sum(one.early for one in of) for key, of in early.items()}
         return found
 
@@ -85,7 +87,7 @@ def _kept(made: list[Theirs], *arguments: Any) -> Theirs:
     return made[-1]
 
 
-def check(variant: v.Variant, factors: Mapping[str, Any], rank: Rank) -> None:
+def check(variant: v.Variant, rank: Rank, wrappers: Wrappers) -> None:
     """Check averages of a first backward, and parameters on all ranks, against one process with all data.
 
     As in the course's tests, one parameter is frozen and one is tied. Ranks other than 0 start with different
@@ -108,7 +110,7 @@ def check(variant: v.Variant, factors: Mapping[str, Any], rank: Rank) -> None:
         with torch.no_grad():
             for tensor in model.parameters():
                 tensor.add_(tensor.requires_grad)
-    wrapped = Wrapped(variant, model)
+    wrapped = Wrapped(variant, model, wrappers)
     own = data.chunk(rank.place.world_size)[rank.place.rank]
     where = f"rank {rank.place.rank}, {variant.key.partition(SEPARATOR)[2]}"
     for (name, got), want in zip(model.named_parameters(), alone.parameters(), strict=True):
