@@ -24,8 +24,9 @@ LEVELS = experiment(
     | {"batch": wholes("sequences in a batch, divided among the ranks", 1, 1_048_576, [4], gpu=[32])},
     dtype=dtypes("tf32: fp32 with TF32 matrix products, as published runs have it; bf16, fp16: autocast", ["fp32"]),
     implementation=choices(
-        "naive, flat: after backward; overlap_…: during it; torch_ddp: PyTorch's DistributedDataParallel",
-        ["naive", "flat", "overlap_individual", "overlap_bucketed", "torch_ddp"],
+        "naive, flat: after backward; overlap_…: during it; torch_ddp: PyTorch's, torch_ddp_views: "
+        "with gradient_as_bucket_view",
+        ["naive", "flat", "overlap_individual", "overlap_bucketed", "torch_ddp", "torch_ddp_views"],
     ),
     bucket_mb=numbers(
         "sizes of overlap_bucketed's buckets, in MB of 10^6 bytes",

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 PRELOADED = needs.PRELOADED
 # Below the worker's limit (timeout_s), so that a hanging rank is named.
 LAUNCH_TIMEOUT_S = 540.0
+MARKED = ("_step_backward_ms", "_off_backward_ms", "_tail_ms")
 
 
 def run(cell: Cell) -> Measurement:
@@ -41,8 +42,9 @@ def launched(cell: Cell, on_rank: Callable[..., Any]) -> Measurement:
 def combine(ranks: Sequence[Mapping[str, Any]]) -> Measurement:
     """Combine the results of all ranks into a Measurement.
 
-    Of each variant (names start with its key): samples <key>_step_ms (all with communication), _off_ms (without), and
-    if timed _<phase>_ms and _copies_ms; a sample is the longest time of any rank. Values are the largest of any rank.
+    Of each variant (names start with its key): samples <key>_step_ms (with communication), _off_ms (without); backward
+    in them, _step_backward_ms and _off_backward_ms; _tail_ms (from the end of backward's compute to that of the last
+    collective); if timed, _<phase>_ms and _copies_ms. A sample is the longest time of any rank, a value the largest.
     Series: the traced step of rank 0.
     """
     first = ranks[0]
@@ -50,7 +52,7 @@ def combine(ranks: Sequence[Mapping[str, Any]]) -> Measurement:
         samples={name: longest([rank["samples"][name] for rank in ranks]) for name in first["samples"]},
         warmup={name: longest([rank["warmup"][name] for rank in ranks]) for name in first["warmup"]},
         values={name: max(rank["values"][name] for rank in ranks) for name in first["values"]},
-        timers=dict.fromkeys(first["samples"], first["timer"]),
+        timers={name: first["marks_timer" if name.endswith(MARKED) else "timer"] for name in first["samples"]},
         warmup_s=max(rank["warmup_s"] for rank in ranks),
         timed_s=max(rank["timed_s"] for rank in ranks),
     )

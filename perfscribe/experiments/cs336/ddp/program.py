@@ -32,7 +32,7 @@ from perfscribe.experiments.cs336.ddp import tracing
 from perfscribe.experiments.cs336.ddp import variants as v
 from perfscribe.instruments import precision
 from perfscribe.instruments.correctness import WrongResult, relative_error, require
-from perfscribe.instruments.timing import HOST_CLOCK, Mark, synchronise, time_host, time_phases
+from perfscribe.instruments.timing import CUDA_EVENTS, HOST_CLOCK, Mark, synchronise, time_host, time_phases
 from perfscribe.models.training_step import Step
 from perfscribe.models.transformer import Model, next_token_loss
 
@@ -66,7 +66,8 @@ def on_rank(arguments: Mapping[str, Any], rank: Rank, wrappers: Wrappers = OURS)
             bench.take_turn(variant, turn)
     for variant in v.traced(of):
         bench.trace(variant)
-    return vars(found) | {"timer": HOST_CLOCK}
+    marks_timer = CUDA_EVENTS if rank.device.type == "cuda" else HOST_CLOCK
+    return vars(found) | {"timer": HOST_CLOCK, "marks_timer": marks_timer}
 
 
 @dataclass
@@ -90,7 +91,8 @@ class Wrapped:
 
     def __init__(self, variant: v.Variant, module: nn.Module, wrappers: Wrappers = OURS) -> None:
         self.variant, self.ours = variant, _ours(variant, module, wrappers)
-        self.call: Any = self.ours if self.ours is not None else _torch_ddp(module)
+        views = variant.implementation == v.TORCH_VIEWS
+        self.call: Any = self.ours if self.ours is not None else _torch_ddp(module, views)
 
     def finish(self) -> None:
         """Finish a backward, so that gradients are averages. PyTorch's DDP does this by itself."""
@@ -129,13 +131,39 @@ def _ours(variant: v.Variant, module: nn.Module, wrappers: Wrappers) -> DataPara
     return wrappers[variant.implementation](module) if variant.implementation in wrappers else None
 
 
-def _torch_ddp(module: nn.Module) -> DistributedDataParallel:
-    """Return PyTorch's DDP with its defaults, but no broadcast of buffers: they are constants, and ours skip it too."""
+def _torch_ddp(module: nn.Module, views: bool) -> DistributedDataParallel:
+    """Return PyTorch's DDP, but with no broadcast of buffers: they are constants, and ours skip it too.
+
+    views: whether gradients are views of its buckets; its default is no.
+    """
     device = next(module.parameters()).device
     with warnings.catch_warnings(), torch.cuda.device(device) if device.type == "cuda" else nullcontext():
         warnings.simplefilter("ignore", FutureWarning)  # newer torch renames the argument for buffers
         # One device per rank, which holds the module already: no device_ids, which would only move the inputs.
-        return DistributedDataParallel(module, broadcast_buffers=False)
+        return DistributedDataParallel(module, broadcast_buffers=False, gradient_as_bucket_view=views)
+
+
+class Moments:
+    """When the marks of a step are reached, without waiting: by CUDA events on the current stream, or the host clock.
+
+    An event after backward is reached when its kernels have ended, whatever NCCL's own stream still sends.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._on_gpu = device.type == "cuda"
+        self._at: dict[str, Any] = {}
+
+    def mark(self, name: str) -> None:
+        """Note the moment."""
+        self._at[name] = time.perf_counter()
+        if self._on_gpu:
+            self._at[name] = torch.cuda.Event(enable_timing=True)
+            self._at[name].record()
+
+    def between_ms(self, first: str, second: str) -> float:
+        """Return milliseconds between two marks, once the device was waited for."""
+        start, end = self._at[first], self._at[second]
+        return float(start.elapsed_time(end)) if self._on_gpu else (end - start) * 1e3
 
 
 class Bench:
@@ -162,8 +190,13 @@ class Bench:
         order = ["step", "off"] * self.factors["steps"]
         with without_collection():
             for name in order if turn % 2 == 0 else reversed(order):
+                moments = Moments(self.rank.device)
                 with wrapped.without_communication() if name == "off" else nullcontext():
-                    self.found.samples[f"{variant.key}_{name}_ms"] += self._timed_ms(wrapped)
+                    self.found.samples[f"{variant.key}_{name}_ms"] += self._timed_ms(wrapped, moments.mark)
+                backward_ms = moments.between_ms("forward", "backward")
+                self.found.samples[f"{variant.key}_{name}_backward_ms"].append(backward_ms)
+                if name == "step" and wrapped.ours is not None:  # PyTorch's backward ends when it has communicated
+                    self.found.samples[f"{variant.key}_tail_ms"].append(moments.between_ms("backward", "communication"))
             if variant.implementation in v.PHASED:
                 self._time_phases(wrapped)
         self.found.timed_s += time.perf_counter() - began
@@ -200,14 +233,16 @@ class Bench:
         training.scaler.update()
         mark("optimizer")
 
-    def _timed_ms(self, wrapped: Wrapped) -> list[float]:
-        device = self.rank.device
-        return time_host(lambda: self.step(wrapped), warmup=0, timed=1, device=device, prepare=self.prepare).samples_ms
+    def _timed_ms(self, wrapped: Wrapped, mark: Mark = lambda _: None) -> list[float]:
+        def step() -> None:
+            self.step(wrapped, mark)
+
+        return time_host(step, warmup=0, timed=1, device=self.rank.device, prepare=self.prepare).samples_ms
 
     def _warm_up(self, wrapped: Wrapped) -> dict[str, float]:
         """Run warm-up steps; return all-reduces, buckets and peak memory of the last, whose gradients stay."""
         # PyTorch's DDP rearranges its buckets in its second step.
-        steps = self.factors["warmup_steps"] + (wrapped.variant.implementation == v.TORCH)
+        steps = self.factors["warmup_steps"] + (wrapped.ours is None)
         device, on_gpu = self.rank.device, self.rank.device.type == "cuda"
         began, counted = time.perf_counter(), dict[str, float]()
         for _ in range(steps):

@@ -46,7 +46,8 @@ CHECK_NOTE = (
 STEP_NOTE = (
     "Implementations were interleaved around the same parameters; a step is the slowest rank's by the host clock. "
     "Exposed: a step less one without communication, median and IQR over turns, which noise may make negative. A step "
-    "without communication keeps flat's copies and leaves out torch_ddp's."
+    "without communication keeps flat's copies and leaves out torch_ddp's. Tail and backward: on a GPU by events on "
+    "the stream that computes, without a profiler; a step of PyTorch's DDP has communicated when its backward ends."
 )
 PHASES_NOTE = "Medians of steps that wait for the device after each phase."
 TIMELINE_NOTE = (
@@ -204,6 +205,28 @@ CHECKED = [
     t.value("error", "Largest relative error"),
     t.derived("allowed", "Allowed", lambda r: v.TOLERANCE[r.factors["dtype"]], exact=True),
 ]
+MARKED = {
+    "tail_ms": "Tail: communication after backward's compute (ms)",
+    "step_backward_ms": "Backward in a step (ms)",
+    "off_backward_ms": "Backward without communication (ms)",
+}
+
+
+def marked(sample: str, title: str) -> t.Column:
+    """Return a column of a sample that PyTorch's DDP, or an older record, may lack."""
+    lacks = {v.TORCH: "within backward", v.TORCH_VIEWS: "within backward"} if sample == "tail_ms" else {}
+
+    def get(row: Record) -> Any:
+        if sample not in row.samples:
+            return lacks.get(row.factors["implementation"], t.NOT_RECORDED)
+        return t.summary(row, sample).median
+
+    def spread(row: Record) -> Any:
+        return t.summary(row, sample).iqr if sample in row.samples else t.NOT_RECORDED
+
+    return t.Column(sample, title, get, spread=f"{sample}_iqr", spread_get=spread)
+
+
 # A step and its communication, as in the homework.
 BENCHMARK = [
     *EVERY,
@@ -212,6 +235,7 @@ BENCHMARK = [
     t.rounded("spent_percent", "Share of the step that waits (%)", "spent_percent_spread"),
     t.rounded("exposed_ms", "Exposed (ms)", "exposed_spread"),
     *t.unshown(*LIMITS),
+    *(marked(*one) for one in MARKED.items()),
     t.value("all_reduces", "All-reduces", exact=True, without="PyTorch's own"),
     t.value("turns", "Turns", exact=True),
     t.count("step_ms"),

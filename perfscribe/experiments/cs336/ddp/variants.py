@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 NAIVE, FLAT, OVERLAP, BUCKETED = "naive", "flat", "overlap_individual", "overlap_bucketed"
-TORCH = "torch_ddp"
+# PyTorch's, as it is and with gradients as views of its buckets, which saves it the copies.
+TORCH, TORCH_VIEWS = "torch_ddp", "torch_ddp_views"
 # Implementations that communicate only after backward, so that their communication can be timed by itself.
 AFTER_BACKWARD = (NAIVE, FLAT)
 # Implementations whose phases are timed as well, in separate steps.
@@ -56,4 +57,6 @@ def traced(of: Sequence[Variant]) -> list[Variant]:
     """Return the variants whose step is traced: each of ours once, the middle one of several bucket sizes."""
     bucketed = [variant for variant in of if variant.implementation == BUCKETED]
     middle = bucketed[len(bucketed) // 2 :][:1]
-    return [variant for variant in of if variant in middle or variant.implementation not in (BUCKETED, TORCH)]
+    return [
+        variant for variant in of if variant in middle or variant.implementation not in (BUCKETED, TORCH, TORCH_VIEWS)
+    ]
