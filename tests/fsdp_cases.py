@@ -18,7 +18,7 @@ from perfscribe.distributed.collective_bytes import Collectives
 from perfscribe.distributed.fsdp import local, wrap
 from perfscribe.distributed.fsdp_training import FsdpTraining, Gathered, held_bytes, local_gradients, tensors_of
 from perfscribe.experiments.fsdp.strategies import program as strategies
-from perfscribe.instruments.memory import PeakMemory
+from perfscribe.instruments.memory import allocated_bytes
 from perfscribe.models.simple_gpt import SimpleGPTModel, build
 
 # No dimension is a multiple of two or four ranks but the width, so that pieces differ and are padded.
@@ -228,13 +228,6 @@ def overflowing(arguments: Mapping[str, Any], rank: Any) -> list[Any]:
         after = whole_parameters(training)
         moved.append(any(not torch.equal(before[name], after[name]) for name in before))
     return [*moved, training.loss_scale]
-
-
-def allocated_bytes(device: torch.device) -> int:
-    """What lies on the device, as PeakMemory counts it."""
-    with PeakMemory(device) as memory:
-        pass
-    return memory.allocated_before_bytes
 
 
 def left_behind(arguments: Mapping[str, Any], rank: Any) -> list[dict[str, Any]]:

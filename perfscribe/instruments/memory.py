@@ -47,8 +47,9 @@ class PeakMemory:
 
     After it, in bytes: allocated_before_bytes (at entry, after garbage collection), peak_allocated_bytes (total,
     including what existed at entry), allocated_after_bytes (at exit), peak_reserved_bytes (of the caching allocator;
-    None on the CPU, which has none), and marks: allocated bytes at each mark(name). counter names the counter used.
-    All are set even if an exception leaves the context; it is not caught.
+    None on the CPU, which has none), marks: allocated bytes at each mark(name), and peaks: name and peak of the segment
+    that each mark ended, in order. counter names the counter used. All are set even if an exception leaves the context;
+    it is not caught.
 
     CUDA's counters are host-side, so they include work that is only queued. On the CPU, memory at entry is the storage
     of all tensors that Python reaches, including gradients; a tensor held only by C++ (saved by a graph built before
@@ -57,7 +58,7 @@ class PeakMemory:
     """
 
     allocated_before_bytes: int
-    peak_allocated_bytes: int
+    peak_allocated_bytes: int = 0
     allocated_after_bytes: int
     peak_reserved_bytes: int | None = None
 
@@ -70,26 +71,28 @@ class PeakMemory:
         self._device, self._events = device, CpuEvents() if kind == "cpu" else None
         self.counter = CUDA_COUNTER if kind == "cuda" else CPU_COUNTER
         self.marks: dict[str, int] = {}
+        self.peaks: list[tuple[str, int]] = []
 
     def __enter__(self) -> PeakMemory:
         import torch
 
-        gc.collect()
         if self._events is not None:
+            gc.collect()
             self._events.start()
             self.allocated_before_bytes = sum(self._events.held.values())
         else:
-            torch.cuda.synchronize(self._device)
+            self.allocated_before_bytes = allocated_bytes(self._device)
             torch.cuda.reset_peak_memory_stats(self._device)
-            self.allocated_before_bytes = torch.cuda.memory_allocated(self._device)
         return self
 
     def mark(self, name: str) -> None:
-        """Record the bytes allocated now; marks[name] holds them after the context."""
+        """Record the bytes allocated now, which marks[name] holds after the context, and end a segment."""
         import torch
 
         if self._events is None:
             self.marks[name] = torch.cuda.memory_allocated(self._device)
+            self.peaks.append((name, self._read_peak()))
+            torch.cuda.reset_peak_memory_stats(self._device)
         else:
             with torch.profiler.record_function(_MARK + name):
                 pass
@@ -98,8 +101,7 @@ class PeakMemory:
         import torch
 
         if self._events is None:
-            self.peak_allocated_bytes = torch.cuda.max_memory_allocated(self._device)
-            self.peak_reserved_bytes = torch.cuda.max_memory_reserved(self._device)
+            self._read_peak()
             self.allocated_after_bytes = torch.cuda.memory_allocated(self._device)
             return
         allocated = peak = self.allocated_before_bytes
@@ -108,7 +110,19 @@ class PeakMemory:
             peak = max(peak, allocated)
             if change.mark:
                 self.marks[change.mark] = allocated
-        self.peak_allocated_bytes, self.allocated_after_bytes = peak, allocated
+                self.peaks.append((change.mark, peak))
+                peak = allocated
+        self.peak_allocated_bytes = max([peak, *(of_segment for _, of_segment in self.peaks)])
+        self.allocated_after_bytes = allocated
+
+    def _read_peak(self) -> int:
+        """Return the peak since the allocator's statistics were reset; keep the largest, and that of reserved bytes."""
+        import torch
+
+        peak = torch.cuda.max_memory_allocated(self._device)
+        self.peak_allocated_bytes = max(self.peak_allocated_bytes, peak)
+        self.peak_reserved_bytes = max(self.peak_reserved_bytes or 0, torch.cuda.max_memory_reserved(self._device))
+        return peak
 
     def values(self) -> dict[str, int | str]:
         """Return the numbers for Measurement.values, marks as <name>_bytes; those that do not exist are omitted."""
@@ -121,6 +135,17 @@ class PeakMemory:
         if self.peak_reserved_bytes is not None:
             figures["peak_reserved_bytes"] = self.peak_reserved_bytes
         return figures | {f"{name}_bytes": allocated for name, allocated in self.marks.items()}
+
+
+def allocated_bytes(device: str | torch.device) -> int:
+    """Return the bytes allocated now, after garbage collection, as PeakMemory counts them."""
+    import torch
+
+    gc.collect()
+    if torch.device(device).type == "cpu":
+        return sum(storage.nbytes() for storage in _live_cpu_storages().values())
+    torch.cuda.synchronize(device)
+    return torch.cuda.memory_allocated(device)
 
 
 @dataclass(frozen=True)

@@ -34,6 +34,20 @@ def test_peak_is_the_most_at_once_not_the_sum():
     assert third.numel() == 4 * MIB
 
 
+def test_each_mark_ends_a_segment_with_a_peak_of_its_own():
+    with PeakMemory("cpu") as peak:
+        first = block(3)
+        block(4)
+        peak.mark("first")
+        del first
+        held = block(1)
+        peak.mark("second")
+    before = peak.allocated_before_bytes
+    assert [(name, (of_segment - before) / MIB) for name, of_segment in peak.peaks] == [("first", 7.0), ("second", 3.0)]
+    assert {name: (at - before) / MIB for name, at in peak.marks.items()} == {"first": 3.0, "second": 1.0}
+    assert above_before(peak) == (7.0, 1.0) and held.numel() == MIB
+
+
 def test_what_was_there_before_counts_once_and_its_end_is_seen():
     gc.collect()
     with PeakMemory("cpu") as first:
@@ -71,7 +85,7 @@ def test_cuda_counters_are_reset_and_read(monkeypatch):
     with PeakMemory("cuda:0") as peak:
         log.append("body")
         peak.mark("before_backward")
-    assert log == ["synchronise", "reset", "body", "peak"]
+    assert log == ["synchronise", "reset", "body", "peak", "reset", "peak"]
     assert peak.values() == {
         "allocated_before_bytes": 100,
         "before_backward_bytes": 300,

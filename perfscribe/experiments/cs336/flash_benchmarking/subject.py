@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import gc
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
@@ -18,7 +17,7 @@ from perfscribe.experiments.cs336.flash_benchmarking import measure as m
 from perfscribe.instruments import precision
 from perfscribe.instruments.correctness import WrongResult, require_close
 from perfscribe.instruments.graph_timing import Clocks
-from perfscribe.instruments.memory import is_oom
+from perfscribe.instruments.memory import allocated_bytes, is_oom
 from perfscribe.subjects import FLASH
 from perfscribe.subjects.loading import adapters, subjects_code
 
@@ -188,21 +187,7 @@ def _saved(out: Tensor, shape: tuple[int, ...]) -> list[Tensor]:
 def kept_bytes(call: Callable[[], object], device: str) -> float:
     """Return the growth of memory per further call: of CUDA's allocator, or of tensors known to Python on a CPU."""
     call()
-    before = _held_bytes(device)
+    before = allocated_bytes(device)
     for _ in range(LEAK_CALLS):
         call()
-    return max(0.0, (_held_bytes(device) - before) / LEAK_CALLS)
-
-
-def _held_bytes(device: str) -> int:
-    import torch
-
-    gc.collect()
-    if device == "cuda":
-        torch.cuda.synchronize()
-        return torch.cuda.memory_allocated()
-    storages = {}
-    for one in gc.get_objects():
-        if type(one) in (torch.Tensor, torch.nn.Parameter):
-            storages[one.untyped_storage().data_ptr()] = one.untyped_storage().nbytes()
-    return sum(storages.values())
+    return max(0.0, (allocated_bytes(device) - before) / LEAK_CALLS)

@@ -6,7 +6,6 @@ import gc
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 import torch
@@ -14,7 +13,7 @@ from torch import Tensor
 
 from perfscribe.distributed.sharded_optimizer import ShardedOptimizer
 from perfscribe.experiments.cs336.optimizer_state_sharding import measure as m
-from perfscribe.instruments.memory import CpuEvents
+from perfscribe.instruments.memory import PeakMemory, allocated_bytes
 
 if TYPE_CHECKING:
     from perfscribe.experiments.cs336.optimizer_state_sharding.program import ShardedTraining
@@ -27,55 +26,6 @@ BEGIN = "begin"  # segment before a part of the step; at its end only surviving 
 Kinds = dict[str, int]
 
 
-class Segments:
-    """Context that counts the bytes of tensors while a pass runs, and their peak between marks.
-
-    Results: before_bytes (at entry, garbage collected), and peaks: (name, bytes) of each segment, in order; mark(name)
-    ends one. CUDA: the allocator's counters. CPU: CpuEvents of instruments/memory.py.
-    """
-
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
-        self.before_bytes = 0
-        self.peaks: list[tuple[str, int]] = []
-
-    def __enter__(self) -> Segments:
-        if self._device.type == "cpu":
-            time.sleep(SETTLE_S)
-        gc.collect()
-        if self._device.type == "cuda":
-            torch.cuda.synchronize(self._device)
-            torch.cuda.reset_peak_memory_stats(self._device)
-            self.before_bytes = torch.cuda.memory_allocated(self._device)
-        else:
-            self._ends: list[tuple[int, str]] = []
-            self._events = CpuEvents()
-            self._events.start()
-            self.before_bytes = sum(self._events.held.values())
-        return self
-
-    def mark(self, name: str) -> None:
-        """End a segment."""
-        if self._device.type == "cuda":
-            self.peaks.append((name, torch.cuda.max_memory_allocated(self._device)))
-            torch.cuda.reset_peak_memory_stats(self._device)
-        else:
-            self._ends.append((time.time_ns(), name))
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        if self._device.type == "cuda":
-            return
-        changes = self._events.stop()
-        allocated, position = self.before_bytes, 0
-        for end_ns, name in self._ends:
-            peak = allocated
-            while position < len(changes) and changes[position].time_ns <= end_ns:
-                allocated += changes[position].size_bytes
-                peak = max(peak, allocated)
-                position += 1
-            self.peaks.append((name, peak))
-
-
 def size_bytes(tensors: Iterable[Tensor], device: torch.device) -> int:
     """Return the bytes that tensors on the device occupy in its allocator, each in a separate block."""
     sizes = [tensor.nbytes for tensor in tensors if tensor.device.type == device.type]
@@ -86,14 +36,14 @@ def size_bytes(tensors: Iterable[Tensor], device: torch.device) -> int:
 def after_init(parameters: list[Tensor], device: torch.device) -> list[int]:
     """Return bytes by kind of a model only; call it before anything else allocates memory."""
     known = size_bytes(parameters, device)
-    return as_list({m.PARAMETERS: known, m.OTHER: _allocated_bytes(device) - known})
+    return as_list({m.PARAMETERS: known, m.OTHER: allocated_bytes(_settle(device)) - known})
 
 
-def _allocated_bytes(device: torch.device) -> int:
-    """Return the bytes allocated now; recounted on a CPU, where frees by gloo's threads are not observed."""
-    with Segments(device) as now:
-        pass
-    return now.before_bytes
+def _settle(device: torch.device) -> torch.device:
+    """Return the device once nothing is freed by itself any more."""
+    if device.type == "cpu":
+        time.sleep(SETTLE_S)
+    return device
 
 
 def as_list(kinds: Kinds) -> list[int]:
@@ -126,14 +76,14 @@ def _of_passes(training: ShardedTraining, optimizer: torch.optim.Optimizer) -> K
         assert parameter.grad is not None
         segments.mark(str(size_bytes([parameter.grad], training.device)))
 
-    with Segments(training.device) as segments:
+    with PeakMemory(_settle(training.device)) as segments:
         hooks = [parameter.register_post_accumulate_grad_hook(handed) for parameter in training.parameters]
         training.passes(segments.mark)
         for hook in hooks:
             hook.remove()
     held = _held(training, optimizer)
     standing = held | {m.GRADIENTS: 0}
-    standing[m.OTHER] = segments.before_bytes - sum(standing.values())
+    standing[m.OTHER] = segments.allocated_before_bytes - sum(standing.values())
     handed_over, gradients, highest = 0, 0, (0, "", 0)
     for name, peak in segments.peaks:
         gradients = held[m.GRADIENTS] if name == "averaging" else handed_over
@@ -142,7 +92,7 @@ def _of_passes(training: ShardedTraining, optimizer: torch.optim.Optimizer) -> K
             handed_over += int(name)
     peak, name, gradients = highest
     rest = m.COMMUNICATION if name == "averaging" else m.ACTIVATIONS
-    return standing | {m.GRADIENTS: gradients, rest: peak - segments.before_bytes - gradients}
+    return standing | {m.GRADIENTS: gradients, rest: peak - segments.allocated_before_bytes - gradients}
 
 
 def _of_step(training: ShardedTraining, optimizer: torch.optim.Optimizer) -> dict[str, Kinds]:
@@ -154,23 +104,24 @@ def _of_step(training: ShardedTraining, optimizer: torch.optim.Optimizer) -> dic
         yield
         segments.mark(name)
 
-    with Segments(training.device) as segments:
+    with PeakMemory(_settle(training.device)) as segments:
         if isinstance(optimizer, ShardedOptimizer):
             optimizer.around = part
         optimizer.step()
         segments.mark("update")
     held = _held(training, optimizer)
-    held[m.OTHER] = segments.before_bytes - sum(held.values())
+    held[m.OTHER] = segments.allocated_before_bytes - sum(held.values())
     rest = _above(segments)
-    after_step = held | {m.OTHER: held[m.OTHER] + _allocated_bytes(training.device) - segments.before_bytes}
+    grown = allocated_bytes(_settle(training.device)) - segments.allocated_before_bytes
+    after_step = held | {m.OTHER: held[m.OTHER] + grown}
     return {m.BEFORE_STEP: held, m.STEP: held | rest, m.AFTER_STEP: after_step}
 
 
-def _above(segments: Segments) -> Kinds:
+def _above(segments: PeakMemory) -> Kinds:
     """Return bytes above the step's start at its peak: communication held since the update's start, and temporaries."""
     highest, found, travelling = -1, Kinds(), 0
     for name, peak in segments.peaks:
-        above = peak - segments.before_bytes
+        above = peak - segments.allocated_before_bytes
         if name == BEGIN:
             travelling = above
         elif above > highest:
