@@ -28,19 +28,7 @@ ROWS, LENGTH, STEPS = 4, 6, 2
 
 def make_model(device: torch.device | str = "cpu") -> SimpleGPTModel:
     """The small model without dropout, so that it computes the same in one process and in several."""
-    model = build(SHAPE, 3, str(device))
-    for part in model.modules():
-        if isinstance(part, nn.Dropout):
-            part.p = 0.0
-        if isinstance(part, nn.MultiheadAttention):
-            part.dropout = 0.0
-    return model
-
-
-def loss_of(module: nn.Module, ids: Tensor) -> Tensor:
-    """The model's loss of token ids (B, S)."""
-    loss: Tensor = module(input_ids=ids, labels=ids)["loss"]
-    return loss
+    return strategies.without_dropout(build(SHAPE, 3, str(device)))
 
 
 def ids_of(step: int, device: torch.device) -> Tensor:
@@ -56,7 +44,7 @@ def sgd(parameters: Any) -> torch.optim.Optimizer:
 
 def make_training(plan: Plan, device: torch.device, **options: Any) -> FsdpTraining:
     """The small model wrapped, with SGD."""
-    training = FsdpTraining(wrap(make_model(device), plan, device), loss_of, **options)
+    training = FsdpTraining(wrap(make_model(device), plan, device), strategies.loss_of, **options)
     training.optimizer = sgd(training.module.parameters())
     return training
 
@@ -98,7 +86,7 @@ def difference(arguments: Mapping[str, Any], rank: Any) -> float:
     for step in range(STEPS):
         training.step(own_rows(step, rank, arguments.get("accumulation", 1)))
         optimizer.zero_grad()
-        loss_of(model, ids_of(step, rank.device)).backward()
+        strategies.loss_of(model, ids_of(step, rank.device)).backward()
         optimizer.step()
     found, before = whole_parameters(training), dict(start.named_parameters())
     expected = dict(model.named_parameters())
@@ -113,11 +101,9 @@ def difference(arguments: Mapping[str, Any], rank: Any) -> float:
 
 def load_of(model: nn.Module, plan: Plan, world_size: int) -> fsdp_memory.Load:
     """The model as the counters take it, read off before it is wrapped."""
-    blocks = fsdp.blocks_of(model)
-    inside = {id(p) for block in blocks for p in block.parameters()}
-    outside = tuple((p.shape[0], p.numel()) for p in model.parameters() if id(p) not in inside)
-    block = tuple((p.shape[0], p.numel()) for p in blocks[0].parameters())
-    return fsdp_memory.Load(outside, block, len(blocks), plan, world_size)
+    found = strategies.layout(model)
+    outside, block = (tuple(map(tuple, found[part])) for part in ("outside", "block"))
+    return fsdp_memory.Load(outside, block, found["blocks"], plan, world_size)
 
 
 def counted(arguments: Mapping[str, Any], rank: Any) -> dict[str, Any]:
@@ -127,7 +113,7 @@ def counted(arguments: Mapping[str, Any], rank: Any) -> dict[str, Any]:
     load = load_of(model, plan, world_size)
     wrapped = wrap(model, plan, rank.device)
     fsdp.check(wrapped, world_size, load.blocks)
-    training = FsdpTraining(wrapped, loss_of)
+    training = FsdpTraining(wrapped, strategies.loss_of)
     batch = own_rows(0, rank)
     for _ in range(2):  # DDP puts its buckets in order with the second
         training.step(batch)

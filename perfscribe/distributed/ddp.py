@@ -234,6 +234,10 @@ class BucketedDDP(OverlappingDataParallel):
         return [[self._trainable[i] for i in bucket] for bucket in buckets]
 
 
+# Without further arguments, by the names of the factors implementation and wrapper.
+BY_NAME: dict[str, type[DataParallel]] = {"naive": NaiveDDP, "flat": FlatDDP, "overlap_individual": OverlappedDDP}
+
+
 def _gradient(parameter: nn.Parameter) -> Tensor:
     assert parameter.grad is not None
     return parameter.grad

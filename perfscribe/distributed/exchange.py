@@ -9,6 +9,8 @@ import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from perfscribe.instruments import precision
+
 if TYPE_CHECKING:
     import torch
 
@@ -30,7 +32,7 @@ class Exchange:
     def __init__(self, message: Message, rank: Rank) -> None:
         import torch
 
-        dtype = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[message.dtype]
+        dtype = precision.tensor_dtype(message.dtype)
         self.operation, self.rank, self.world_size = message.operation, rank, rank.place.world_size
         self.share = message.size_bytes // dtype.itemsize // self.world_size
         if self.share < 1:

@@ -26,7 +26,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from perfscribe.analytic.shapes import SIZES
 from perfscribe.data import tokens
-from perfscribe.distributed.ddp import BucketedDDP, DataParallel, FlatDDP, NaiveDDP, OverlappedDDP
+from perfscribe.distributed.ddp import BY_NAME, BucketedDDP, DataParallel
 from perfscribe.distributed.process_group import together
 from perfscribe.experiments.cs336.ddp import tracing
 from perfscribe.experiments.cs336.ddp import variants as v
@@ -41,14 +41,13 @@ if TYPE_CHECKING:
 
 COPIES = ("flatten", "unflatten")
 Wrappers = Mapping[str, Callable[[nn.Module], DataParallel]]
-OURS: Wrappers = {v.NAIVE: NaiveDDP, v.FLAT: FlatDDP, v.OVERLAP: OverlappedDDP}
 # The model compared with a single process's.
 CHECKED_SIZE, CHECKED_LENGTH = "nano", 32
 # SGD does not normalise: a gradient that is off by a factor moves parameters by that factor.
 CHECKED_RATE = 0.1
 
 
-def on_rank(arguments: Mapping[str, Any], rank: Rank, wrappers: Wrappers = OURS) -> dict[str, Any]:
+def on_rank(arguments: Mapping[str, Any], rank: Rank, wrappers: Wrappers = BY_NAME) -> dict[str, Any]:
     """Measure all implementations on this rank; samples and values are named as in measure.combine.
 
     wrappers: by implementation, except those with buckets and PyTorch's.
@@ -89,7 +88,7 @@ class Wrapped:
     call(...) is the module's forward. ours: the wrapper, None for PyTorch's.
     """
 
-    def __init__(self, variant: v.Variant, module: nn.Module, wrappers: Wrappers = OURS) -> None:
+    def __init__(self, variant: v.Variant, module: nn.Module, wrappers: Wrappers = BY_NAME) -> None:
         self.variant, self.ours = variant, _ours(variant, module, wrappers)
         views = variant.implementation == v.TORCH_VIEWS
         self.call: Any = self.ours if self.ours is not None else _torch_ddp(module, views)

@@ -6,7 +6,7 @@ import copy
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from perfscribe.base.cells import Cell, Measurement
 from perfscribe.experiments.cs336.ddp import measure as m
@@ -62,18 +62,19 @@ def on_rank(arguments: Mapping[str, Any], rank: Rank) -> dict[str, Any]:
 
     <variant>_early_all_reduces: over all steps, those called before backward had ended.
     """
+    from perfscribe.distributed.ddp import BY_NAME
     from perfscribe.experiments.cs336.ddp import program
     from perfscribe.subjects.ddp import Theirs
 
     factors, early = arguments["factors"], dict[str, list[Theirs]]()
-    wrappers = dict(program.OURS)
+    wrappers = dict[str, Any](BY_NAME)
     with subjects_code():
         functions = adapters(factors["subject"], factors["kernel"])
         for variant in v.from_level(factors["variants"]):
             if theirs := parsed(variant):
                 sizes = [] if theirs.bucket_mb is None else [theirs.bucket_mb]
                 made = early.setdefault(variant.key, [])
-                wrappers[variant.implementation] = cast(Any, partial(_kept, made, functions, sizes))
+                wrappers[variant.implementation] = partial(_kept, made, functions, sizes)
                 check(variant, rank, wrappers)
         found = program.on_rank(arguments, rank, wrappers)
         found["values"] |= {f"{key}_early_all_reduces": sum(one.early for one in of) for key, of in early.items()}

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from perfscribe.analytic.shapes import SIZES
 from perfscribe.data import tokens
-from perfscribe.distributed.ddp import DataParallel, FlatDDP, NaiveDDP
+from perfscribe.distributed.ddp import BY_NAME
 from perfscribe.distributed.process_group import together
 from perfscribe.distributed.sharded_optimizer import ShardedOptimizer
 from perfscribe.experiments.cs336.optimizer_state_sharding import measure as m
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 Make = Callable[[Iterable[Tensor]], Any]
 
 LEARNING_RATE = 1e-4
-WRAPPERS: dict[str, type[DataParallel]] = {"naive": NaiveDDP, "flat": FlatDDP}
 CHECKED_STEPS = 10
 # Below fp32's resolution: equal up to the last bits.
 TOLERANCE = 1e-7
@@ -82,7 +81,7 @@ class ShardedTraining:
 
     def __init__(self, model: Model, factors: Mapping[str, Any], rank: Rank) -> None:
         self.device = rank.device
-        self.replica = WRAPPERS[factors["wrapper"]](model)
+        self.replica = BY_NAME[factors["wrapper"]](model)
         self.parameters = list(model.parameters())
         held = tokens.read(Path(factors["data_folder"]), factors["batch"], factors["seq_len"])
         mine = torch.from_numpy(held).chunk(factors["world_size"])[rank.place.rank].to(rank.device)

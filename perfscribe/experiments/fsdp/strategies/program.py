@@ -158,7 +158,11 @@ def build(name: str, device: torch.device) -> nn.Module:
     if name not in SMALL:
         model: nn.Module = bloom.build(name, None, MODEL_SEED, str(device))
         return model
-    model = simple_gpt.build(SMALL[name], MODEL_SEED, str(device))
+    return without_dropout(simple_gpt.build(SMALL[name], MODEL_SEED, str(device)))
+
+
+def without_dropout(model: nn.Module) -> nn.Module:
+    """Return the model with every dropout at 0."""
     for part in model.modules():
         if isinstance(part, nn.Dropout):
             part.p = 0.0

@@ -25,7 +25,7 @@ from torch.nn.parallel import DistributedDataParallel
 from perfscribe.analytic.shapes import Seq2SeqShape
 from perfscribe.base import files
 from perfscribe.distributed import links
-from perfscribe.distributed.ddp import DataParallel, FlatDDP, NaiveDDP, OverlappedDDP
+from perfscribe.distributed.ddp import BY_NAME, DataParallel
 from perfscribe.instruments import precision
 from perfscribe.instruments.profiling.families import COMMUNICATION, GLOO, family
 from perfscribe.instruments.profiling.summary import Span, length_ns, merged
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
 
 LEARNING_RATE = 1e-3  # the homework's, times the world size
 DATA_SEED = 0
-OURS: dict[str, type[DataParallel]] = {"naive": NaiveDDP, "flat": FlatDDP, "overlap_individual": OverlappedDDP}
 PLAIN, FIRST, AGAIN = "plain", "first_profiled", "profiled"
 OPERATOR_COLUMNS = ("name", "calls", "host_us", "own_host_us", "device_us", "own_device_us")
 COMPRESSION = 5  # stronger compression takes longer than profiling
@@ -67,7 +66,7 @@ class ProfiledTraining:
         self.gradient_bytes = sum(tensor.nbytes for tensor in model.parameters())
         with torch.cuda.device(rank.device) if rank.device.type == "cuda" else nullcontext():
             # PyTorch's DDP has its defaults, as in the homework; the module is on its device already.
-            self.model = OURS.get(factors["implementation"], DistributedDataParallel)(model)
+            self.model = BY_NAME.get(factors["implementation"], DistributedDataParallel)(model)
         self.criterion = torch.nn.CrossEntropyLoss()
         self.optimizer = torch.optim.Adam(model.parameters(), lr=LEARNING_RATE * rank.place.world_size)
         self._next = 0
