@@ -5,17 +5,16 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import cast
 
-import torch
 from torch import Tensor
 
 from perfscribe.attention.eager import scaled_dot_product_attention
-from perfscribe.attention.reference import Check
 from perfscribe.base.cells import Cell
-from perfscribe.instruments import precision
+from perfscribe.experiments.cs336.attention.passes import Attend, Passes
 from perfscribe.instruments.compiling import compiled
-from perfscribe.instruments.correctness import EAGER_TOLERANCE, LOSS_TOLERANCE, relative_error, require
+from perfscribe.instruments.correctness import LOSS_TOLERANCE, relative_error, require
 from perfscribe.instruments.timing import Mark
 from perfscribe.models import loss_check
 from perfscribe.models.training_step import Step, build
@@ -24,8 +23,6 @@ from perfscribe.models.transformer import Model
 # Largest relative error (Frobenius norm) of a weight's gradient in a model, against eager's. Both are rounded through
 # all layers, so this only detects wrong programs.
 GRADIENT_TOLERANCE = {"fp32": 1e-3, "tf32": 5e-2, "bf16": 2e-1, "fp16": 5e-2}
-
-Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
 @dataclass(frozen=True)
@@ -47,35 +44,17 @@ class Pair:
 
 def attention_pair(cell: Cell) -> Pair:
     """Return forward and backward of attention without a head axis, all tensors (batch, seq_len, head_dim)."""
-    precision.set_matmul_precision(cell["dtype"])
-    shape = (cell["batch"], cell["seq_len"], cell["head_dim"])
-    kind = {"device": cell["device"], "dtype": precision.tensor_dtype(cell["dtype"])}
-    q, k, v = (torch.randn(shape, requires_grad=True, **kind) for _ in range(3))
-    d_out = torch.randn(shape, **kind)
-    attend = compiled(scaled_dot_product_attention, cell["backend"])
-
-    def forget_gradients() -> None:
-        q.grad = k.grad = v.grad = None
-
-    def one_pass(attend: Attend, mark: Mark) -> None:
-        out = attend(q, k, v)
-        mark("forward")
-        out.backward(d_out)
-        mark("backward")
+    passes, attend = Passes(cell), compiled(scaled_dot_product_attention, cell["backend"])
 
     def errors(name: str, attend: Attend) -> dict[str, float]:
-        check = Check(attend, (q, k, v), is_causal=False)  # kept no longer, to keep out of the peak
-        check.both()
-        found = check.errors()
-        require({f"{name}: {part}": error for part, error in found.items()}, EAGER_TOLERANCE[cell["dtype"]])
-        return {f"{name}_{part}_error": error for part, error in found.items()}
+        return {f"{name}_{part}_error": error for part, error in passes.errors(attend, f"{name}: ").items()}
 
     return Pair(
-        eager=lambda mark: one_pass(scaled_dot_product_attention, mark),
-        compiled=lambda mark: one_pass(attend, mark),
-        prepare=forget_gradients,
-        check_eager=lambda: errors("eager", scaled_dot_product_attention),
-        check_compiled=lambda: errors("compiled", attend),
+        eager=partial(passes.both, scaled_dot_product_attention),
+        compiled=partial(passes.both, attend),
+        prepare=passes.forget_gradients,
+        check_eager=partial(errors, "eager", scaled_dot_product_attention),
+        check_compiled=partial(errors, "compiled", attend),
         whole="both",
     )
 
