@@ -82,16 +82,12 @@ def blocks_of(model: nn.Module) -> list[nn.Module]:
     return [part for part in model.modules() if any(kind.__name__ in BLOCKS for kind in type(part).__mro__)]
 
 
-def mesh_of(plan: Plan, device: torch.device) -> DeviceMesh:
-    """Return the ranks as this plan arranges them; cached, because each mesh creates process groups."""
-    world_size = dist.get_world_size()
-    shape = p.hybrid_mesh(world_size) if plan.strategy == p.HYBRID_SHARD else (world_size,)
-    return _mesh(device.type, shape)
-
-
 @cache
-def _mesh(device: str, shape: tuple[int, ...]) -> DeviceMesh:
-    return init_device_mesh(device, shape, mesh_dim_names=("replicate", "shard")[-len(shape) :])
+def _mesh(device: str, is_hybrid: bool) -> DeviceMesh:
+    """Return the ranks in one group, or in several that hold copies; cached, because it creates process groups."""
+    if is_hybrid:
+        return init_device_mesh(device, p.hybrid_mesh(dist.get_world_size()), mesh_dim_names=("replicate", "shard"))
+    return init_device_mesh(device, (dist.get_world_size(),), mesh_dim_names=("shard",))
 
 
 def shard(model: nn.Module, blocks: Iterable[nn.Module], dtype: str, reduce_dtype: str, **options: Any) -> None:
@@ -107,7 +103,7 @@ def shard(model: nn.Module, blocks: Iterable[nn.Module], dtype: str, reduce_dtyp
 
 def _fsdp2(model: nn.Module, plan: Plan, device: torch.device) -> None:
     options: dict[str, Any] = {
-        "mesh": mesh_of(plan, device),
+        "mesh": _mesh(device.type, plan.strategy == p.HYBRID_SHARD),
         "reshard_after_forward": plan.strategy != p.SHARD_GRAD_OP,  # explicit for the root too, whose default is False
     }
     if plan.offload:
@@ -132,19 +128,17 @@ def _prefetch(model: nn.Module, blocks: list[Any], plan: Plan) -> None:
 
 def _fsdp1(model: nn.Module, plan: Plan, device: torch.device) -> nn.Module:
     backward, forward = FSDP1_PREFETCH[plan.prefetch]
-    reduced = DTYPES[plan.reduce_dtype]
     kinds = {type(block) for block in blocks_of(model)}
+    low = torch_fsdp.MixedPrecision(DTYPES[plan.dtype], reduce_dtype=DTYPES[plan.reduce_dtype])
     wrapped = FullyShardedDataParallel(
         model,
-        device_mesh=mesh_of(plan, device),
+        device_mesh=_mesh(device.type, is_hybrid=False),
         sharding_strategy=FSDP1_STRATEGIES[plan.strategy],
         auto_wrap_policy=ModuleWrapPolicy(kinds) if plan.wrapping == p.PER_BLOCK else None,
         backward_prefetch=backward,
         forward_prefetch=forward,
         cpu_offload=torch_fsdp.CPUOffload(offload_params=True) if plan.offload else None,
-        mixed_precision=None
-        if plan.dtype == "fp32"
-        else torch_fsdp.MixedPrecision(DTYPES[plan.dtype], reduce_dtype=reduced),
+        mixed_precision=None if plan.dtype == "fp32" else low,
         device_id=device,
         use_orig_params=True,
     )
@@ -250,6 +244,13 @@ def require(asked: str, model: nn.Module) -> Sharded:
 
 # --- whether a plan took effect ---------------------------------------------------------------------------------
 
+CLASSES = {
+    p.SINGLE: "none",
+    p.DDP: "DistributedDataParallel",
+    p.FSDP1: "FullyShardedDataParallel",
+    p.FSDP2: "fully_shard",
+}
+
 
 @dataclass(frozen=True)
 class Applied:
@@ -261,7 +262,7 @@ class Applied:
     activations are recomputed. prefetch: as in Plan.
     """
 
-    wrapper: str = "none"
+    wrapper: str = CLASSES[p.SINGLE]
     strategy: str = p.SINGLE
     replicas: int = 1
     shards: int = 1
@@ -289,9 +290,7 @@ def _expected(plan: Plan, world_size: int, blocks: int) -> Applied:
     is_fsdp = plan.api in (p.FSDP1, p.FSDP2)
     replicas, parts = p.shards(plan, world_size)
     return Applied(
-        wrapper={p.SINGLE: "none", p.DDP: "DistributedDataParallel", p.FSDP1: "FullyShardedDataParallel"}.get(
-            plan.api, "fully_shard"
-        ),
+        wrapper=CLASSES[plan.api],
         strategy=p.took_effect(plan, world_size),
         replicas=1 if plan.api == p.SINGLE else replicas,
         shards=parts,
@@ -309,7 +308,7 @@ def _read(module: nn.Module) -> Applied:
     if isinstance(module, FullyShardedDataParallel):
         found = _read_fsdp1(module)
     elif isinstance(module, DistributedDataParallel):
-        found = Applied("DistributedDataParallel", p.DDP, module.process_group.size())
+        found = Applied(CLASSES[p.DDP], p.DDP, module.process_group.size())
     elif isinstance(module, FSDPModule):
         found = _read_fsdp2(module)
     return replace(found, checkpointed=len(_checkpointed(module)))
@@ -342,7 +341,7 @@ def _read_fsdp2(module: nn.Module) -> Applied:
     forward = any(state._states_to_forward_prefetch for state in states)
     backward = any(state._states_to_backward_prefetch for state in states)
     return Applied(
-        wrapper="fully_shard",
+        wrapper=CLASSES[p.FSDP2],
         strategy=strategy if reshards else p.SHARD_GRAD_OP,
         replicas=shape[0] if len(shape) == 2 else 1,
         shards=shape[-1],
@@ -365,7 +364,7 @@ def _read_fsdp1(module: FullyShardedDataParallel) -> Applied:
     dtype, reduce_dtype = _common(units, lambda unit: _dtypes(unit.mixed_precision), "precision")
     group: Any = module.process_group
     return Applied(
-        wrapper="FullyShardedDataParallel",
+        wrapper=CLASSES[p.FSDP1],
         strategy=strategy,
         shards=1 if strategy == p.NO_SHARD else group.size(),
         units=sum(unit._has_params for unit in units),
