@@ -178,10 +178,11 @@ class Scheme:
 DATA_PARALLEL, OURS, ZERO_1 = "data parallel, nothing sharded", "ours: whole parameters", "ZeRO stage 1"
 
 
-def schemes(shape: Shape, world_size: int, flat: bool) -> list[Scheme]:
+def schemes(shape: Shape, world_size: int, flat: bool, backend: str) -> list[Scheme]:
     """Return the costs of plain data parallelism, our sharding and ZeRO stage 1, in fp32.
 
     flat: gradients are averaged as one tensor, else one message per tensor; stage 1 always scatters one flat tensor.
+    backend: nccl all-gathers a piece of all ranks in one message of our exchange, others broadcast chunks of each rank.
 
     A ring sends (n - 1)/n of the bytes from each rank for a reduce-scatter, an all-gather, or broadcasts whose sources
     hold equal shares, and twice that for an all-reduce.
@@ -189,12 +190,15 @@ def schemes(shape: Shape, world_size: int, flat: bool) -> list[Scheme]:
     sizes = transformer_tensors(shape)
     elements, tensors = sum(sizes), len(sizes)
     round_bytes = ELEMENT_BYTES * elements * (world_size - 1) / world_size
-    largest = max(sum(mine) for mine in owned(shape, world_size))
+    parts = owned(shape, world_size)
+    largest = max(map(sum, parts))
     piece = -(-elements // world_size)
     averaged = 1 if flat else tensors
-    parts, messages = "all-reduce, broadcast", (averaged, tensors)
+    capacity = PIECE_BYTES if backend == "nccl" else GLOO_CHUNK_BYTES
+    calls = [len(fill_buckets([ELEMENT_BYTES * size for size in mine], capacity)) for mine in parts]
+    exchange, sent = ("all-gather", max(calls)) if backend == "nccl" else ("broadcast", sum(calls))
     return [
         Scheme(DATA_PARALLEL, STATE_BYTES * elements, 2 * round_bytes, 0.0, averaged, 0, "all-reduce"),
-        Scheme(OURS, STATE_BYTES * largest, 2 * round_bytes, round_bytes, *messages, parts),
+        Scheme(OURS, STATE_BYTES * largest, 2 * round_bytes, round_bytes, averaged, sent, f"all-reduce, {exchange}"),
         Scheme(ZERO_1, STATE_BYTES * piece, round_bytes, round_bytes, 1, 1, "reduce-scatter, all-gather"),
     ]

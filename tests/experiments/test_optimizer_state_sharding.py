@@ -15,6 +15,7 @@ from measured_cells import as_record, with_tokens
 from ranks import run_ranks
 
 from perfscribe.analytic.shapes import SIZES
+from perfscribe.analytic.sharding import schemes
 from perfscribe.experiments.cs336.optimizer_state_sharding import levels, measure, program, show
 from perfscribe.experiments.cs336.optimizer_state_sharding.measure import IMPLEMENTATIONS, SHARDED
 from perfscribe.instruments.correctness import WrongResult
@@ -44,6 +45,16 @@ def test_memory_is_as_predicted_with_gradients_sent_one_by_one(tmp_path: Path) -
     for name, moment in itertools.product(IMPLEMENTATIONS, show.MODELS):
         found = sum(record.series[f"{name}_{moment}_bytes"])
         assert found == pytest.approx(show.predicted_bytes(record, moment, name), rel=1e-3), (name, moment)
+
+
+@pytest.mark.parametrize(
+    ("backend", "size", "sent"),
+    [("nccl", "xl", ("all-reduce, all-gather", 16)), ("gloo", "nano", ("all-reduce, broadcast", 2))],
+)
+def test_updated_parameters_travel_in_pieces(backend: str, size: str, sent: tuple[str, int]) -> None:
+    """4 GB of each rank in pieces of 256 MiB, or one broadcast from each rank."""
+    ours = schemes(SIZES[size], 2, flat=False, backend=backend)[1]
+    assert (ours.collectives, ours.parameter_messages) == sent
 
 
 def test_times_are_those_of_the_slowest_rank() -> None:

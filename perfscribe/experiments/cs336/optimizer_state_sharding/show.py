@@ -97,7 +97,7 @@ def by_scheme(records: Iterable[Record]) -> list[Record]:
     return [
         t.row_of(record, _costs(scheme) if record.ok else {}, scheme=scheme.name)
         for (size, ranks), record in chosen.items()
-        for scheme in schemes(SIZES[size], ranks, record.factors["wrapper"] == "flat")
+        for scheme in schemes(SIZES[size], ranks, record.factors["wrapper"] == "flat", record.factors["backend"])
     ]
 
 
