@@ -29,7 +29,7 @@ from workspace import Workspace  # noqa: E402 (a copy of the project, as tests h
 
 from perfscribe import config as configuration  # noqa: E402
 from perfscribe.base import files  # noqa: E402
-from perfscribe.records import environment, journal  # noqa: E402
+from perfscribe.records import journal, machine  # noqa: E402
 from perfscribe.run import session  # noqa: E402
 from perfscribe.run.shard import Shard  # noqa: E402
 
@@ -80,8 +80,8 @@ def configure(root: Path, cells: int, rounds: int, jobs: int) -> dict[str, Any]:
 
 def lines(shard: Shard) -> Iterator[bytes]:
     """Yield events for each planned cell and round: a real record of another machine with scaled samples."""
-    identity = environment.identity(shard.plan["libraries"])
-    name = environment.identity_id(identity)
+    identity = machine.identity(shard.plan["libraries"])
+    name = machine.identity_id(identity)
     files.write_json_if_changed(shard.site_folder / "environments" / f"{name}.json", identity)
     like = next(record for record in journal.read(TEMPLATE).all_records() if record["status"] == "ok")
     kept = {key: like[key] for key in ("values", "series", "timers", "spent", "watch", "status", "reason")}

@@ -6,6 +6,10 @@ import signal
 from collections.abc import Generator
 
 import pytest
+from fake_nvml import FakeNvml
+
+from perfscribe.instruments import nvml
+from perfscribe.records import libraries
 
 # Copies of the project would compile torch anew, each for itself (session.keep_bytecode).
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
@@ -29,6 +33,16 @@ LONG = (
     "test_cli.py",
     "test_subject_cells.py",
 )
+
+
+@pytest.fixture
+def h200(monkeypatch: pytest.MonkeyPatch) -> FakeNvml:
+    """Two H200 of one host; CUDA_VISIBLE_DEVICES unset; torch built for CUDA 13.0."""
+    library = FakeNvml(2)
+    monkeypatch.setattr(nvml, "load", lambda: library)
+    monkeypatch.setattr(libraries, "constants", lambda name: {"__version__": "2.11.0+cu130", "cuda": "13.0"})
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    return library
 
 
 @pytest.hookimpl(wrapper=True)

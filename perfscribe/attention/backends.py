@@ -33,7 +33,7 @@ class Implementation:
 
     name, title: in records and in tables. make: returns a fresh call, which imports and compiles at its first use and
     caches the mask of the last shape, so that later calls are timed without creating it. devices: supported devices.
-    capabilities: required names from environment.CAPABILITIES, without the device's. head_dims: supported values of
+    capabilities: required names from plan/capabilities.py, without the device's. head_dims: supported values of
     d; None: any. sdpa: the only member of torch.nn.attention.SDPBackend that it allows.
     """
 

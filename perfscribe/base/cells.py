@@ -23,7 +23,7 @@ class Cell:
     """One combination of factor levels.
 
     factors: level by factor name, in the order in which tables show them.
-    requires: names of capabilities (environment.CAPABILITIES) that the machine must have, e.g. "cuda".
+    requires: names of capabilities (plan/capabilities.py) that the machine must have, e.g. "cuda".
     cost: expected work in arbitrary units that are the same within an experiment (FLOP, bytes);
         cells run in ascending order of cost.
     data: names of the data sets that run(cell) reads.

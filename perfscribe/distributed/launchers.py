@@ -16,6 +16,7 @@ from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
+from perfscribe.base import cpu_sets
 from perfscribe.base.cells import Unsupported
 from perfscribe.distributed import binding, hosts, mpi_start
 
@@ -148,7 +149,7 @@ def environment_of_job() -> dict[str, str]:
 # --- binding ------------------------------------------------------------------------------------------------------
 
 
-def bound(launcher: str, bindings: Sequence[binding.Cores], folder: str) -> list[str]:
+def bound(launcher: str, bindings: Sequence[cpu_sets.Cores], folder: str) -> list[str]:
     """Return the command whose ranks, one per binding, are bound to these cores and write their masks into `folder`.
 
     launcher: an mpiexec or srun. folder: also receives a file for the launcher. Raises Unsupported if it is missing.
@@ -171,7 +172,7 @@ def _start(launcher: str, world_size: int) -> list[str]:
     return [path, "-n", count, *(["-ppn", count] if launcher == "pals" else ["-launcher", "fork"])]
 
 
-def _open_mpi(bindings: Sequence[binding.Cores] | None, folder: str) -> list[str]:
+def _open_mpi(bindings: Sequence[cpu_sets.Cores] | None, folder: str) -> list[str]:
     if bindings is None:
         return ["--map-by", "slot:oversubscribe", "--bind-to", "none"]
     path = Path(folder) / "rankfile.txt"
@@ -188,16 +189,16 @@ def by_rankfile(mpiexec: str, rankfile: str) -> list[str]:
     return [*found, "--bind-to", "hwthread:overload-allowed"]
 
 
-def _slurm(bindings: Sequence[binding.Cores] | None, folder: str) -> list[str]:
-    masks = ",".join(map(binding.mask, bindings or ()))
+def _slurm(bindings: Sequence[cpu_sets.Cores] | None, folder: str) -> list[str]:
+    masks = ",".join(map(cpu_sets.mask, bindings or ()))
     return [f"--cpu-bind={'none' if bindings is None else f'mask_cpu:{masks}'}"]
 
 
-def _pals(bindings: Sequence[binding.Cores] | None, folder: str) -> list[str]:
+def _pals(bindings: Sequence[cpu_sets.Cores] | None, folder: str) -> list[str]:
     return ["--cpu-bind", "none" if bindings is None else binding.as_list(bindings)]
 
 
-def _mpich(bindings: Sequence[binding.Cores] | None, folder: str) -> list[str]:
+def _mpich(bindings: Sequence[cpu_sets.Cores] | None, folder: str) -> list[str]:
     return ["-bind-to", "none" if bindings is None else "user:" + ",".join("+".join(map(str, b)) for b in bindings)]
 
 

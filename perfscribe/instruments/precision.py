@@ -12,7 +12,7 @@ DTYPES = ("fp32", "tf32", "bf16", "fp16")
 
 
 def requires(device: str, dtype: str) -> tuple[str, ...]:
-    """Return the capabilities (environment.CAPABILITIES) that a cell with this device and dtype needs.
+    """Return the capabilities (plan/capabilities.py) that a cell with this device and dtype needs.
 
     A GPU without TF32 or bf16 units silently accepts the setting and computes something else. TF32 is a mode of
     NVIDIA's GPUs; CPUs do not have it.

@@ -16,10 +16,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from perfscribe.base import files
+from perfscribe.base import commands, files
 from perfscribe.base.cells import Cell
 from perfscribe.config.errors import fault
-from perfscribe.records import environment, form
+from perfscribe.plan import capabilities
+from perfscribe.records import form
 
 # Snakemake's executors that submit jobs, and the environment variable that is set in their jobs.
 SLURM = "slurm"
@@ -96,7 +97,7 @@ def nodes_of_partition(partition: str | None) -> int:
 
     Drained or down nodes do not count: Slurm would keep a job that needs them waiting, and the report with it.
     """
-    said = environment.output("sinfo", "--noheader", "--all", "--format=%P %F") or ""
+    said = commands.output("sinfo", "--noheader", "--all", "--format=%P %F") or ""
     counts: dict[str, int] = {}
     # Columns of %F: nodes allocated/idle/other/total.
     for name, busy, idle in re.findall(r"^(\S+) (\d+)/(\d+)/\d+/\d+$", said, re.MULTILINE):
@@ -110,8 +111,8 @@ def nodes_of_partition(partition: str | None) -> int:
 
 def need_of(requires: Sequence[str], settings: Mapping[str, Any]) -> Need:
     """Resources for a cell with these capabilities: one GPU, or whole nodes if it needs several."""
-    gpus = min(environment.gpus_needed(requires), settings["gpus_per_node"])
-    nodes = min(environment.nodes_needed(requires), settings["max_nodes"])
+    gpus = min(capabilities.gpus_needed(requires), settings["gpus_per_node"])
+    nodes = min(capabilities.nodes_needed(requires), settings["max_nodes"])
     return Need(nodes, settings["gpus_per_node"] if gpus > 1 or (gpus and nodes > 1) else gpus)
 
 

@@ -16,10 +16,11 @@ from perfscribe.base import chapters, files, registry
 from perfscribe.base.cells import Cell
 from perfscribe.base.registry import Shown
 from perfscribe.config import resolve
-from perfscribe.plan import cluster, demands, subjects
+from perfscribe.instruments import nvml
+from perfscribe.plan import capabilities, cluster, demands, subjects
 from perfscribe.plan.fingerprint import Sources, digest_files
 from perfscribe.plan.plan_cells import cell_to_json
-from perfscribe.records import environment, form
+from perfscribe.records import form, machine
 
 # The preset with the homework's full grid; tables of every site list its cells, measured or not.
 FULL_PRESET = "gpu"
@@ -170,7 +171,7 @@ def _measure_units(
 
 def _reads_data(cell: Cell) -> bool:
     """Return whether the cell's data sets are needed: not if it is skipped or lacks a package that makes them."""
-    return not cell.skip and environment.missing(set(cell.requires) & environment.PACKAGES) is None
+    return not cell.skip and capabilities.missing(set(cell.requires) & capabilities.PACKAGES) is None
 
 
 def _cells_by_cost(
@@ -199,9 +200,9 @@ def _gpus(cells: Collection[Cell], need: cluster.Need | None) -> dict[str, int]:
 
     need: of its cluster job; None on this machine.
     """
-    if not any(environment.gpus_needed(cell.requires) > 1 for cell in cells):
+    if not any(capabilities.gpus_needed(cell.requires) > 1 for cell in cells):
         return {}
-    return {"gpus": environment.identity(())["gpu_count"] if need is None else need.gpus}
+    return {"gpus": machine.identity(())["gpu_count"] if need is None else need.gpus}
 
 
 def _data_units(plan: Plan, config: Mapping[str, Any], experiment: str, code: Sources) -> None:
@@ -351,7 +352,7 @@ def _jobs_at_a_time(plan: Plan, config: Mapping[str, Any]) -> None:
         for unit in measuring
         if not config["experiments"][unit["experiment"]].get("alone") and demands.needs_one_gpu(unit["cells"])
     }
-    at_a_time = min(len(found), len(environment.gpus_by_uuid()[1])) if len(found) > 1 else 1
+    at_a_time = min(len(found), len(nvml.gpus_by_uuid()[1])) if len(found) > 1 else 1
     if at_a_time > 1:
         plan.at_a_time, plan.beside_others = at_a_time, frozenset(found)
 

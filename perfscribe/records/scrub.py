@@ -22,7 +22,7 @@ from functools import lru_cache
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from perfscribe.records import environment
+from perfscribe.records import machine
 
 HOST, USER, PATH = "<host>", "<user>", "<path>"
 
@@ -93,8 +93,8 @@ def private_here(root: Path) -> Private:
     variables = [os.environ.get(name, "") for name in ("HOSTNAME", "SLURMD_NODENAME")]
     users = {os.environ.get(name, "") for name in ("USER", "LOGNAME", "SUDO_USER")} | {account()}
     top = {entry.name for entry in os.scandir("/")} if os.name == "posix" else set()
-    machine = environment.identity(())
-    words = _words(f"{machine['gpu_model']} {machine['cpu_model']} {machine['platform']}")
+    identity = machine.identity(())
+    words = _words(f"{identity['gpu_model']} {identity['cpu_model']} {identity['platform']}")
     private = Private(
         paths=tuple(sorted(_own_folders(root), key=len, reverse=True)),
         roots=(ROOTS | top) - SAME_EVERYWHERE,

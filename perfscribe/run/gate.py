@@ -23,9 +23,10 @@ from perfscribe.base import files
 from perfscribe.distributed import hosts
 from perfscribe.distributed.needs import of_ranks
 from perfscribe.distributed.self_test import NO_FIGURE, PASSED, prefix
+from perfscribe.plan import capabilities
 from perfscribe.plan.demands import SELF_TEST, Demand, demands
 from perfscribe.plan.plan_cells import cell_key
-from perfscribe.records import environment, journal
+from perfscribe.records import journal, machine
 from perfscribe.run.shard import Shard, Task
 
 HELD_BACK = "skipped"
@@ -66,7 +67,7 @@ class Gate:
     def shortfall(self, requires: Iterable[str]) -> tuple[str, str] | None:
         """Status and reason of a cell that cannot run here or is held back; None if it can start."""
         requires = tuple(requires)
-        lacking = environment.shortfall(requires)
+        lacking = capabilities.shortfall(requires)
         if lacking is not None:
             return lacking
         for demand in demands(requires):
@@ -109,7 +110,7 @@ class Gate:
 
     def _same_hardware(self, environment_id: str) -> bool:
         then = files.read_object(self.site_folder / "environments" / f"{environment_id}.json")
-        return {**then, "libraries": {}} == environment.identity(())
+        return {**then, "libraries": {}} == machine.identity(())
 
 
 def _of_these_nodes(record: Mapping[str, Any]) -> bool:

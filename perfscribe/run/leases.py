@@ -26,17 +26,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from perfscribe.distributed import binding
-from perfscribe.plan import cluster
+from perfscribe.base import cpu_sets
+from perfscribe.instruments import nvml
+from perfscribe.plan import capabilities, cluster
 from perfscribe.plan.demands import needs_one_gpu
-from perfscribe.records import environment
 
 FOLDER = Path("/tmp")
 FOLDER_VARIABLE = "PERFSCRIBE_LEASES"
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 POLL_S = 0.5
 POLL_SEVERAL_S = 0.05  # shorter, so that jobs for several GPUs get their turn between those for one
-MOST_CORES = 4096
 
 
 @dataclass(frozen=True)
@@ -50,41 +49,35 @@ class Gpu:
 
 def visible() -> list[Gpu]:
     """GPUs in CUDA_VISIBLE_DEVICES, in its order; empty unless NVML knows the UUID of each."""
-    handles, uuids = environment.gpus_by_uuid()
+    handles, uuids = nvml.gpus_by_uuid()
     return [Gpu(uuid, place, handle) for place, (handle, uuid) in enumerate(zip(handles, uuids, strict=True))]
 
 
-def cores_by_gpu(gpus: Sequence[Gpu], granted: Sequence[int]) -> list[binding.Cores]:
+def cores_by_gpu(gpus: Sequence[Gpu], granted: Sequence[int]) -> list[cpu_sets.Cores]:
     """Assign cores to one job per GPU: disjoint, near the GPU if NVML knows that, hyperthreads kept together.
 
     granted: the cores to distribute. Empty if there are fewer physical cores than GPUs.
     """
-    near = [_nearest(gpu, granted) or frozenset(granted) for gpu in gpus]
-    apart = all(one == other or not one & other for one in near for other in near)
-    shares: dict[int, binding.Cores] = {}
+    near = [frozenset(nvml.nearest_cores(gpu.handle)) & {*granted} or frozenset(granted) for gpu in gpus]
+    apart = all(cores == others or not cores & others for cores in near for others in near)
+    shares: dict[int, cpu_sets.Cores] = {}
     for group in {cores: None for cores in near} if apart else [frozenset(granted)]:
         members = [place for place in range(len(gpus)) if not apart or near[place] == group]
         whole = _whole_cores(group)
         if len(whole) < len(members):
             return []
         # `even` distributes any indices: here those of physical cores.
-        for place, chosen in zip(members, binding.even(range(len(whole)), len(members)), strict=True):
+        for place, chosen in zip(members, cpu_sets.even(range(len(whole)), len(members)), strict=True):
             shares[place] = tuple(sorted(thread for number in chosen for thread in whole[number]))
     return [shares[place] for place in range(len(gpus))]
 
 
-def _nearest(gpu: Gpu, granted: Iterable[int]) -> frozenset[int]:
-    words = environment.ask("nvmlDeviceGetCpuAffinity", gpu.handle, MOST_CORES // 64) or ()
-    mask = sum(int(word) << 64 * place for place, word in enumerate(words))
-    return frozenset(binding.cores_of_mask(hex(mask))) & frozenset(granted)
-
-
-def _whole_cores(threads: Iterable[int]) -> list[binding.Cores]:
+def _whole_cores(threads: Iterable[int]) -> list[cpu_sets.Cores]:
     """Group hardware threads by physical core; if siblings are unknown, each thread is a core."""
     left, whole = sorted(threads), []
     while left:
-        siblings = binding.CPU_FOLDER / f"cpu{left[0]}" / "topology" / "thread_siblings_list"
-        same = binding.parse_cpu_bind(f"list:{siblings.read_text().strip()}")[0] if siblings.is_file() else ()
+        siblings = cpu_sets.CPU_FOLDER / f"cpu{left[0]}" / "topology" / "thread_siblings_list"
+        same = cpu_sets.parse(siblings.read_text().strip()) if siblings.is_file() else ()
         core = tuple(thread for thread in left if thread == left[0] or thread in same)
         whole.append(core)
         left = [thread for thread in left if thread not in core]
@@ -144,7 +137,7 @@ class Lease:
     beside_others: bool = False
     say: Callable[[str], None] = print
     gpus: list[Gpu] = field(default_factory=list)
-    cores: binding.Cores = ()
+    cores: cpu_sets.Cores = ()
     _locks: dict[str, int] = field(default_factory=dict, repr=False)
     _told: bool = field(default=False, repr=False)
 
@@ -159,7 +152,7 @@ class Lease:
             return False
         self.gpus = [gpu for gpu in found if gpu.uuid in self._locks]
         if self.beside_others:
-            shares = cores_by_gpu(found, binding.granted())
+            shares = cores_by_gpu(found, cpu_sets.granted())
             self.cores = shares[found.index(self.gpus[0])] if shares else ()
         return True
 
@@ -210,7 +203,7 @@ class Lease:
 
     def provenance(self) -> dict[str, Any]:
         """Provenance for records: positions of the GPUs among the visible ones, and the cores if restricted."""
-        cores = {"cores": binding.shown(self.cores)} if self.cores else {}
+        cores = {"cores": cpu_sets.shown(self.cores)} if self.cores else {}
         return {"gpus": [gpu.position for gpu in self.gpus], **cores} if self.gpus else {}
 
     def release(self) -> None:
@@ -228,9 +221,9 @@ def for_shard(
     Empty in jobs of a cluster or of several nodes: there the scheduler assigns GPUs, and UUIDs mean nothing on the next
     node. beside_others: whether one-GPU jobs may run at the same time.
     """
-    if cluster.read(plan_folder) is not None or environment.nodes_granted() > 1:
+    if cluster.read(plan_folder) is not None or capabilities.nodes_granted() > 1:
         return Lease(0)
     possible = [cell["requires"] for cell in plan["cells"] if not cell["skip"]]
-    counts = {requires: environment.gpus_needed(requires) for requires in map(tuple, possible)}
-    need = max((count for requires, count in counts.items() if count and not environment.unmet(requires)), default=0)
+    counts = {requires: capabilities.gpus_needed(requires) for requires in map(tuple, possible)}
+    need = max((count for requires, count in counts.items() if count and not capabilities.unmet(requires)), default=0)
     return Lease(need, beside_others and needs_one_gpu(plan["cells"]), say)

@@ -7,17 +7,19 @@ NVML's own time (it was mocked there).
 
 from __future__ import annotations
 
+import os
 import statistics
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import PurePath
 from typing import Any
 
 import psutil
 
-from perfscribe.distributed import binding
-from perfscribe.records import environment
+from perfscribe.base import cpu_sets
+from perfscribe.instruments import nvml
 
 INTERVAL_S = 0.08  # 12.5 Hz; short throttling needs at least 10 Hz
 PROCESS_INTERVAL_S = 1.0
@@ -50,8 +52,8 @@ class Monitor:
     """
 
     def __init__(self, gpus: int = 1, handles: Sequence[Any] = (), cores: Sequence[int] = ()) -> None:
-        self._gpus = list(handles or environment.visible_gpus())[:gpus] if gpus else []
-        self._cores = tuple(cores) or binding.granted()
+        self._gpus = list(handles or nvml.visible_gpus())[:gpus] if gpus else []
+        self._cores = tuple(cores) or cpu_sets.granted()
         self._samples: list[dict[str, list[float]]] = [defaultdict(list) for _ in self._gpus]
         self._foreign: dict[int, str] = {}
         self._stop = threading.Event()
@@ -84,18 +86,18 @@ class Monitor:
             for gpu, samples in zip(self._gpus, self._samples, strict=True):
                 self._sample(gpu, samples)
             if time.monotonic() >= next_look:
-                self._foreign |= environment.foreign_processes(self._gpus)
+                self._foreign |= foreign_processes(self._gpus)
                 next_look = time.monotonic() + PROCESS_INTERVAL_S
             due = max(due + INTERVAL_S, time.monotonic())  # after a late sample, do not catch up
             if self._stop.wait(due - time.monotonic()):
                 return
 
     def _sample(self, gpu: Any, samples: dict[str, list[float]]) -> None:
-        reasons = environment.ask("nvmlDeviceGetCurrentClocksEventReasons", gpu)
+        reasons = nvml.ask("nvmlDeviceGetCurrentClocksEventReasons", gpu)
         if reasons is None:  # drivers before 535 use the old name
-            reasons = environment.ask("nvmlDeviceGetCurrentClocksThrottleReasons", gpu)
+            reasons = nvml.ask("nvmlDeviceGetCurrentClocksThrottleReasons", gpu)
         read = {
-            "sm_clock_mhz": environment.ask("nvmlDeviceGetClockInfo", gpu, 1),  # 1: NVML_CLOCK_SM
+            "sm_clock_mhz": nvml.ask("nvmlDeviceGetClockInfo", gpu, 1),  # 1: NVML_CLOCK_SM
             "reasons": reasons,
         }
         for name, value in read.items():
@@ -152,10 +154,37 @@ def _busy_cores_s(of: Sequence[int]) -> float:
 def _own_cpu_s() -> float:
     """CPU seconds of this process and its descendants, ended children that were waited for included."""
     total_s = 0.0
-    for one in environment.process_tree():
+    for pid in process_tree():
         try:
-            times = psutil.Process(one).cpu_times()
+            times = psutil.Process(pid).cpu_times()
         except psutil.Error:
             continue
         total_s += times.user + times.system + times.children_user + times.children_system
     return total_s
+
+
+def foreign_processes(gpus: Iterable[Any]) -> dict[int, str]:
+    """Names, by pid, of compute processes on these GPUs outside this process and its descendants.
+
+    In a container NVML may return pids of the host. One without a process here may be our own, so it is left out.
+    """
+    listed = [process for gpu in gpus for process in nvml.ask("nvmlDeviceGetComputeRunningProcesses", gpu) or []]
+    names = {process.pid: _process_name(process.pid) for process in listed}
+    own = process_tree()
+    return {pid: name for pid, name in names.items() if name is not None and pid not in own}
+
+
+def _process_name(pid: int) -> str | None:
+    try:
+        # A pid of the host may be that of a thread here, which psutil.Process takes for a process.
+        name = psutil.Process(pid).name() if psutil.pid_exists(pid) else ""
+    except psutil.Error:
+        name = ""
+    if not name:
+        name = nvml.ask("nvmlSystemGetProcessName", pid) or ""
+    return PurePath(name.split()[0]).name if name.split() else None
+
+
+def process_tree() -> set[int]:
+    """Pids of this process and all its descendants."""
+    return {os.getpid(), *(child.pid for child in psutil.Process().children(recursive=True))}

@@ -25,9 +25,9 @@ from perfscribe import config as configuration
 from perfscribe.base import chapters, files
 from perfscribe.base.one_line import in_one_line
 from perfscribe.instruments import tools
-from perfscribe.plan import cluster, fingerprint, plan
+from perfscribe.plan import capabilities, cluster, fingerprint, plan
 from perfscribe.plan.cache import Memory
-from perfscribe.records import checksums, environment
+from perfscribe.records import checkout, checksums
 from perfscribe.records.scrub import account
 from perfscribe.run import processes, progress
 from perfscribe.run.shard import CLOCK
@@ -126,7 +126,7 @@ def resolve_preset(wanted: str, settings: Mapping[str, Any] | None = None) -> st
         return wanted
     if settings is not None:
         return "gpu" if settings["gpus_per_node"] else "cpu"
-    return "cpu" if environment.missing(("cuda",)) else "gpu"
+    return "cpu" if capabilities.missing(("cuda",)) else "gpu"
 
 
 def make_plan(root: Path, raw: Mapping[str, Any], executor: str | None = None) -> plan.Plan:
@@ -285,7 +285,7 @@ class Session:
             self.before.clear()
             (self.root / STARTED).touch()
             self._start_clock()
-            if not self.read_only and (why := environment.why_no_commit(self.root)):
+            if not self.read_only and (why := checkout.why_no_commit(self.root)):
                 processes.say(f"run: commit unknown: {why}")
             self.watcher = progress.Watcher(self.root, self.plan)
             self.watcher.start()

@@ -10,8 +10,9 @@ from typing import Any
 
 from perfscribe.base import files
 from perfscribe.base.atomic import replacing
+from perfscribe.plan import capabilities
 from perfscribe.plan.plan_cells import cell_from_json, cell_key
-from perfscribe.records import checksums, environment, form, journal, records
+from perfscribe.records import checksums, form, journal, records
 
 ABSENT = "absent"  # digest of a missing data set
 MOST_ROUNDS = 100  # limit for configs
@@ -49,7 +50,7 @@ class Shard:
         self.run_clock = {name: float(time) for name, time in clock.items() if isinstance(time, (int, float))}
         defaults = {"isolation": "job", "timeout_s": 600.0, "tools": {}, "at_a_time": 1, "subjects": {}}
         # Status and reason of cells that cannot run here; the worker replaces this by its gate.
-        self.shortfall: Callable[[Iterable[str]], tuple[str, str] | None] = environment.shortfall
+        self.shortfall: Callable[[Iterable[str]], tuple[str, str] | None] = capabilities.shortfall
         with form.as_written(plan_file):
             self.options = defaults | options.get(self.plan["experiment"], {})
             self.folder = self.site_folder / "journal" / form.name(self.plan["experiment"])
@@ -105,7 +106,7 @@ class Shard:
 
         Cells that the preset leaves out trigger no self-test.
         """
-        ask = environment.shortfall if task.cell["skip"] else self.shortfall
+        ask = capabilities.shortfall if task.cell["skip"] else self.shortfall
         return ask(task.cell["requires"])
 
     def fields(self, task: Task, **more: Any) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from typing import Any
 import snakemake_executor_plugin_slurm as plugin
 from snakemake_interface_executor_plugins.registry import ExecutorPluginRegistry
 
-from perfscribe.records import environment
+from perfscribe.base import commands
 from perfscribe.run.processes import say
 
 # Defaults that users set for their own commands: here they would show or cancel other jobs than this run's, and two
@@ -113,7 +113,7 @@ class Executor(plugin.Executor):  # type: ignore[misc]
     def _ask(self) -> Known | None:
         """State and pending reason of each job of this run that Slurm knows; None if squeue does not answer."""
         asked = ("squeue", "--noheader", "--all", "--me", "--array", "--states=all")
-        said = environment.output(*asked, f"--name={self.run_uuid}", "--format=%i|%T|%r", timeout_s=ANSWER_S)
+        said = commands.output(*asked, f"--name={self.run_uuid}", "--format=%i|%T|%r", timeout_s=ANSWER_S)
         self._silent_looks = self._silent_looks + 1 if said is None else 0
         if self._silent_looks == SILENT_LOOKS:
             say("squeue does not answer; the run goes on when it does")
@@ -149,7 +149,7 @@ class Executor(plugin.Executor):  # type: ignore[misc]
         return time.monotonic() - self._missed_since.setdefault(number, time.monotonic()) > FORGOTTEN_S
 
     def _queue_again(self, number: str) -> bool:
-        return environment.output("scontrol", "requeue", number, timeout_s=ANSWER_S) is not None
+        return commands.output("scontrol", "requeue", number, timeout_s=ANSWER_S) is not None
 
     def _tell_why_jobs_wait(self, known: Known) -> None:
         """Print once why a job waits, if the reason is not a normal one."""
@@ -178,7 +178,7 @@ class Executor(plugin.Executor):  # type: ignore[misc]
     def cancel_jobs(self, active_jobs: Iterable[Any] = ()) -> None:
         """Cancel all jobs of this run, including those unknown to Snakemake."""
         words = ("scancel", f"--name={self.run_uuid}")
-        if environment.output(*words, timeout_s=ANSWER_S) is None:
+        if commands.output(*words, timeout_s=ANSWER_S) is None:
             say(f"this run's jobs are not cancelled, as Slurm does not answer; later: {' '.join(words)}")
         else:
             say("this run's jobs are cancelled; finished cells are kept")

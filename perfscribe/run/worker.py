@@ -16,11 +16,11 @@ from typing import Any, NoReturn
 
 from perfscribe.base import files, registry
 from perfscribe.instruments import tools
-from perfscribe.plan import cluster, subjects
+from perfscribe.plan import capabilities, cluster, subjects
 from perfscribe.plan.fingerprint import Sources
-from perfscribe.records import environment, journal, records
+from perfscribe.records import journal, machine, provenance, records
 from perfscribe.records.disturbances import flags_of
-from perfscribe.run import leases, variables
+from perfscribe.run import host_memory, leases, variables
 from perfscribe.run.gate import Gate, journal_file
 from perfscribe.run.monitor import Monitor
 from perfscribe.run.processes import STOP_SIGNALS, Child, say
@@ -45,10 +45,10 @@ class Worker:
         tools.use(shard.options["tools"], shard.root)
         variables.settle(os.environ, say)
         os.environ[SUBJECTS] = json.dumps(shard.options["subjects"])
-        identity = environment.identity(shard.plan["libraries"])
-        self.identity = environment.identity_id(identity)
+        identity = machine.identity(shard.plan["libraries"])
+        self.identity = machine.identity_id(identity)
         files.write_json_if_changed(shard.site_folder / "environments" / f"{self.identity}.json", identity)
-        self.provenance = environment.provenance(shard.root)
+        self.provenance = provenance.collect(shard.root)
         if of_cluster := cluster.recorded(shard.site_folder / "plan"):
             self.provenance["cluster"] = of_cluster
         self.child: Child | None = None
@@ -150,7 +150,7 @@ class Worker:
         }
         started = time.perf_counter()
         handles = [gpu.handle for gpu in self.lease.gpus]
-        gpus = environment.gpus_needed(task.cell["requires"])
+        gpus = capabilities.gpus_needed(task.cell["requires"])
         with Monitor(gpus=gpus, handles=handles, cores=self.lease.cores) as watch:
             answer = self.child.run(request, float(self.shard.options["timeout_s"]))
         answer["wall_s"] = time.perf_counter() - started
@@ -161,7 +161,7 @@ class Worker:
         """Start a child that has imported the experiment; retry once if it was killed, as for a cell."""
         plan = self.shard.plan
         # CUDA reserves far more address space than it uses, so the limit is only for machines without it.
-        limit_bytes = environment.memory_limit_bytes() if environment.missing(("cuda",)) else 0
+        limit_bytes = host_memory.limit_bytes() if capabilities.missing(("cuda",)) else 0
         for _ in range(2):
             self._stop_child()  # also ends processes that it started
             self.child = Child(plan["experiment"], self.shard.root, limit_bytes, plan["libraries"], self.lease)

@@ -13,8 +13,9 @@ from tabulate import tabulate
 from perfscribe.base.cells import Cell
 from perfscribe.instruments import tools
 from perfscribe.instruments.profiling import nsys
-from perfscribe.plan import subjects
-from perfscribe.records import environment
+from perfscribe.plan import capabilities, subjects
+from perfscribe.records import checkout, libraries, machine
+from perfscribe.run import host_memory
 from perfscribe.subjects import remedy
 
 TOOLS = ("nsys", "srun", "mpiexec")
@@ -51,14 +52,14 @@ def _pairs(rows: Iterable[tuple[str, Any]]) -> str:
 
 
 def _machine() -> list[tuple[str, str]]:
-    found = environment.identity(())
+    found = machine.identity(())
     gpus, watts = found["gpu_count"], found["gpu_power_limit_w"]
     memory = found["gpu_memory_bytes"]
     rows = [
         ("CPU", found["cpu_model"]),
         ("cores", f"{found['cpu_cores']} granted of {psutil.cpu_count() or 'an unknown number'}"),
-        ("memory", f"{_gib(psutil.virtual_memory().total)}, {_gib(environment.memory_limit_bytes())} to use"),
-        ("GPU", f"{gpus} × {found['gpu_model']}" if gpus else environment.missing(["cuda"]) or "none"),
+        ("memory", f"{_gib(psutil.virtual_memory().total)}, {_gib(host_memory.limit_bytes())} to use"),
+        ("GPU", f"{gpus} × {found['gpu_model']}" if gpus else capabilities.missing(["cuda"]) or "none"),
     ]
     if gpus:
         rows += [
@@ -66,9 +67,9 @@ def _machine() -> list[tuple[str, str]]:
             ("power limit", f"{watts} W" if watts else "not told"),
             ("driver", f"{found['driver_version'] or 'not told'}, CUDA {found['cuda_driver_version'] or 'not told'}"),
         ]
-    torch = environment.library_version("torch") or "not installed"
+    torch = libraries.version("torch") or "not installed"
     rows += [("Python", platform.python_version()), ("torch", torch)]
-    if why := environment.why_no_commit(environment.ROOT):
+    if why := checkout.why_no_commit(capabilities.ROOT):
         rows.append(("commit", f"unknown: {why}"))
     return [*rows, ("platform", f"{found['platform']}, {platform.release()}")]
 
@@ -96,7 +97,7 @@ def _nsys() -> str:
 
 
 def _measured(units: Sequence[tuple[str, list[Cell]]]) -> str:
-    here = {name: sum(not (cell.skip or environment.unmet(cell.requires)) for cell in cells) for name, cells in units}
+    here = {name: sum(not (cell.skip or capabilities.unmet(cell.requires)) for cell in cells) for name, cells in units}
     nothing = [name for name, count in here.items() if not count]
     left = f"; nothing of {', '.join(nothing)}" if nothing else ""
     return f"{sum(here.values())} of {sum(len(cells) for _, cells in units)} cells, those of preset gpu counted{left}"
@@ -106,7 +107,7 @@ def _missing(units: Sequence[tuple[str, list[Cell]]]) -> str:
     """One line per missing thing, with the most demanding remedy and the experiments that need it."""
     found: dict[str, list[tuple[str, str]]] = {}
     for name, cells in units:
-        for condition in environment.unmet(dict.fromkeys(one for cell in cells for one in cell.requires)):
+        for condition in capabilities.unmet(dict.fromkeys(one for cell in cells for one in cell.requires)):
             found.setdefault(condition.reason, []).append((condition.fix, name))
     every = [name for name, _ in units]
     lines = []

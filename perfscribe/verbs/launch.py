@@ -12,7 +12,7 @@ from typing import Any
 
 import jinja2
 
-from perfscribe.base import called_from
+from perfscribe.base import called_from, cpu_sets
 from perfscribe.base.one_line import Parser
 from perfscribe.distributed import binding
 
@@ -46,7 +46,7 @@ def _like(pattern: re.Pattern[str], expected: str) -> Any:
     return checked
 
 
-def _bindings(text: str) -> tuple[binding.Cores, ...]:
+def _bindings(text: str) -> tuple[cpu_sets.Cores, ...]:
     try:
         return tuple(binding.parse_cpu_bind(text))
     except ValueError as error:
@@ -125,7 +125,7 @@ def script(wanted: argparse.Namespace, root: Path) -> str:
         "try_links": f"{python} {shlex.quote(str(root / SELF_TEST))}",
         # torchrun takes a script, a module after -m, or any program after --no-python.
         "program_of_torchrun": f"--no-python {command}" if command else ours,
-        "slurm_binding": f"mask_cpu:{','.join(map(binding.mask, bindings))}" if bindings else "cores",
+        "slurm_binding": f"mask_cpu:{','.join(map(cpu_sets.mask, bindings))}" if bindings else "cores",
         "pals_binding": binding.as_list(bindings) if bindings else "",
     }
     return environment.get_template(f"{wanted.scheduler}.sh.j2").render(given)

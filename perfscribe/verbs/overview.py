@@ -12,9 +12,10 @@ from typing import Any
 from tabulate import tabulate
 
 from perfscribe.base import files
+from perfscribe.plan import capabilities
 from perfscribe.plan.plan import Plan
 from perfscribe.plan.plan_cells import cell_key
-from perfscribe.records import environment, journal
+from perfscribe.records import journal
 from perfscribe.run import gate, session
 from perfscribe.run.estimate import Due, Estimate, due
 from perfscribe.run.progress import duration
@@ -27,7 +28,7 @@ def _status(
 
     changed: data sets to be made again. done: the unit's job has finished and is not due.
     """
-    lacking = environment.shortfall(cell["requires"])
+    lacking = capabilities.shortfall(cell["requires"])
     cannot = f"{lacking[0]} ({lacking[1]})" if lacking else ""
     if cell["skip"]:
         return cannot or f"skipped ({cell['skip']})", None

@@ -20,7 +20,8 @@ from perfscribe.base.cells import Cell
 from perfscribe.distributed import nccl_tests, ranks, self_test
 from perfscribe.distributed.self_test import NO_FIGURE, PASSED, Outcome, Trial, prefix
 from perfscribe.experiments.fsdp.preflight import levels, measure
-from perfscribe.records import environment
+from perfscribe.plan import capabilities
+from perfscribe.records import machine
 
 ROOT = Path(__file__).resolve().parents[2]
 WAIT_S = 300  # for ranks that start late because of a slow file system
@@ -38,9 +39,9 @@ def _parser() -> argparse.ArgumentParser:
 
 def settings(asked: argparse.Namespace) -> dict[str, Any]:
     """Factors of the test: the config's (preset gpu if there are GPUs), and the threshold from the command line."""
-    preset, backend = ("cpu", "gloo") if environment.missing(("cuda",)) else ("gpu", "nccl")
+    preset, backend = ("cpu", "gloo") if capabilities.missing(("cuda",)) else ("gpu", "nccl")
     section = config.resolve(config.load(ROOT / "config.yaml"), preset)["experiments"]["preflight"]
-    world_size = max(2, environment.identity(())["gpu_count"]) if asked.ranks is None else asked.ranks
+    world_size = max(2, machine.identity(())["gpu_count"]) if asked.ranks is None else asked.ranks
     if world_size < 1:
         raise ValueError(f"--ranks {world_size}: at least one is needed")
     (cell,) = levels.cells({**section, "backend": [backend], "world_size": [world_size], "nodes": []})

@@ -22,7 +22,7 @@ from perfscribe import __version__
 from perfscribe.base import called_from, files
 from perfscribe.config import NO_SITES
 from perfscribe.plan import cluster, plan
-from perfscribe.records import environment, form, journal, records, scrub
+from perfscribe.records import form, journal, provenance, records, scrub
 from perfscribe.run import session
 from perfscribe.show.provenance import NODE_NUMBER
 from perfscribe.verbs import redrawing
@@ -58,7 +58,7 @@ def main(root: Path, arguments: Sequence[str], config: session.ReadConfig) -> in
         other = f"publish --replace {name}" if session.is_committed(root, name) else "move that away"
         raise ValueError(f"publish: {' and '.join(taken)}: there already; take another name or {other}")
     _read_notes(root, session.LOCAL_SITE)  # check before other work: they may not be text
-    made_by, before = environment.provenance(root), _with_figures(target)
+    made_by, before = provenance.collect(root), _with_figures(target)
     with made_whole(root, name, taken):
         copy_measured(root, source, target, plan.read_index(source / "plan").shards)
         origin = {"version": __version__, "commit": made_by["commit"], "dirty": made_by["dirty"]}

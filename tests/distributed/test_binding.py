@@ -5,6 +5,7 @@ from functools import cache
 from hypothesis import given
 from hypothesis import strategies as st
 
+from perfscribe.base import cpu_sets
 from perfscribe.distributed import binding, launchers
 from perfscribe.show import references
 
@@ -16,13 +17,13 @@ def test_bindings_in_all_their_forms_and_masks_as_the_write_up_prints_them():
         assert binding.parse_cpu_bind(text) == HOMEWORK
     assert binding.parse_cpu_bind("map_cpu:24,16,8,0") == binding.parse_cpu_bind("list:24:16:8:0")
     masks, cores = (references.find("rank_methods", name) for name in ("cpu_mask", "cpu_cores"))
-    assert [binding.mask(cores) for cores in HOMEWORK] == [one.text for one in masks]
-    assert [binding.shown(cores) for cores in HOMEWORK] == [one.text for one in cores]
+    assert [cpu_sets.mask(cores) for cores in HOMEWORK] == [one.text for one in masks]
+    assert [cpu_sets.shown(cores) for cores in HOMEWORK] == [one.text for one in cores]
 
 
 @given(st.sets(st.integers(0, 255), min_size=1).map(lambda cores: tuple(sorted(cores))), st.integers(1, 64))
 def test_cores_are_dealt_out_evenly(cores, ranks):
-    dealt = binding.even(cores, ranks)
+    dealt = cpu_sets.even(cores, ranks)
     sizes = {len(one) for one in dealt}
     assert len(dealt) == ranks and min(sizes) >= 1 and max(sizes) - min(sizes) <= 1
     if len(cores) >= ranks:
@@ -45,6 +46,15 @@ def test_hwlocs_numbers_of_two_threads_a_core_on_two_packages(tmp_path):
     (tmp_path / "allowed").write_text("1-2,5\n")
     assert binding.logical_numbers(tmp_path, tmp_path / "allowed") == {1: 0, 5: 1, 2: 2}
     assert binding.logical_numbers(nowhere) == {}
+
+
+def test_cores_nearest_to_gpus(h200):
+    """Two of 64 cores a word: NVML gives the affinity as a mask of words."""
+    words = {id(h200.gpus[0]): (0b11, 0), id(h200.gpus[1]): (0, 0b110)}
+    h200.functions["nvmlDeviceGetCpuAffinity"] = lambda gpu, count: words.get(id(gpu), ())
+    assert binding.gpu_cores() == [(0, 1), (65, 66)]
+    words.popitem()
+    assert binding.gpu_cores() == []
 
 
 def test_the_cores_of_a_large_rank_stand_in_a_short_line(monkeypatch):

@@ -13,8 +13,9 @@ import torch
 import unmeasured
 
 from perfscribe import config
+from perfscribe.base import cpu_sets
 from perfscribe.base.cells import Cell, Unsupported
-from perfscribe.distributed import binding, launch, launchers, mpi_start, ranks
+from perfscribe.distributed import launch, launchers, mpi_start, ranks
 from perfscribe.experiments.polaris.rank_methods import levels, measure
 from perfscribe.experiments.polaris.rank_methods.program import Adam
 
@@ -203,7 +204,7 @@ def bound(**factors) -> Cell:
 
 def test_bindings_that_cannot_be(monkeypatch):
     monkeypatch.setattr(launchers, "require", lambda launcher: None)
-    monkeypatch.setattr(measure.binding, "granted", lambda: (0, 1, 2))
+    monkeypatch.setattr(measure.cpu_sets, "granted", lambda: (0, 1, 2))
     monkeypatch.setattr(measure.binding, "gpu_cores", lambda: [])
     with pytest.raises(Unsupported, match=r"^cores 8-9 are not granted here: 0-2 are$"):
         measure.run(bound(cpu_bind="list:0,1:8,9"))
@@ -270,9 +271,9 @@ def test_ranks_below_mpiexec(worker_groups):
         assert len(found.samples["epoch_s"]) == 2 and found.samples["training_s"][0] >= max(found.samples["epoch_s"])
         assert found.values["variables_left"] == 0
         # Bound in every second epoch, and free again for the next method.
-        all_cores = binding.granted()
-        assert found.series["mask"] == [binding.mask(all_cores)] * 2 and found.samples["bound_training_s"][0] > 0
-        assert found.series["bound_mask"] == [binding.mask(cores) for cores in binding.even(all_cores, 2)]
+        all_cores = cpu_sets.granted()
+        assert found.series["mask"] == [cpu_sets.mask(all_cores)] * 2 and found.samples["bound_training_s"][0] > 0
+        assert found.series["bound_mask"] == [cpu_sets.mask(cores) for cores in cpu_sets.even(all_cores, 2)]
         losses.add(found.values["final_loss"])
     assert len(losses) == 1  # whoever says so, the same ranks train the same model on the same samples
     assert len(launch._WAITING) == 1

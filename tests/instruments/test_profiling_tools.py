@@ -8,7 +8,7 @@ from shards import ShardJob
 
 from perfscribe.base.cells import Cell
 from perfscribe.instruments import tools
-from perfscribe.records import environment
+from perfscribe.plan import capabilities
 
 PROBE = """
 import os
@@ -60,7 +60,7 @@ def test_no_other_program_stands_in_for_a_configured_one(tmp_path: Path, monkeyp
     for wrong in ("absent", "no_program", "bin"):
         tools.use({"nsys": wrong}, tmp_path)
         assert tools.find_tool("nsys") is None
-        assert environment.missing(["nsys"]) == "nsys (Nsight Systems) is missing"
+        assert capabilities.missing(["nsys"]) == "nsys (Nsight Systems) is missing"
 
 
 def test_the_section_reaches_cells(tmp_path: Path) -> None:

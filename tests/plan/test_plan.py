@@ -15,8 +15,7 @@ from workspace import ROOT
 from perfscribe import config
 from perfscribe.base import registry
 from perfscribe.base.cells import Cell
-from perfscribe.plan import plan
-from perfscribe.records import environment
+from perfscribe.plan import capabilities, plan
 from perfscribe.run import session
 
 RAW = config.load(ROOT / "config.yaml")
@@ -70,7 +69,7 @@ def test_auto_takes_the_preset_of_the_machine(
     monkeypatch: pytest.MonkeyPatch, lacking: str | None, preset: str
 ) -> None:
     asked: list[Any] = []
-    monkeypatch.setattr(environment, "missing", lambda requires: asked.append(tuple(requires)) or lacking)
+    monkeypatch.setattr(capabilities, "missing", lambda requires: asked.append(tuple(requires)) or lacking)
     assert session.resolve_preset("auto") == preset and asked == [("cuda",)]
     assert session.make_plan(ROOT, raw(preset="auto")).preset == preset
 
@@ -93,14 +92,15 @@ def test_cells_that_cannot_be_planned_are_one_line(
         plan.planned_cells(RAW, "attention", "tiny")
 
 
-def test_planning_and_environments_import_nothing_heavy() -> None:
+def test_planning_identity_and_provenance_import_nothing_heavy() -> None:
     """A plan is made each time that Snakemake starts."""
     code = (
-        "import sys\nfrom pathlib import Path\nfrom perfscribe import config; from perfscribe.plan import plan\n"
-        "from perfscribe.records import environment, scrub\nfrom perfscribe.run import monitor\n"
+        "import sys\nfrom pathlib import Path\nfrom perfscribe import config\n"
+        "from perfscribe.plan import capabilities, plan\n"
+        "from perfscribe.records import machine, provenance, scrub\nfrom perfscribe.run import monitor\n"
         "from perfscribe.verbs import doctor\nraw = config.load(Path('config.yaml'))\n"
-        "plan.build(raw, 'tiny', Path.cwd())\nenvironment.identity(['torch'])\ndoctor.report([])\n"
-        "environment.missing(environment.CAPABILITIES)\nenvironment.provenance(Path('.'))\n"
+        "plan.build(raw, 'tiny', Path.cwd())\nmachine.identity(['torch'])\ndoctor.report([])\n"
+        "capabilities.missing(capabilities.CAPABILITIES)\nprovenance.collect(Path('.'))\n"
         "print(sorted({'torch', 'numpy', 'pandas', 'matplotlib', 'h5py', 'snakemake'} & set(sys.modules)))\n"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)

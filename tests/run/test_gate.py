@@ -2,6 +2,7 @@
 
 import datetime
 import json
+import os
 import re
 from pathlib import Path
 
@@ -11,9 +12,9 @@ from workspace import ROOT, Workspace
 
 from perfscribe.base import files
 from perfscribe.base.cells import Cell
-from perfscribe.plan import demands, plan
+from perfscribe.plan import capabilities, demands, plan
 from perfscribe.plan.plan_cells import cell_to_json
-from perfscribe.records import environment, journal
+from perfscribe.records import journal, machine
 from perfscribe.run import gate
 from perfscribe.run.shard import Shard, Task
 
@@ -108,7 +109,7 @@ class Bench:
         unit |= {"cells": cells, "budget_minutes": None, "on_identity_change": "keep", "libraries": []}
         self.plan_file = self.site / "plan" / "measure-preflight-0.json"
         files.write_json(self.plan_file, unit)
-        self.machine(environment.identity(()))
+        self.machine(machine.identity(()))
 
     def machine(self, identity: dict) -> None:
         files.write_json(self.site / "environments" / "0123456789ab.json", identity)
@@ -119,7 +120,7 @@ class Bench:
         self.keep(shard, task, seconds_ago=0)
 
     def keep(self, shard: Shard, task: Task, seconds_ago: float, node: str = "") -> None:
-        job = environment.os.environ.get("SLURM_JOB_ID")
+        job = os.environ.get("SLURM_JOB_ID")
         time = datetime.datetime.now(datetime.UTC) - datetime.timedelta(seconds=seconds_ago)
         provenance = {"time": time.isoformat(), "node": node or gate.platform.node(), "slurm_job_id": job}
         values = {"exit_code": self.code, "line": f"preflight {self.code}: a line", "nodes": ""}
@@ -147,7 +148,7 @@ def bench(tmp_path):
 def test_one_that_passed_lately_on_this_machine_is_taken(bench, seconds_ago, node, cores, tried):
     bench.kept(seconds_ago, node)
     if cores:
-        bench.machine({**environment.identity(()), "cpu_cores": cores})
+        bench.machine({**machine.identity(()), "cpu_cores": cores})
     assert bench.ask("preflight:gloo:2") is None and bench.tried == tried
 
 
@@ -164,7 +165,7 @@ def test_one_that_failed_speaks_for_its_own_run_alone(bench):
 
 def test_over_several_nodes_a_test_speaks_for_its_own_job_alone(bench, monkeypatch):
     """Another job's first node may be the same one, and its other nodes be others."""
-    monkeypatch.setattr(environment, "nodes_granted", lambda: 2)
+    monkeypatch.setattr(capabilities, "nodes_granted", lambda: 2)
     monkeypatch.setenv("SLURM_JOB_ID", "1")
     for tried in ([4], [4]):
         assert bench.ask("nodes:2", "preflight:gloo:4:2") is None and bench.tried == tried

@@ -18,7 +18,8 @@ from shards import ShardJob
 from workspace import ROOT, Workspace
 
 from perfscribe.base.cells import Cell
-from perfscribe.records import environment
+from perfscribe.instruments import nvml
+from perfscribe.plan import capabilities
 from perfscribe.run import leases
 
 # Takes GPUs again and again; a file that is made anew for each and removed afterwards shows that nobody else has one.
@@ -106,7 +107,7 @@ def lease_folder(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.M
 def holding(gpus: int) -> Iterator[None]:
     """So many of four GPUs are another's, the first ones."""
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(environment, "open_nvml", lambda: FakeNvml(4))
+        patched.setattr(nvml, "load", lambda: FakeNvml(4))
         lease = leases.Lease(gpus)
         assert lease.take()
     yield
@@ -120,8 +121,8 @@ def holding(gpus: int) -> Iterator[None]:
 def test_visible_devices_are_respected(
     monkeypatch: pytest.MonkeyPatch, visible: str, need: int, expected: list[int]
 ) -> None:
-    nvml = FakeNvml(4)
-    monkeypatch.setattr(environment, "open_nvml", lambda: nvml)
+    library = FakeNvml(4)
+    monkeypatch.setattr(nvml, "load", lambda: library)
     monkeypatch.setenv(leases.VISIBLE, visible)
     lease = leases.Lease(need)
     assert lease.take()
@@ -164,8 +165,8 @@ class WithCores(FakeNvml):
 def test_cores_are_disjoint_and_near(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, near: list[set[int]], granted: Any, expected: Any
 ) -> None:
-    nvml = WithCores(near)
-    monkeypatch.setattr(environment, "open_nvml", lambda: nvml)
+    library = WithCores(near)
+    monkeypatch.setattr(nvml, "load", lambda: library)
     monkeypatch.setattr(leases, "_whole_cores", lambda threads: [(thread,) for thread in sorted(threads)])
     assert leases.cores_by_gpu(leases.visible(), list(granted)) == expected
 
@@ -229,8 +230,8 @@ def test_a_job_that_waits_can_be_stopped_and_ends_with_the_time_budget(tmp_path:
 def test_a_job_leases_for_the_cell_that_uses_most_of_those_that_can_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(environment, "open_nvml", lambda: FakeNvml(4))
-    monkeypatch.setattr(environment, "unmet", lambda requires: ["lacking"] if "cuda:8" in requires else [])
+    monkeypatch.setattr(nvml, "load", lambda: FakeNvml(4))
+    monkeypatch.setattr(capabilities, "unmet", lambda requires: ["lacking"] if "cuda:8" in requires else [])
     needs = ([], ["cuda"], ["cuda", "cuda:2"], ["cuda:8"])
     cells = [{"requires": need, "skip": ""} for need in needs] + [{"requires": ["cuda:4"], "skip": "preset"}]
     assert leases.for_shard({"cells": cells}, tmp_path, beside_others=True) == leases.Lease(2)

@@ -17,7 +17,7 @@ from perfscribe.run.monitor import Monitor
 
 
 def watched(nvml, seconds=0.2, **settings):
-    with patch.object(monitor, "INTERVAL_S", 0.01), patch.object(monitor.environment, "open_nvml", lambda: nvml):
+    with patch.object(monitor, "INTERVAL_S", 0.01), patch.object(monitor.nvml, "load", lambda: nvml):
         one = Monitor(**settings)
         with one:
             time.sleep(seconds)
@@ -70,7 +70,7 @@ def test_foreign_process_is_named_and_own_tree_is_not(monkeypatch):
         nvml = FakeNvml()
         nvml.gpus[0].processes = [SimpleNamespace(pid=pid) for pid in (child.pid, other.pid, 2**22 + 1)]
         assert watched(nvml, 0.1)["foreign_gpu_processes"] == []  # both are ours, the third cannot be told
-        monkeypatch.setattr(monitor.environment, "process_tree", lambda: {child.pid})
+        monkeypatch.setattr(monitor, "process_tree", lambda: {child.pid})
         summary = watched(nvml, 0.1)
         assert len(summary["foreign_gpu_processes"]) == 1
         assert "foreign process on the GPU (python" in flags(summary)[-1]

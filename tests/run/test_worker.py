@@ -19,8 +19,10 @@ from shards import ShardJob
 from perfscribe.base import files
 from perfscribe.base.cells import Cell
 from perfscribe.distributed import failures
-from perfscribe.records import checksums, environment
-from perfscribe.run import child, processes, session
+from perfscribe.instruments import nvml
+from perfscribe.plan import capabilities
+from perfscribe.records import checksums, libraries, machine
+from perfscribe.run import child, host_memory, processes, session
 from perfscribe.run.shard import CLOCK
 
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="the kernel ends orphans on Linux alone")
@@ -133,7 +135,7 @@ GREEDY = """def run(cell):
 
 @LINUX
 def test_the_limit_of_memory_makes_oom(tmp_path: Path, side: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(environment, "memory_limit_bytes", lambda: 256 << 20)
+    monkeypatch.setattr(host_memory, "limit_bytes", lambda: 256 << 20)
     probe = job(tmp_path, side, GREEDY)
     probe.plan([Cell({"n": 4}), Cell({"n": 20}), Cell({"n": 5})])
     assert statuses(probe.measure()) == ["ok", "oom", "ok"]
@@ -310,8 +312,8 @@ def test_after_a_change_of_machine(
     probe = job(tmp_path, side, faulty.FAULTS)
     probe.plan([Cell({"what": w}) for w in ("fine", "bare_oom", "raises", "segfault")], on_identity_change=policy)
     before = {row["factors"]["what"]: row for row in probe.measure()}
-    true = environment.identity
-    monkeypatch.setattr(environment, "identity", lambda libraries: {**true(libraries), "driver_version": "999"})
+    true = machine.identity
+    monkeypatch.setattr(machine, "identity", lambda libraries: {**true(libraries), "driver_version": "999"})
     after = {row["factors"]["what"]: row for row in probe.measure()}
     assert {what for what in after if after[what]["id"] != before[what]["id"]} == again
     environments = {row["environment"] for row in after.values()}
@@ -326,16 +328,16 @@ def test_figures_stand_where_a_machine_lacked_something_before(
 ) -> None:
     probe = sleeper(tmp_path, side, 0)
     probe.plan(numbered(1, requires=("hdf5",)))
-    lacking = environment.Condition(lambda: False, "h5py is missing", "install h5py")
+    lacking = capabilities.Condition(lambda: False, "h5py is missing", "install h5py")
     with monkeypatch.context() as login_node:
-        login_node.setitem(environment.CAPABILITIES, "hdf5", (lacking,))
+        login_node.setitem(capabilities.CAPABILITIES, "hdf5", (lacking,))
         assert statuses(probe.measure()) == ["unsupported"]
-    true = environment.identity
+    true = machine.identity
     with monkeypatch.context() as other:
-        other.setattr(environment, "identity", lambda libraries: {**true(libraries), "driver_version": "999"})
+        other.setattr(machine, "identity", lambda libraries: {**true(libraries), "driver_version": "999"})
         measured = probe.measure()
         assert statuses(measured) == ["ok"]
-    monkeypatch.setitem(environment.CAPABILITIES, "hdf5", (lacking,))
+    monkeypatch.setitem(capabilities.CAPABILITIES, "hdf5", (lacking,))
     assert [row["id"] for row in probe.measure()] == [measured[0]["id"]], "back on the first machine"
 
 
@@ -387,12 +389,12 @@ def run(cell):
 def test_the_worker_skips_them_and_takes_them_up_on_more_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     probe = ShardJob(tmp_path, WITH_GPUS)
     probe.plan([Cell({"world_size": n}, requires=(f"cuda:{n}",), cost=float(n)) for n in (2, 4, 6)])
-    monkeypatch.setattr(environment, "_version_file", lambda name: {"cuda": "13.0"})
-    monkeypatch.setattr(environment, "_installed", lambda module: True)
+    monkeypatch.setattr(libraries, "constants", lambda name: {"cuda": "13.0"})
+    monkeypatch.setattr(libraries, "installed", lambda module: True)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     told = []
     for gpus in (0, 2, 2, 4):
-        monkeypatch.setattr(environment, "open_nvml", lambda gpus=gpus: FakeNvml(gpus) if gpus else None)
+        monkeypatch.setattr(nvml, "load", lambda gpus=gpus: FakeNvml(gpus) if gpus else None)
         told.append([(row["status"], row["reason"]) for row in probe.measure()])
     few, ok = ("skipped", "2 GPUs"), ("ok", "")
     none = [("unsupported", "no CUDA device")] * 3

@@ -6,7 +6,9 @@ import pytest
 from fake_nvml import FakeNvml
 
 from perfscribe.base.cells import Cell
-from perfscribe.records import environment
+from perfscribe.instruments import nvml
+from perfscribe.plan import capabilities
+from perfscribe.records import libraries
 from perfscribe.verbs import doctor
 
 
@@ -23,8 +25,8 @@ UNITS = [
 
 @pytest.fixture
 def cpu_machine(monkeypatch):
-    monkeypatch.setattr(environment, "open_nvml", lambda: None)
-    monkeypatch.setattr(environment, "_version_file", lambda name: {"cuda": None})
+    monkeypatch.setattr(nvml, "load", lambda: None)
+    monkeypatch.setattr(libraries, "constants", lambda name: {"cuda": None})
 
 
 def test_machine_without_gpu(cpu_machine):
@@ -59,9 +61,9 @@ def test_one_line_for_what_several_experiments_lack(cpu_machine):
 
 
 def test_recorded_h200(monkeypatch):
-    nvml = FakeNvml(1)
-    monkeypatch.setattr(environment, "open_nvml", lambda: nvml)
-    monkeypatch.setattr(environment, "_version_file", lambda name: {"cuda": "13.0"})
+    library = FakeNvml(1)
+    monkeypatch.setattr(nvml, "load", lambda: library)
+    monkeypatch.setattr(libraries, "constants", lambda name: {"cuda": "13.0"})
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     text = doctor.report(UNITS)
     pairs = dict(re.split(r" {2,}", line, maxsplit=1) for line in rows(text, "Machine"))
@@ -73,11 +75,11 @@ def test_recorded_h200(monkeypatch):
 
 def test_a_folder_that_python_takes_for_a_package_is_named(tmp_path, monkeypatch):
     """By the trainings' rows before a cell starts, and by the doctor."""
-    monkeypatch.setattr(environment, "ROOT", tmp_path)
-    assert environment.shortfall(("transformers",)) in (None, ("unsupported", "transformers is missing"))
+    monkeypatch.setattr(capabilities, "ROOT", tmp_path)
+    assert capabilities.shortfall(("transformers",)) in (None, ("unsupported", "transformers is missing"))
     (tmp_path / "datasets").mkdir()
     reason = "'datasets' in the checkout is taken for the Python package datasets"
-    assert environment.shortfall(("transformers",)) == ("unsupported", reason)
+    assert capabilities.shortfall(("transformers",)) == ("unsupported", reason)
     told = doctor.report([("baseline", [Cell({"model_name": "bloom"}, ("transformers",))])])
     assert "'datasets' in the checkout is taken for" in told
     assert "rename the folder or file datasets in the checkout; for all" in told

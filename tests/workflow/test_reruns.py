@@ -161,7 +161,7 @@ EDITS: dict[str, Callable[[Path], None]] = {
     "the engine: worker, journal, command line": together(
         *(
             append(f"perfscribe/{name}.py")
-            for name in ("run/worker", "records/journal", "cli", "run/child", "records/environment", "run/progress")
+            for name in ("run/worker", "records/journal", "cli", "run/child", "records/machine", "run/progress")
         )
     ),
     "the arrays of a data set": append("perfscribe/data/synthetic.py"),

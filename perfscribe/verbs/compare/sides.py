@@ -12,7 +12,7 @@ from typing import Any
 from perfscribe.base import files
 from perfscribe.config.errors import hint
 from perfscribe.plan.plan_cells import cell_key
-from perfscribe.records import environment, journal
+from perfscribe.records import checkout, journal
 from perfscribe.records.records import Record, is_number, merge_rounds
 from perfscribe.run import session
 from perfscribe.run.shard import Shard
@@ -219,4 +219,4 @@ def _seed(plans: Sequence[Path], experiment: str, rows: Sequence[Row]) -> int | 
 
 def _resolved(root: Path, revision: str) -> str | None:
     """Commit that git resolves the name to; None if unknown."""
-    return environment.git(root, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}")
+    return checkout.git(root, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}")

@@ -18,8 +18,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from perfscribe import config
+from perfscribe.base import cpu_sets
 from perfscribe.config.keys import PRESETS
-from perfscribe.distributed import binding, ranks
+from perfscribe.distributed import ranks
 from perfscribe.experiments.polaris.rank_methods.measure import SIZES
 from perfscribe.experiments.polaris.rank_methods.program import train
 
@@ -50,7 +51,7 @@ def join(timeout_s: float | None = None) -> Rank:
     if torch.cuda.is_available():
         device, backend = torch.device("cuda", ranks.device_index(place, torch.cuda.device_count())), "nccl"
         torch.cuda.set_device(device)
-    torch.set_num_threads(max(1, len(binding.granted()) // (place.local_world_size or 1)))
+    torch.set_num_threads(max(1, len(cpu_sets.granted()) // (place.local_world_size or 1)))
     own_device = device if backend == "nccl" else None
     wait = None if timeout_s is None else timedelta(seconds=timeout_s)
     dist.init_process_group(backend, timeout=wait, rank=place.rank, world_size=place.world_size, device_id=own_device)
@@ -92,7 +93,7 @@ def main() -> None:
     import torch.distributed as dist
 
     place = rank.place
-    cores = binding.shown(binding.granted())
+    cores = cpu_sets.shown(cpu_sets.granted())
     print(
         f"rank {place.rank} of {place.world_size}, local rank {place.local_rank}, host {place.host}, {rank.device}, "
         f"cores {cores}, by {place.source}",

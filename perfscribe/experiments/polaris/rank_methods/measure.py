@@ -14,6 +14,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from perfscribe.base import cpu_sets
 from perfscribe.base.cells import Cell, Measurement, Unsupported
 from perfscribe.distributed import binding, needs
 from perfscribe.distributed.mpi_start import METHODS
@@ -71,19 +72,19 @@ def _launch(cell: Cell) -> Measurement:
             "host": hosts,
             "node": [list(dict.fromkeys(hosts)).index(host) for host in hosts],
             "device": [rank["device"] for rank in ranks],
-            "mask": [binding.mask(rank["cores"]) for rank in ranks],
-            "bound_mask": [binding.mask(rank["bound_cores"]) for rank in ranks] if bound else [],
+            "mask": [cpu_sets.mask(rank["cores"]) for rank in ranks],
+            "bound_mask": [cpu_sets.mask(rank["bound_cores"]) for rank in ranks] if bound else [],
             "training_s_by_rank": total_s,
         },
     )
 
 
-def _cores_of(ranks: int) -> list[binding.Cores]:
+def _cores_of(ranks: int) -> list[cpu_sets.Cores]:
     """Return the cores to bind each rank to: its part of those nearest to its GPU if they are known, else of all."""
     try:
         return _nearest(binding.gpu_cores(), ranks)
     except Unsupported:
-        return binding.even(binding.granted(), ranks)
+        return cpu_sets.even(cpu_sets.granted(), ranks)
 
 
 def _workers(cell: Cell) -> WorkerGroup:
@@ -106,20 +107,20 @@ def _bind(cell: Cell) -> Measurement:
     nearest = binding.gpu_cores() if here else POLARIS_CORES
     asked = _asked(cell["cpu_bind"], cell["world_size"], nearest)
     masks = _granted(cell["launcher"], asked) if here else []
-    series = {"asked": [binding.mask(cores) for cores in asked], "granted": masks}
-    series["gpu_cores"] = [binding.shown(cores) for cores in nearest]
+    series = {"asked": [cpu_sets.mask(cores) for cores in asked], "granted": masks}
+    series["gpu_cores"] = [cpu_sets.shown(cores) for cores in nearest]
     return Measurement(values={"cpu_bind": binding.as_list(asked)}, series=series)
 
 
-def _granted(launcher: str, asked: Sequence[binding.Cores]) -> list[str]:
+def _granted(launcher: str, asked: Sequence[cpu_sets.Cores]) -> list[str]:
     """Start ranks by this launcher with these cores and return the CPU mask that each one reads."""
     from perfscribe.distributed import launchers
 
     launchers.require(launcher)
-    lacking = set().union(*asked) - set(binding.granted())
+    lacking = set().union(*asked) - set(cpu_sets.granted())
     if lacking:
         raise Unsupported(
-            f"cores {binding.shown(lacking)} are not granted here: {binding.shown(binding.granted())} are"
+            f"cores {cpu_sets.shown(lacking)} are not granted here: {cpu_sets.shown(cpu_sets.granted())} are"
         )
     with tempfile.TemporaryDirectory() as folder:
         command = launchers.bound(launcher, asked, folder)
@@ -131,10 +132,10 @@ def _granted(launcher: str, asked: Sequence[binding.Cores]) -> list[str]:
         return [file.read_text() for file in files]
 
 
-def _asked(text: str, ranks: int, nearest: Sequence[binding.Cores]) -> list[binding.Cores]:
+def _asked(text: str, ranks: int, nearest: Sequence[cpu_sets.Cores]) -> list[cpu_sets.Cores]:
     """Return the cores of each rank; "even" and "nearest" depend on the granted cores and on the GPUs' positions."""
     if text == EVEN:
-        return binding.even(binding.granted(), ranks)
+        return cpu_sets.even(cpu_sets.granted(), ranks)
     if text == NEAREST:
         return _nearest(nearest, ranks)
     asked = binding.parse_cpu_bind(text)
@@ -143,14 +144,14 @@ def _asked(text: str, ranks: int, nearest: Sequence[binding.Cores]) -> list[bind
     return asked[:ranks]
 
 
-def _nearest(nearest: Sequence[binding.Cores], ranks: int) -> list[binding.Cores]:
+def _nearest(nearest: Sequence[cpu_sets.Cores], ranks: int) -> list[cpu_sets.Cores]:
     """Divide the granted cores nearest to each GPU equally among the ranks whose GPUs share them."""
-    here = set(binding.granted())
+    here = set(cpu_sets.granted())
     own = [tuple(core for core in cores if core in here) for cores in nearest]
     if len(own) < ranks or not all(own):
         raise Unsupported("nothing tells which cores are nearest to the GPUs")
     result = []
     for rank in range(ranks):
         alike = [other for other in range(ranks) if own[other] == own[rank]]
-        result.append(binding.even(own[rank], len(alike))[alike.index(rank)])
+        result.append(cpu_sets.even(own[rank], len(alike))[alike.index(rank)])
     return result

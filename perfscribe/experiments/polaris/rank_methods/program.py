@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from perfscribe.distributed import binding, mpi_start
+from perfscribe.base import cpu_sets
+from perfscribe.distributed import mpi_start
 
 if TYPE_CHECKING:
     import torch
@@ -44,7 +45,7 @@ def on_rank(arguments: Mapping[str, Any], rank: Rank) -> dict[str, Any]:
         "device": str(rank.device),
         "devices": devices,
         "variables_left": sum(bool(mpi_start.REMOVED.match(name)) for name in os.environ),
-        "cores": list(binding.granted()),
+        "cores": list(cpu_sets.granted()),
         **train(arguments["sizes"], rank, bound=cores),
     }
 
@@ -52,7 +53,7 @@ def on_rank(arguments: Mapping[str, Any], rank: Rank) -> dict[str, Any]:
 @contextlib.contextmanager
 def bound_to(cores: Iterable[int]) -> Iterator[None]:
     """Context manager that pins every thread of this process to these cores; threads started within inherit them."""
-    before = binding.granted()
+    before = cpu_sets.granted()
     _move_to(cores)
     try:
         yield
@@ -70,7 +71,7 @@ def train(
     sizes: Mapping[str, int],
     rank: Rank,
     after_step: Callable[[], object] = lambda: None,
-    bound: binding.Cores = (),
+    bound: cpu_sets.Cores = (),
 ) -> dict[str, Any]:
     """Run warm-up steps, then epochs, each timed by the host clock between device synchronisations.
 
@@ -112,13 +113,13 @@ def train(
         return perf_counter() - began
 
     free_s, bound_s = [], []
-    granted: binding.Cores = ()
+    granted: cpu_sets.Cores = ()
     for epoch in range(sizes["epochs"]):
         sampler.set_epoch(epoch)
         free_s.append(epoch_s())
         if bound:
             with bound_to(bound):
-                granted = binding.granted()
+                granted = cpu_sets.granted()
                 bound_s.append(epoch_s())
     return {
         "epochs_s": free_s,

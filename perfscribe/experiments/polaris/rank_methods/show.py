@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from perfscribe.base import cpu_sets
 from perfscribe.distributed import binding, mpi_start
 from perfscribe.experiments.polaris.rank_methods.levels import SHOWN
 from perfscribe.experiments.polaris.rank_methods.measure import BOUND, HOMEWORK_BINDING, LAUNCHED, POLARIS
@@ -61,9 +62,9 @@ def _launched(record: Record, rank: int) -> dict[str, Any]:
         "host": record.series["host"][rank],
         "used_device": record.series["device"][rank],
         "mask": mask,
-        "cores": binding.shown(binding.cores_of_mask(mask)),
+        "cores": cpu_sets.shown(cpu_sets.cores_of_mask(mask)),
         "training_s": t.summary(record, "training_s").median,
-        "bound_cores": binding.shown(binding.cores_of_mask(bound[rank])) if bound else None,
+        "bound_cores": cpu_sets.shown(cpu_sets.cores_of_mask(bound[rank])) if bound else None,
         "bound_training_s": t.summary(record, "bound_training_s").median if bound else None,
     }
 
@@ -92,11 +93,11 @@ def _bound(record: Record, rank: int) -> dict[str, Any]:
     mask = granted[rank] if granted and granted[rank].startswith("0x") else requested
     near = binding.parse_cpu_bind(f"list:{nearest[rank]}")[0] if rank < len(nearest) else None
     return {
-        "asked_cores": binding.shown(binding.cores_of_mask(requested)),
+        "asked_cores": cpu_sets.shown(cpu_sets.cores_of_mask(requested)),
         "asked_mask": requested,
         "granted_mask": granted[rank] if granted else "of another machine",
         "gpu": rank if near else NO_GPU,
-        "nearness": binding.nearness(binding.cores_of_mask(mask), near) if near else NO_GPU,
+        "nearness": binding.nearness(cpu_sets.cores_of_mask(mask), near) if near else NO_GPU,
     }
 
 

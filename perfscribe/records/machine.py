@@ -1,0 +1,71 @@
+"""Identity of this machine: figures of equal identities are comparable.
+
+Nothing here imports torch or starts a CUDA context, so that login nodes, parsers and parent processes can call it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+import re
+import sys
+from collections.abc import Iterable, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from perfscribe.base import cpu_sets, files
+from perfscribe.base.commands import output
+from perfscribe.instruments import nvml
+from perfscribe.records import libraries
+
+
+def identity(imported: Iterable[str]) -> dict[str, Any]:
+    """Identity of this machine.
+
+    imported: import names of the top-level libraries that the measuring code imports; Python's modules and this
+    package are left out, a library that is not installed has version None.
+    With several GPU models all are named, with their lowest memory and power limit. Without a visible GPU the driver
+    versions are None.
+    """
+    names = sorted(set(imported) - set(sys.stdlib_module_names) - {"perfscribe"})
+    return {
+        **_gpu_identity(),
+        "cpu_model": cpu_model(),
+        "cpu_cores": len(cpu_sets.granted()),  # in a Slurm job fewer than the node has
+        "python": f"{sys.version_info.major}.{sys.version_info.minor}",
+        "platform": f"{platform.system()} {platform.machine()}",
+        "libraries": {name: libraries.version(name) for name in names},
+    }
+
+
+def _gpu_identity() -> dict[str, Any]:
+    gpus = nvml.visible_gpus()
+    models = sorted({str(nvml.ask("nvmlDeviceGetName", gpu)) for gpu in gpus})
+    memories = [nvml.ask("nvmlDeviceGetMemoryInfo", gpu) for gpu in gpus]
+    limits_mw = [nvml.ask("nvmlDeviceGetPowerManagementLimit", gpu) for gpu in gpus]
+    limit_mw = min((limit for limit in limits_mw if limit is not None), default=None)
+    return {
+        "gpu_model": " + ".join(models) or None,
+        "gpu_count": len(gpus),
+        "gpu_memory_bytes": min((int(memory.total) for memory in memories if memory), default=None),
+        "gpu_power_limit_w": None if limit_mw is None else round(limit_mw / 1000),
+        "driver_version": nvml.ask("nvmlSystemGetDriverVersion") if gpus else None,
+        "cuda_driver_version": nvml.cuda_driver_version() if gpus else None,
+    }
+
+
+def identity_id(identity: Mapping[str, Any]) -> str:
+    """12 hexadecimal digits of the SHA-256 of the identity as canonical JSON; the order of keys does not matter."""
+    return hashlib.sha256(files.canonical(identity).encode()).hexdigest()[:12]
+
+
+@cache
+def cpu_model() -> str:
+    """Processor name from the operating system, else its architecture."""
+    cpuinfo = Path("/proc/cpuinfo")
+    text = cpuinfo.read_text(errors="replace") if cpuinfo.exists() else ""
+    if "model name" not in text:  # Arm: the kernel gives numbers only, lscpu knows the names
+        text = output("lscpu") or f"Model name: {output('sysctl', '-n', 'machdep.cpu.brand_string') or ''}"
+    model = re.search(r"^model name\s*:[ \t]*(\S.*)$", text, re.IGNORECASE | re.MULTILINE)
+    return " ".join(model[1].split()) if model else platform.processor() or platform.machine()
