@@ -11,10 +11,10 @@ import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from perfscribe.base import cgroups
 from perfscribe.base.cpu_sets import CPU_FOLDER, Cores, cores_of_mask, granted, mask, parse, shown
 from perfscribe.instruments import nvml
 
-CPUSET = Path("/sys/fs/cgroup/cpuset.cpus.effective")
 NEAR, FAR, PARTLY = "near", "anti-affine", "partly near"
 _OPTION = re.compile(r"(?:--cpu-bind[= ])?(?:(?:verbose|quiet|v|q),)?(list|map_cpu|mask_cpu):(\S+)")
 
@@ -57,21 +57,22 @@ def gpu_cores() -> list[Cores]:
     return cores if all(cores) else []
 
 
-def logical_numbers(folder: Path = CPU_FOLDER, allowed: Path = CPUSET) -> dict[int, int]:
+def logical_numbers(root: Path = Path("/")) -> dict[int, int]:
     """Return hwloc's number of each hardware thread by the kernel's: its place in the tree of package, cache and core.
 
-    Open MPI's rankfiles use these numbers, over what the control group allows (a container's share of the machine), not
-    over this process's affinity. Empty if the kernel does not report the topology.
+    Open MPI's rankfiles use these numbers, over the cores of this process's control group (a container's or a job's
+    share of the machine), not over its affinity. Empty if the kernel does not report the topology.
+    root: parent of /proc and /sys (another folder in tests).
     """
     keys = {}
-    for entry in folder.glob("cpu[0-9]*"):
+    for entry in (root / CPU_FOLDER.relative_to("/")).glob("cpu[0-9]*"):
         siblings = [entry / name for name in ("topology/package_cpus_list", "cache/index3/shared_cpu_list")]
         siblings += [entry / "topology/core_cpus_list", entry / "topology/thread_siblings_list"]
         number = int(entry.name.removeprefix("cpu"))
         if (entry / "topology").is_dir():  # missing if the CPU is offline
             keys[number] = (*map(_first_core, siblings), number)
-    text = allowed.read_text().strip() if allowed.is_file() else ""
-    inside = set(parse(text)) & set(keys) if text else set(keys)
+    allowed = next(filter(None, cgroups.limits("cpuset", "cpuset.cpus.effective", "cpuset.cpus", root)), "")
+    inside = set(parse(allowed)) & set(keys) if allowed else set(keys)
     return {number: place for place, number in enumerate(sorted(inside, key=lambda number: keys[number]))}
 
 

@@ -32,20 +32,30 @@ def test_cores_are_dealt_out_evenly(cores, ranks):
         assert {core for one in dealt for core in one} == set(cores)
 
 
+def written(path, text):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
 def test_hwlocs_numbers_of_two_threads_a_core_on_two_packages(tmp_path):
     """hwloc counts the threads of a core one after the other, the kernel first threads of all cores first."""
+    cpus, groups = tmp_path / "sys/devices/system/cpu", tmp_path / "sys/fs/cgroup"
+    assert binding.logical_numbers(tmp_path) == {}
     for core in range(8):  # lists of core numbers by package and by core, as the kernel has them
-        place = tmp_path / f"cpu{core}" / "topology"
-        place.mkdir(parents=True)
-        (place / "package_cpus_list").write_text("0,1,4,5\n" if core % 4 < 2 else "2,3,6,7\n")
-        (place / "core_cpus_list").write_text(f"{core % 4},{core % 4 + 4}\n")
-    (tmp_path / "cpufreq").mkdir()
-    (tmp_path / "cpu8").mkdir()  # switched off
-    nowhere = tmp_path / "none"
-    assert binding.logical_numbers(tmp_path, nowhere) == {0: 0, 4: 1, 1: 2, 5: 3, 2: 4, 6: 5, 3: 6, 7: 7}
-    (tmp_path / "allowed").write_text("1-2,5\n")
-    assert binding.logical_numbers(tmp_path, tmp_path / "allowed") == {1: 0, 5: 1, 2: 2}
-    assert binding.logical_numbers(nowhere) == {}
+        written(cpus / f"cpu{core}/topology/package_cpus_list", "0,1,4,5\n" if core % 4 < 2 else "2,3,6,7\n")
+        written(cpus / f"cpu{core}/topology/core_cpus_list", f"{core % 4},{core % 4 + 4}\n")
+    (cpus / "cpufreq").mkdir()
+    (cpus / "cpu8").mkdir()  # switched off
+    every = {0: 0, 4: 1, 1: 2, 5: 3, 2: 4, 6: 5, 3: 6, 7: 7}
+    assert binding.logical_numbers(tmp_path) == every
+    written(tmp_path / "proc/self/cgroup", "0::/slurm/job_7/step_0\n")
+    written(groups / "cpuset.cpus.effective", "0-7\n")  # of the node
+    assert binding.logical_numbers(tmp_path) == every
+    written(groups / "slurm/job_7/cpuset.cpus.effective", "1-2,5\n")  # of the job
+    assert binding.logical_numbers(tmp_path) == {1: 0, 5: 1, 2: 2}
+    written(tmp_path / "proc/self/cgroup", "3:memory:/slurm\n2:cpuset:/job\n0::/slurm/job_7\n")
+    written(groups / "cpuset/job/cpuset.cpus", "3,7\n")  # version 1 of control groups
+    assert binding.logical_numbers(tmp_path) == {3: 0, 7: 1}
 
 
 def test_cores_nearest_to_gpus(h200):
