@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-import shutil
 import socket
-import subprocess
 from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
+
+from perfscribe.base import commands
 
 ANSWER_S = 60.0
 
@@ -19,9 +19,9 @@ def of_job(environment: Mapping[str, str]) -> list[str]:
     Slurm is queried, because within a step of one node SLURM_JOB_NODELIST names only that node. PBS lists the nodes in
     the file PBS_NODEFILE, once per task.
     """
-    said = _of_slurm_job(environment.get("SLURM_JOB_ID", "")) or environment.get("SLURM_JOB_NODELIST", "")
-    if said:
-        return list(expand(said))
+    nodes = _of_slurm_job(environment.get("SLURM_JOB_ID", "")) or environment.get("SLURM_JOB_NODELIST", "")
+    if nodes:
+        return list(expand(nodes))
     path = Path(environment.get("PBS_NODEFILE") or "/nonexistent")
     return list(dict.fromkeys(path.read_text().split())) if path.is_file() else []
 
@@ -29,19 +29,8 @@ def of_job(environment: Mapping[str, str]) -> list[str]:
 @cache
 def _of_slurm_job(number: str) -> str:
     """Return the job's nodes in Slurm's short form; empty if Slurm does not answer."""
-    if not number or shutil.which("squeue") is None:
-        return ""
-    try:
-        done = subprocess.run(
-            ["squeue", "--noheader", f"--jobs={number}", "--format=%N"],
-            capture_output=True,
-            text=True,
-            timeout=ANSWER_S,
-            check=True,
-        )
-    except (OSError, subprocess.SubprocessError):
-        return ""
-    return done.stdout.strip()
+    command = ("squeue", "--noheader", f"--jobs={number}", "--format=%N")
+    return (number and commands.output(*command, timeout_s=ANSWER_S)) or ""
 
 
 def expand(text: str) -> Iterator[str]:
@@ -80,5 +69,5 @@ def interface_towards(host: str) -> str | None:
     import psutil
 
     own = address_towards(host)
-    names = (name for name, addresses in psutil.net_if_addrs().items() if any(one.address == own for one in addresses))
-    return next(names, None)
+    interfaces = psutil.net_if_addrs().items()
+    return next((name for name, routes in interfaces if own in {route.address for route in routes}), None)

@@ -20,6 +20,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import IO, Any, BinaryIO, cast
 
+from perfscribe.base import cpu_sets
 from perfscribe.base.cells import Unsupported
 from perfscribe.distributed import hosts, launchers, ranks
 from perfscribe.distributed import rank as rank_module
@@ -196,8 +197,7 @@ def _check_machine(world_size: int, backend: str, device: str) -> None:
 
 def _threads(world_size: int) -> int:
     """Return the CPU threads per rank: the cores granted to this process, divided."""
-    granted = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, granted // world_size)
+    return max(1, len(cpu_sets.granted()) // world_size)
 
 
 @contextlib.contextmanager
