@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 STATUSES = ("ok", "oom", "unsupported", "timeout", "failed", "skipped", "not_run")
+RAN = ("ok", "oom", "timeout", "failed")  # statuses of cells that ran, with or without success
 NOT_OF_THE_FORM = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError, csv.Error)
 _KINDS: dict[str, type] = {
     **dict.fromkeys(("id", "experiment", "key", "status", "reason", "origin", "environment", "fingerprint"), str),

@@ -14,7 +14,6 @@ from typing import Any
 from perfscribe.base import files
 from perfscribe.records import form
 from perfscribe.records.disturbances import flags_of
-from perfscribe.records.form import STATUSES as STATUSES
 
 SCHEMA = 1
 
@@ -102,7 +101,7 @@ def _merge(rounds: Sequence[Mapping[str, Any]]) -> Record:
     planned, rounds = len(rounds), [r for r in rounds if r["status"] != "not_run"] or rounds
     started = any(r["status"] != "skipped" for r in rounds)
     short = [f"{len(rounds)} of {planned} rounds"] if started and len(rounds) < planned else []
-    worst = max(rounds, key=lambda r: (r["status"] != "ok", STATUSES.index(r["status"])))
+    worst = max(rounds, key=lambda r: (r["status"] != "ok", form.STATUSES.index(r["status"])))
     # If no round is ok, use what was measured before the failure.
     good = [r for r in rounds if r["status"] == "ok"] or [r for r in rounds if r["samples"] or r["values"]] or [worst]
     first = good[0]

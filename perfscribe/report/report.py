@@ -13,7 +13,8 @@ from tabulate import tabulate
 
 from perfscribe.base import called_from, chapters, files
 from perfscribe.records.disturbances import SET
-from perfscribe.records.records import STATUSES, Record
+from perfscribe.records.form import STATUSES
+from perfscribe.records.records import Record
 from perfscribe.report import handin, summary
 from perfscribe.report.page import whole_page
 from perfscribe.report.rows import Site

@@ -22,8 +22,7 @@ LEVELS = ("factor", "setting")  # kinds of columns that describe what was measur
 WORDS = {"oom": "OOM", "failed": "failed", "timeout": "timeout"}  # statuses printed in cells
 HALF_IQR = "half IQR"
 OF_ROW = ("ok", "status", "reason", "flags")
-OF_GRID = ("ok", "oom", "timeout", "failed", "not_run")  # excludes cells that machine or preset leave out
-DECLINED = ("unsupported", "skipped")  # statuses of cells that did not run
+OF_GRID = (*form.RAN, "not_run")  # excludes cells that machine or preset leave out
 Cells = Mapping[str, Any]
 
 
@@ -251,7 +250,7 @@ class Rows:
     @property
     def tried(self) -> bool:
         """Return whether any row ran, with or without success."""
-        return any(row["status"] not in DECLINED for row in self._rows)
+        return any(row["status"] in form.RAN for row in self._rows)
 
     @property
     def declined(self) -> str:

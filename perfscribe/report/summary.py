@@ -11,7 +11,8 @@ from typing import Any
 from perfscribe.base import files
 from perfscribe.records import form
 from perfscribe.records.disturbances import OF_WATCH
-from perfscribe.records.records import STATUSES, Record
+from perfscribe.records.form import STATUSES
+from perfscribe.records.records import Record
 from perfscribe.show.provenance import commit_name, device_name, environment_ids, node_name
 
 NCCL = ("NCCL_NVLS_ENABLE", "NCCL_ALGO", "NCCL_PROTO", "NCCL_P2P_DISABLE", "NCCL_SHM_DISABLE", "NCCL_IB_DISABLE")

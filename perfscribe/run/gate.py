@@ -26,7 +26,7 @@ from perfscribe.distributed.self_test import NO_FIGURE, PASSED, prefix
 from perfscribe.plan import capabilities
 from perfscribe.plan.demands import SELF_TEST, Demand, demands
 from perfscribe.plan.plan_cells import cell_key
-from perfscribe.records import journal, machine
+from perfscribe.records import form, journal, machine
 from perfscribe.run.shard import Shard, Task
 
 HELD_BACK = "skipped"
@@ -44,7 +44,7 @@ def journal_file(experiment: str, shard: int) -> str:
 def complaint(record: Mapping[str, Any]) -> str:
     """Problem in a row of a records file: a failed self-test, or a cell that one held back; else ""."""
     if record["experiment"] == SELF_TEST:
-        return refusal(record) if record["status"] not in ("skipped", "unsupported", "not_run") else ""
+        return refusal(record) if record["status"] in form.RAN else ""
     held_back = record["status"] == HELD_BACK and _REASON.match(record["reason"])
     return record["reason"] if held_back else ""
 

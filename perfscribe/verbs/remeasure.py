@@ -10,7 +10,7 @@ from perfscribe.base import files, registry
 from perfscribe.config.errors import hint
 from perfscribe.plan.fingerprint import Sources
 from perfscribe.records import checksums, journal
-from perfscribe.records.records import STATUSES
+from perfscribe.records.form import STATUSES
 from perfscribe.run import session
 
 # Statuses without records to retire: cells not measured, or held back by a self-test.

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from perfscribe.base import files
-from perfscribe.records import records
+from perfscribe.records import form, records
 
 
 def row(n: int = 1, status: str = "ok", number: int = 1, **fields: Any) -> dict[str, Any]:
@@ -32,7 +32,7 @@ def row(n: int = 1, status: str = "ok", number: int = 1, **fields: Any) -> dict[
     )
 
 
-@pytest.mark.parametrize("statuses", [*itertools.combinations(records.STATUSES, 2)])
+@pytest.mark.parametrize("statuses", [*itertools.combinations(form.STATUSES, 2)])
 def test_the_worst_status_of_a_cell_wins(statuses: tuple[str, str]) -> None:
     rounds = [row(status=status, number=number) for number, status in enumerate(statuses, start=1)]
     shown = 0 if statuses[1] == "not_run" else 1  # rounds still to come hide none that was measured

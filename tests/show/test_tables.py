@@ -11,7 +11,8 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from perfscribe.records.records import STATUSES, Record
+from perfscribe.records.form import STATUSES
+from perfscribe.records.records import Record
 from perfscribe.show import tables as t
 from perfscribe.show.markdown_tables import to_markdown
 

@@ -135,7 +135,7 @@ def test_the_hand_in_has_the_subjects_rows_and_says_where_it_is_wrong_or_not_wri
     assert "checked too" not in forward.markdown({})  # no cell tells an error that passed
 
 
-@pytest.mark.parametrize("status", ["unsupported", "skipped"])
+@pytest.mark.parametrize("status", ["unsupported", "skipped", "not_run"])
 def test_what_is_not_written_or_not_checked_is_told_at_its_problem_and_has_a_row(tmp_path: Path, status: str) -> None:
     reason = "not checked: einops is missing here: python -m pip install einops"
     own = _site(tmp_path, [_record("yours", 64, 1.0, status=status, reason=reason, samples={})])

@@ -11,7 +11,7 @@ from sessions import wait_for
 from workspace import Workspace
 
 from perfscribe.base import files
-from perfscribe.records.records import STATUSES
+from perfscribe.records.form import STATUSES
 from perfscribe.run import session
 
 # On a loaded machine processes take long to start and to end; a cell of faulty.WAITING that nobody stops takes longer.

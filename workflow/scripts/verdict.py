@@ -12,7 +12,7 @@ sys.path.insert(0, str(ROOT))
 
 from perfscribe.base import files  # noqa: E402
 from perfscribe.base.one_line import in_one_line, paths  # noqa: E402
-from perfscribe.records import records  # noqa: E402
+from perfscribe.records import form, records  # noqa: E402
 from perfscribe.run import gate  # noqa: E402
 
 BAD = ("failed", "timeout")
@@ -20,7 +20,7 @@ BAD = ("failed", "timeout")
 
 def broken(rows: list[dict]) -> str:
     """Return the first error if all cells that ran failed; "" if one gave a result."""
-    ran = [row for row in rows if row["status"] in (*BAD, "ok", "oom")]
+    ran = [row for row in rows if row["status"] in form.RAN]
     if not ran or any(row["status"] not in BAD for row in ran):
         return ""
     first, cells = ran[0], {files.canonical(row["factors"]) for row in ran}

@@ -14,7 +14,8 @@ from perfscribe.analytic.peaks import GB
 from perfscribe.analytic.shapes import SIZES
 from perfscribe.attention import backends
 from perfscribe.experiments.cs336.flash_benchmarking.show import flop as attention_flop
-from perfscribe.records.records import STATUSES, Record
+from perfscribe.records.form import STATUSES
+from perfscribe.records.records import Record
 from perfscribe.show import tables as t
 from perfscribe.show.ceilings import TERA, Ceilings
 

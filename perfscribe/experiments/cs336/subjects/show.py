@@ -18,7 +18,8 @@ from perfscribe.experiments.cs336.optimizer_state_sharding import show as shardi
 from perfscribe.experiments.cs336.optimizer_state_sharding.subject import THEIRS
 from perfscribe.experiments.cs336.subjects.levels import SHOWN
 from perfscribe.instruments.statistics import summarise
-from perfscribe.records.records import STATUSES, Record
+from perfscribe.records import form
+from perfscribe.records.records import Record
 from perfscribe.show import figures as f
 from perfscribe.show import tables as t
 from perfscribe.subjects import INDIVIDUAL, YOURS
@@ -146,11 +147,11 @@ def _place(row: Record) -> tuple[str, bool, float, str, str]:
 
 
 def _of_kernel(kernel: str, subject: str, rows: Sequence[Record]) -> Record:
-    worst = max(rows, key=lambda row: STATUSES.index(row.status))
-    best = min(rows, key=lambda row: STATUSES.index(row.status))
+    worst = max(rows, key=lambda row: form.STATUSES.index(row.status))
+    best = min(rows, key=lambda row: form.STATUSES.index(row.status))
     wrong = next((row for row in rows if "WrongResult" in row.reason), None)
-    not_run = best.status in ("unsupported", "skipped")
-    correct = "no" if wrong else "yes" if worst.ok else "not checked" if not_run else "not told"
+    ran = any(row.status in form.RAN for row in rows)
+    correct = "no" if wrong else "yes" if worst.ok else "not told" if ran else "not checked"
     ratios = [row.values["over_ours"] for row in rows if "over_ours" in row.values]
     remarks = dict.fromkeys(row.values["remark"] for row in rows if row.values.get("remark", NO_REMARK) != NO_REMARK)
     remark = "; ".join(remarks) or NO_REMARK
