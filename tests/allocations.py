@@ -1,4 +1,4 @@
-"""What is allocated while code runs, counted at PyTorch's dispatcher: works for real and for fake tensors."""
+"""Counts allocations at PyTorch's dispatcher while code runs, for real and for fake tensors."""
 
 import contextlib
 import weakref

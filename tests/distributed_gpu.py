@@ -1,4 +1,4 @@
-"""What only several GPUs and NCCL can show. Run by hand on such a machine: python -m pytest tests/distributed_gpu.py
+"""Tests that need several GPUs and NCCL. Run by hand on such a machine: python -m pytest tests/distributed_gpu.py
 
 Not collected by name. Gradients that come late; the cases of test_fsdp.py, and FSDP1's off-load, which gloo has not;
 faults in the middle of NCCL's collectives. Cells of ddp and of optimizer_state_sharding check by themselves that they

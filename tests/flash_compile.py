@@ -49,7 +49,7 @@ def compile_only(capability: int, log: list) -> None:
 
 
 def launch(case: dict) -> None:
-    """What FlashAttentionTriton would launch for the case, on tensors in CPU memory."""
+    """Kernels that FlashAttentionTriton would launch for the case, on tensors in CPU memory."""
     d, dtype = case.get("d", 64), DTYPES[case.get("dtype", "bf16")]
     n_queries, n_keys = case.get("n", [4096, 4096])
     products, kind = case.get("products"), case.get("backward")
@@ -79,7 +79,7 @@ def spilled_bytes(cubin: bytes) -> int:
 
 
 def describe(name: str, kernel) -> dict:
-    """What is worth knowing of a compiled kernel."""
+    """Spilled and shared bytes of a compiled kernel, and counts of its tensor core and TMA instructions."""
     ptx = kernel.asm["ptx"]
     return {
         "kernel": name,

@@ -58,7 +58,7 @@ if INTERPRETED:
 
 @pytest.fixture(autouse=True)
 def poisoned_memory(monkeypatch):
-    """What the kernels ought to write is NaN before, so that what they leave out cannot pass for a zero."""
+    """Fill the kernels' outputs with NaN first, so that an element left out cannot pass for a zero."""
     empty, empty_like = torch.empty, torch.empty_like
 
     def poison(tensor):

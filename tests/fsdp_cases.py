@@ -1,4 +1,4 @@
-"""What tests of FSDP run on ranks, with gloo here and with NCCL in tests/distributed_gpu.py."""
+"""Functions that tests of FSDP run on ranks, with gloo here and with NCCL in tests/distributed_gpu.py."""
 
 import copy
 import gc
@@ -148,7 +148,7 @@ def counted(arguments: Mapping[str, Any], rank: Any) -> dict[str, Any]:
 
 
 def gathered_in_forward_bytes(load: fsdp_memory.Load) -> int:
-    """What is gathered during the last block: with it what lies outside of the blocks, or all up to here."""
+    """Bytes gathered during the last block: the block and the parameters outside blocks, or everything so far."""
     if not load.is_gathered:
         return 0
     sizes = [fsdp_memory.whole_bytes(load, unit) for unit in load.units]
@@ -156,7 +156,7 @@ def gathered_in_forward_bytes(load: fsdp_memory.Load) -> int:
 
 
 def gathered_between_bytes(load: fsdp_memory.Load) -> int:
-    """What stays gathered between forward and backward: FSDP1 keeps the root, as backward begins with it."""
+    """Bytes that stay gathered between forward and backward: FSDP1 keeps the root, with which backward begins."""
     if not load.is_gathered:
         return 0
     sizes = [fsdp_memory.whole_bytes(load, unit) for unit in load.units]
@@ -166,7 +166,7 @@ def gathered_between_bytes(load: fsdp_memory.Load) -> int:
 
 
 def several(arguments: Mapping[str, Any], rank: Any) -> list[Any]:
-    """Of several cases, in one launch; run: the name of a function of this module."""
+    """Run several cases in one launch; run: name of a function of this module."""
     gc.collect()
     gc.freeze()  # libraries, which each collection would go through
     return [globals()[case["run"]](case, rank) for case in arguments["cases"]]
@@ -187,7 +187,7 @@ def exchanges(arguments: Mapping[str, Any], rank: Any) -> dict[str, int]:
 
 
 def mismatched(arguments: Mapping[str, Any], rank: Any) -> list[str]:
-    """What check() says of a model wrapped by one plan where another was asked for, for each pair of plans."""
+    """Messages of check() for a model wrapped by one plan while another was requested, for each pair of plans."""
     said = []
     for done, asked in arguments["pairs"]:
         wrapped = wrap(make_model(rank.device), Plan(**done), rank.device)
@@ -217,7 +217,7 @@ def overflowing(arguments: Mapping[str, Any], rank: Any) -> list[Any]:
 
 
 def left_behind(arguments: Mapping[str, Any], rank: Any) -> list[dict[str, Any]]:
-    """Of each of strategies' plans: what it says that it holds at rest, what it really added, what is left of it."""
+    """For each plan of strategies: bytes that it reports at rest, bytes that it added, and bytes left after it."""
     found = []
     for factors in arguments["plans"]:
         strategies.fresh(rank.device)

@@ -12,7 +12,7 @@ from perfscribe.distributed.needs import PRELOADED
 
 
 def run_ranks(function: Callable[..., Any], world_size: int, *args: Any) -> list[Any]:
-    """What function(rank, *args) returned in each of world_size gloo processes, in the order of the ranks.
+    """Return the results of function(rank, *args) in each of world_size gloo processes, in the order of the ranks.
 
     function: of the top level of a module, with a default process group made for it.
     RankError: a rank raised, died or took longer than a minute; by then all of them have ended.

@@ -31,7 +31,6 @@ class Process:
         self.pid = self._process.pid
 
     def log(self) -> str:
-        """What it has printed."""
         return text_of(self.output)
 
     def alive(self) -> bool:
@@ -110,7 +109,7 @@ def text_of(path: Path) -> str:
 
 
 def wait_for(happens: Callable[[], Any], timeout_s: float = 30, what: str = "this", every_s: float = 0.02) -> Any:
-    """What `happens` gives as soon as it is true; AssertionError where it is not in time."""
+    """Return the value of `happens` as soon as it is true; AssertionError if that takes too long."""
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:
         found = happens()

@@ -1,4 +1,4 @@
-"""What the experiments' show.py make of cells that were planned and gave no figures."""
+"""Tables that the experiments' show.py make of planned cells without figures."""
 
 from functools import cache
 from pathlib import Path

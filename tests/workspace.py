@@ -104,7 +104,7 @@ def dry_runner() -> subprocess.Popen[str]:
 
 
 def shown_by(present: str) -> dict[str, tuple[str, ...]]:
-    """What a test's show.py says of tables and the like, for levels.py."""
+    """Tables, figures, files and reads that a test's show.py names, for levels.py."""
     found = re.findall(r"^(TABLES|FIGURES|FILES|READS) = (.*)$", present, re.MULTILINE)
     return {name.lower(): ast.literal_eval(value) for name, value in found}
 
@@ -173,7 +173,7 @@ class Workspace:
         return done.stdout
 
     def planned_jobs(self, *arguments: str) -> set[str]:
-        """What a dry run would start: `measure attention 0`, `present_attention`, `write_report`, ..."""
+        """Jobs that a dry run would start: `measure attention 0`, `present_attention`, `write_report`, ..."""
         runner = dry_runner()
         assert runner.stdin and runner.stdout
         with tempfile.NamedTemporaryFile() as output:

@@ -36,7 +36,7 @@ def test_every_collective_is_right_and_timed():
 
 
 def wrongly(arguments, rank):
-    """What the check says of each collective where rank 1 spoils its result after the exchange."""
+    """Messages of the check for each collective if rank 1 spoils its result after the exchange."""
     spoils = {
         "one element": lambda target: target[target.numel() * 2 // 3].add_(1),
         "swapped chunks": lambda target: target.copy_(target.roll(target.numel() // 2)),

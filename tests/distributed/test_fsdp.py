@@ -57,7 +57,7 @@ def cases() -> dict[str, dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def two() -> dict[str, list[Any]]:
-    """What each of two ranks says of each case."""
+    """Results of each of two ranks for each case."""
     by_rank = run(fsdp_cases.several, {"cases": list(cases().values())})
     return {name: [said[at] for said in by_rank] for at, name in enumerate(cases())}
 

@@ -60,7 +60,7 @@ def open_ports() -> set[int]:
 
 @pytest.fixture(autouse=True)
 def nothing_left():
-    """Of a launch: what earlier files' tests keep for the session was there before."""
+    """Check that a launch leaves no ports or processes; those that earlier tests keep for the session do not count."""
     before, others = open_ports(), own_processes().keys()
     yield
     deadline = time.monotonic() + 30

@@ -184,7 +184,7 @@ def test_state_is_spread_and_parameters_travel_once(chunk_bytes: int, calls: int
 
 
 def in_pieces(rank: int, piece_bytes: int) -> list[list[str]]:
-    """What happens in the steps of each optimizer, which stay the plain one's."""
+    """Calls observed in the steps of each optimizer, whose parameters stay equal to the plain one's."""
     seen = []
     for optimizer_cls, kwargs in OPTIMIZERS.values():
         net, plain_net = pair()

@@ -52,7 +52,7 @@ def _gradients(rank: int) -> None:
 
 
 def _on_ranks(rank: int) -> tuple[list[str], bool]:
-    """What three checks refuse, and whether PyTorch's wrapper is there once it was released."""
+    """Return the refusals of three checks, and whether PyTorch's wrapper still exists after its release."""
     refused = []
     for check in (partial(_checked, fault="not averaged"), partial(_checked, fault="no number"), _gradients):
         with pytest.raises(Exception, match=r"\S") as caught:

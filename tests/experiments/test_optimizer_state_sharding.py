@@ -77,7 +77,7 @@ def checked(rank: int, folder: Path) -> list[str]:
 
 
 def refusal(rank: int, folder: Path, fault: str) -> str:
-    """What the check says of a learning rate a little off in our optimizer, or of a parameter that is no number."""
+    """Return the check's message for a slightly wrong learning rate in our optimizer, or for a NaN parameter."""
     make, steps = program.make_optimizer, itertools.count(1)
 
     def broken(name: str, parameters: Any) -> Any:

@@ -37,7 +37,7 @@ ROWS = """\
 
 
 def output(bandwidth="220.15", ranks=2, hosts=("node-a", "node-b"), wrong=0) -> str:
-    """What all_reduce_perf prints."""
+    """Output of all_reduce_perf."""
     devices = "".join(
         f"#  Rank {rank:2} Group  0 Pid   {690 + rank} on {hosts[rank % len(hosts)]:>10} device  0 [0x04] NVIDIA\n"
         for rank in range(ranks)

@@ -55,7 +55,7 @@ class Recording:
         return {name: value for name, value in own.items() if value is not None}
 
     def said(self, rank: int) -> dict[str, mpi_start.Said]:
-        """What each method says on one rank."""
+        """Answers of all methods on one rank, by method."""
         if self.mpi is None:
             claims = mpi_start.by_mpi(_world(self.nodes, rank), self.gpus)
             asked = {name: mpi_start.said(claim) for name, claim in claims.items()}

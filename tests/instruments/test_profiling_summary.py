@@ -1,4 +1,4 @@
-"""What happened in a range: attribution, busy time and gaps; and the summary by range that nsys prints."""
+"""Summaries of a range: attribution, busy time and gaps; and the summary by range that nsys prints."""
 
 import csv
 from pathlib import Path

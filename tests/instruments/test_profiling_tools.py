@@ -1,4 +1,4 @@
-"""Where tools are looked for, and how the config's section `tools` reaches the processes that need it."""
+"""Search for tools, and the way of the config's section `tools` to the processes that need it."""
 
 import json
 from pathlib import Path

@@ -22,7 +22,7 @@ COMMITTED = "cc216a9b7a38a8f1"
 
 
 def fingerprint(module: str, root: Path) -> str:
-    """Of the files as they are now."""
+    """Fingerprint of the files as they are now, without a cache."""
     return Sources(root).fingerprint(module)
 
 

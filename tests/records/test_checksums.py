@@ -1,4 +1,4 @@
-"""What a unit made and is no longer so is due again; what no unit makes any more goes, and nothing else."""
+"""Changed outputs of a unit are due again; outputs that no unit makes any more are deleted, and nothing else."""
 
 import json
 import os

@@ -105,7 +105,7 @@ def test_notes_stand_under_their_problem_as_they_are(sources: report.Sources) ->
 
 
 def test_every_kept_table_and_figure_is_on_a_page() -> None:
-    """Of all experiments; a page names nothing that none makes."""
+    """Tables and figures of all experiments appear; a page names none that no experiment makes."""
     shown = [registry.shown(name) for name in registry.known()]
     made = {one for presentation in shown for one in (*presentation.tables, *presentation.figures)}
     named = set()

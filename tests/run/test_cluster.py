@@ -23,7 +23,7 @@ RAW = config.load(ROOT / "config.yaml")
 
 
 def settings(**own: Any) -> dict[str, Any]:
-    """Those of config.yaml with other values, as a run under Slurm has them."""
+    """Settings of config.yaml with these values, as a run under Slurm has them."""
     return {**config.resolve(RAW, "cpu")["cluster"], "executor": "slurm", "max_nodes": 2, **own}
 
 

@@ -23,13 +23,13 @@ from perfscribe.verbs import overview
 
 
 def watch(root: Path) -> tuple[progress.Watcher, io.StringIO]:
-    """Of cells 1 to 4, and one that is skipped."""
+    """Watch cells 1 to 4 and one that is skipped."""
     out = io.StringIO()
     return progress.Watcher(root, planned(root, [*map(cell, (1, 2, 3, 4)), cell(0, skip="preset tiny")]), out), out
 
 
 def lines(out: io.StringIO) -> list[str]:
-    """What was told, the time of day left out."""
+    """Printed lines without the time of day."""
     told = out.getvalue().splitlines()
     assert all(re.match(r"\d\d:\d\d:\d\d \S", line) for line in told)
     return [line[9:] for line in told]
@@ -295,7 +295,7 @@ def test_the_journal_gives_each_cell_its_status(tmp_path: Path) -> None:
 
 
 def test_of_a_published_site_nothing_is_to_be_measured(tmp_path: Path) -> None:
-    """Of whatever code its records are: they are read-only."""
+    """Its records count whatever code made them, since they are read-only."""
     made = replace(planned(tmp_path, [cell(n) for n in (1, 2, 3)]), site="lab")
     keep(tmp_path, record(1, **OLD), record(2, "skipped", reason="1 node", values={"before_start": True}), site="lab")
     assert "to measure" in planned_by(tmp_path, made)[0][1]

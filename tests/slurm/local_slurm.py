@@ -134,7 +134,7 @@ class LocalSlurm:
     # --- what a user and an administrator do
 
     def ask(self, *command: str, timeout_s: float = 120) -> str:
-        """What one of Slurm's commands says."""
+        """Return the output of one of Slurm's commands."""
         done = subprocess.run(
             command,
             env=self.environment(),

@@ -1,4 +1,4 @@
-"""What happens to jobs of `snakemake --profile slurm report` in mid-run: on a real Slurm, each in a run of its own.
+"""Jobs of `snakemake --profile slurm report` that are disturbed in mid-run, each in a separate run on a real Slurm.
 
 These runs wait for most of their time, so that they go on beside each other. Those that take nodes away have a cluster
 of their own.
@@ -123,7 +123,7 @@ def lost_thrice(folder: Path, slurm: LocalSlurm) -> Ran:
 
 
 def kill_9(folder: Path, slurm: LocalSlurm) -> Ran:
-    """Of the driver, and the same command again, which has submitted a job when the first one's still runs."""
+    """Kill the driver and repeat the command, which submits a job while the first one's still runs."""
     space = one_job(folder, slurm)
     side_file = space.add_staged(cells=4)
     run = space.begin()
@@ -226,7 +226,7 @@ def slurm() -> Iterator[LocalSlurm]:
 
 @pytest.fixture(scope="module")
 def ran(slurm: LocalSlurm, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Ran]]:
-    """What each scenario gave; all are started with the first that is asked for, the longest first."""
+    """Results by scenario; the first request starts all of them, the longest first."""
     folder = tmp_path_factory.mktemp("runs")
 
     def alone(scenario: Callable[[Path, LocalSlurm], Ran]) -> Ran:

@@ -1,4 +1,4 @@
-"""What a subject's code ends as: right, wrong, leaking, printing; measured beside ours in the cell's child."""
+"""A subject's code that is right, wrong, leaks or prints, measured next to ours in the cell's child."""
 
 import platform
 import re

@@ -1,4 +1,4 @@
-"""What a subject's records become: the plan, the page of subjects, the hand-in, a comparison of two."""
+"""A subject in the plan, on the page of subjects, in the hand-in, and in a comparison of two."""
 
 from collections.abc import Callable
 from dataclasses import replace

@@ -25,7 +25,7 @@ DEVICE = {"timer": "CUDA graph replay"}
 
 @dataclass
 class Measured:
-    """What one cell gave. rounds: samples of time_ms, a list a round, or of the samples named by `sample`."""
+    """Record of one cell. rounds: samples of time_ms, or of the samples named by `sample`, one list per round."""
 
     factors: dict[str, Any]
     rounds: Sequence[Sequence[float]] = ()
@@ -157,7 +157,7 @@ def test_a_wide_interval_of_single_runs_tells_nothing(tmp_path: Path) -> None:
     ],
 )
 def test_which_way_is_better(tmp_path: Path, name: str, a: Any, b: Any, verdict: str) -> None:
-    """Of single figures and of samples."""
+    """Compare single figures and samples."""
     given = ({"rounds": one, "sample": name} if isinstance(one, list) else {"values": {name: one}} for one in (a, b))
     assert only(pair(tmp_path, *(Measured({"n": 1}, **fields) for fields in given))).verdict == verdict
 

@@ -112,7 +112,7 @@ def published_files(root: Path, name: str) -> Iterator[Path]:
 
 
 def drawn(root: Path, name: str) -> dict[str, bytes]:
-    """What is drawn of a site's journals: records, tables, summary, report and figures, by file."""
+    """Files drawn from a site's journals, with their content: records, tables, summary, report and figures."""
     folders = (f"results/{name}/records", f"results/{name}/tables", f"report/{name}")
     paths = [path for folder in folders for path in (root / folder).rglob("*") if path.is_file()]
     paths += (root / "results" / name).glob("summary.json")
@@ -320,7 +320,6 @@ SITES = COMMITTED or [pytest.param("", marks=pytest.mark.skip(reason="no site is
 
 @pytest.fixture(scope="module")
 def private() -> scrub.Private:
-    """What is private on this machine."""
     return scrub.private_here(ROOT)
 
 
@@ -353,7 +352,7 @@ def redrawn(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("name", SITES)
 def test_a_committed_site_is_what_this_code_draws(name: str, redrawn: Path) -> None:
-    """Where this fails, code that shows has changed: `./run publish --redraw`, and commit what it draws."""
+    """If this fails, code that shows has changed: `./run publish --redraw`, and commit the results."""
     got, expected = (
         {path: found for path, found in drawn(root, name).items() if not re.search(r"/records/|\.html$", path)}
         for root in (redrawn, ROOT)

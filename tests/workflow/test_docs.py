@@ -28,7 +28,7 @@ def prose(text: str) -> str:
 
 
 def anchors(text: str) -> set[str]:
-    """What GitHub calls the page's headings."""
+    """GitHub's anchors of the page's headings."""
     found = set()
     for heading in HEADING.findall(COMMENT.sub("", FENCED.sub("", text))):
         words = re.sub(r"[^\w\- ]", "", re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).lower())

@@ -235,7 +235,7 @@ def measured(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def places(measured, tmp_path_factory):
-    """Where an edit is made: here, and in a fresh clone to which only results were copied."""
+    """Projects to edit: the measured one, and a fresh clone into which only results were copied."""
     workspace, _ = measured
     clone = duplicate(workspace, tmp_path_factory.mktemp("clone") / "project")
     for name in (".snakemake", ".perfscribe", "logs"):
