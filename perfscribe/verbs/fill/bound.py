@@ -1,4 +1,4 @@
-"""Tables that a comment names: what each of the document's columns is, in which unit, and which rows its rows are."""
+"""Matches a document's table with the table that the comment above it names: columns, their units, and rows."""
 
 from __future__ import annotations
 
@@ -13,16 +13,26 @@ from perfscribe.report.page import TableCell
 from perfscribe.report.quantities import NOTHING, Quantity
 from perfscribe.report.rows import LEVELS, Mistake, Rows, Site
 from perfscribe.verbs.fill.document import MarkdownTable
-from perfscribe.verbs.fill.matching import KINDS, LONGEST_NAME, SAID, Known, Match, NoMatch, choose, same, words_of
+from perfscribe.verbs.fill.matching import (
+    KINDS,
+    LONGEST_NAME,
+    MANDATORY,
+    Known,
+    Match,
+    NoMatch,
+    choose,
+    normalised,
+    words_of,
+)
 
-OWN, UNKNOWN = "-", "?"  # what a comment has for a column of the page's own, and where its author has to say something
-WITH_UNIT = re.compile(r"\W*\d[\W\d]*([^\W\d]+)\W*")  # a figure as a page may have it: 0.974 ± 0.1 ms
-# What a column without a unit counts, by its name or a heading: `GB` per second, percent, a ratio.
+OWN, UNKNOWN = "-", "?"  # in a comment: a column that the source lacks, and a gap that its author has to fill
+WITH_UNIT = re.compile(r"\W*\d[\W\d]*([^\W\d]+)\W*")  # a figure with its unit: 0.974 ± 0.1 ms
+# Scale of a column without a unit, in its name or heading: percent, a ratio, or `GB` per second.
 SCALE = re.compile(
     r"(?P<percent>%|percent)|(?P<ratio>(?<![a-z])(?:ratio|fraction)|speed[ _-]?up|×)"
     r"|([a-z]+?)s?(?:/|[ _]per[ _])s(?:ec\w*)?\b"
 )
-MOST_LEVELS = 3  # of a column that a set-up names
+MOST_LEVELS = 3  # levels of a column that a set-up lists
 TIME = {"h": 3600.0, "min": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
 BYTES = {"GB": 1e9, "GiB": 2.0**30, "MB": 1e6, "MiB": 2.0**20, "KB": 1e3, "KiB": 2.0**10}
 
@@ -31,8 +41,8 @@ BYTES = {"GB": 1e9, "GiB": 2.0**30, "MB": 1e6, "MiB": 2.0**20, "KB": 1e3, "KiB":
 class Column:
     """Meaning of a heading: `heading=name[key=value, …]`.
 
-    name: of a column of the site's table, of which parts in braces are labels of the same row; empty for such a label.
-    pairs: a figure's levels by column; for a column of levels, those by what the page calls them.
+    name: column of the site's table; {HEADING} in it stands for the row's label there. Empty for such a label.
+    pairs: of a figure, its levels by column; of a column of levels, the levels by their names in the document.
     """
 
     heading: str
@@ -41,7 +51,7 @@ class Column:
     unit: str = ""
 
     def levels_in(self, header: str) -> Mapping[str, str] | None:
-        """Levels that a heading names where the clause has their columns in braces; None where it is another's."""
+        """Levels in a heading by the columns that the clause has in braces; None if it is for another heading."""
         parts = re.split(r"\{(\w+)\}", _plain(self.heading))
         pattern = "".join("(.+?)" if at % 2 else re.escape(part) for at, part in enumerate(parts))
         match = re.fullmatch(pattern, _plain(header))
@@ -49,9 +59,9 @@ class Column:
 
 
 def bind(table: MarkdownTable, known: Sequence[Known], site: Site) -> Match:
-    """The table that the comment above names: of the hand-in by its problem, else of the site by its id.
+    """Match with the table that the comment names: of the hand-in by its problem, or of the site by its id.
 
-    NoMatch where there is none, or a part of the comment leads to nothing.
+    Raises NoMatch or Mistake if there is no such table, or if a part of the comment is wrong.
     """
     first, *rest = table.comment.split(";")
     name, *fixed = re.split(r"\s*,\s*(?=\w+\s*=)", first.strip())
@@ -74,7 +84,7 @@ def bind(table: MarkdownTable, known: Sequence[Known], site: Site) -> Match:
 
 
 def measured(site: Site, name: str) -> Rows:
-    """A table without the figures that others published, with rows of every device: Gloo is on CPUs."""
+    """A site's table without published figures, with rows of all devices, since Gloo runs on CPUs."""
     stored = site.table(name)
     columns = {column: described for column, described in stored.columns.items() if described["kind"] != "published"}
     return Rows(site, name, columns, stored.rows)
@@ -100,7 +110,7 @@ def _clause(text: str) -> Column:
 def _of_site(table: MarkdownTable, rows: Rows, fixed: Mapping[str, str], clauses: Sequence[Column]) -> Match:
     levels = {name: _level(rows, name, text) for name, text in fixed.items()}
     for name, level in levels.items():
-        _compare(table, name, same(str(level)), [text for text in _levels(rows, name) if not text.isdecimal()])
+        _compare(table, name, normalised(str(level)), [text for text in _levels(rows, name) if not text.isdecimal()])
     columns = {at: column for at, header in enumerate(table.headers) if (column := _column(rows, header, clauses))}
     left = {at for at, column in columns.items() if column.name == OWN}
     labels = {at: column for at, column in columns.items() if not column.name or _is_level(rows, column.name)}
@@ -109,8 +119,8 @@ def _of_site(table: MarkdownTable, rows: Rows, fixed: Mapping[str, str], clauses
     def find(texts: Mapping[int, str]) -> tuple[Hashable, Mapping[int, TableCell]]:
         names, of_row = {}, {}
         for at, text in texts.items():
-            text = {same(name): level for name, level in labels[at].pairs.items()}.get(same(text), text)
-            names[same(table.headers[at])] = text.casefold()
+            text = {normalised(name): level for name, level in labels[at].pairs.items()}.get(normalised(text), text)
+            names[normalised(table.headers[at])] = text.casefold()
             if labels[at].name:
                 of_row[labels[at].name] = _level(rows, labels[at].name, text)
         cells = {at: _cell(rows, column, {**levels, **of_row}, names) for at, column in figures.items()}
@@ -131,32 +141,33 @@ def _of_site(table: MarkdownTable, rows: Rows, fixed: Mapping[str, str], clauses
         for at, of in figures.items()
     }
     for at, kind in product(figures, KINDS.keys() - {"unit"}):
-        said, has = words_of(kind, shows[at]), words_of(kind, f"{about}, {named[at]}")
-        if said and not said & has and (has or kind in SAID):
+        stated, has = words_of(kind, shows[at]), words_of(kind, f"{about}, {named[at]}")
+        if stated and not stated & has and (has or kind in MANDATORY):
             theirs = ", ".join(sorted(has)) or "not"
-            raise NoMatch(f"{shows[at]} says {', '.join(sorted(said))} ({kind}), {columns[at].name} is {theirs}")
+            raise NoMatch(f"{shows[at]} says {', '.join(sorted(stated))} ({kind}), {columns[at].name} is {theirs}")
     about = ", ".join([rows.table, about, *named.values()])
-    return Match(rows.table, setup, what, labels, find, left, about=about, shows=shows).read(table)
+    return Match(rows.table, setup, what, labels, find, left, text=about, column_texts=shows).read(table)
 
 
 def _compare(table: MarkdownTable, name: str, level: str, others: Sequence[str]) -> None:
-    """Refuse a level where the nearest short text that names any, such as `medium`, names another."""
+    """Raise NoMatch if the nearest short text above with a level of this column, such as `medium`, has another one."""
     for text in filter(lambda text: len(text.text.split()) <= LONGEST_NAME, table.above):
-        said = [other for other in others if re.search(rf"(?<![\w.]){re.escape(other)}(?![\w.])", same(text.text))]
-        said = [other for other in said if not any(other in longer and other != longer for longer in said)]
-        if said and level not in said:
-            raise NoMatch(f"line {text.line + 1} says {said[0]}, the comment {name}={level}")
-        if said:
+        plain = normalised(text.text)
+        stated = [other for other in others if re.search(rf"(?<![\w.]){re.escape(other)}(?![\w.])", plain)]
+        stated = [other for other in stated if not any(other in longer and other != longer for longer in stated)]
+        if stated and level not in stated:
+            raise NoMatch(f"line {text.line + 1} says {stated[0]}, the comment {name}={level}")
+        if stated:
             return
 
 
 def _also(text: str) -> str:
-    """With what else its words say: inference is a forward pass, 16 bits are those of mixed precision."""
+    """Append what the words imply: inference is a forward pass, 16 bits are mixed precision."""
     return re.sub(r"\b(bf16|fp16)\b", r"\1 autocast", re.sub("inference|no_grad", "inference forward", text))
 
 
 def _column(rows: Rows, header: str, clauses: Sequence[Column]) -> Column | None:
-    """Meaning of a heading by the comment, else the column of that name or title."""
+    """Meaning of a heading by the comment, else the column of that name or title; None without either."""
     for clause in clauses:
         in_heading = clause.levels_in(header)
         if in_heading is None:
@@ -166,10 +177,14 @@ def _column(rows: Rows, header: str, clauses: Sequence[Column]) -> Column | None
         if clause.name not in rows.columns and "{" not in clause.name:
             raise Mistake(f"{rows.table} has no column", clause.name, rows.columns)
         texts = {**in_heading, **clause.pairs}
-        if any(same(text) not in _levels(rows, name) for name, text in in_heading.items()):
+        if any(normalised(text) not in _levels(rows, name) for name, text in in_heading.items()):
             continue
         return replace(clause, pairs={name: _level(rows, name, text) for name, text in texts.items()})
-    named = [name for name, column in rows.columns.items() if same(header) in (same(name), same(column["title"]))]
+    named = [
+        name
+        for name, column in rows.columns.items()
+        if normalised(header) in (normalised(name), normalised(column["title"]))
+    ]
     return Column(header, named[0], {}) if len(named) == 1 else None
 
 
@@ -178,19 +193,19 @@ def _is_level(rows: Rows, name: str) -> bool:
 
 
 def _levels(rows: Rows, name: str) -> dict[str, Any]:
-    return {same(str(row[name])): row[name] for row in rows}
+    return {normalised(str(row[name])): row[name] for row in rows}
 
 
 def _level(rows: Rows, name: str, text: str) -> Any:
-    """A column's level of that name; ValueError where the table has none."""
+    """Level of a column by its text; raises NoMatch if the table has none."""
     levels = _levels(rows, name)
-    if same(text) not in levels:
+    if normalised(text) not in levels:
         raise NoMatch(f"{rows.table} has no {name} {text}, only {', '.join(map(str, levels.values())) or 'no rows'}")
-    return levels[same(text)]
+    return levels[normalised(text)]
 
 
 def _cell(rows: Rows, column: Column, levels: Mapping[str, Any], names: Mapping[str, str]) -> TableCell | None:
-    """The figure of the row with these levels; None where there is none, ValueError where there are several."""
+    """Figure of the row with these levels; None without such a row, ValueError if there are several."""
     levels = {**levels, **column.pairs}
     fitting = rows.where(**levels)
     if "device" in rows.columns and "device" not in levels:
@@ -202,7 +217,7 @@ def _cell(rows: Rows, column: Column, levels: Mapping[str, Any], names: Mapping[
             )
     if not fitting:
         return None
-    name = re.sub(r"\{(.*?)\}", lambda match: names.get(same(match[1]), match[0]), column.name)
+    name = re.sub(r"\{(.*?)\}", lambda match: names.get(normalised(match[1]), match[0]), column.name)
     value = fitting.row()[name]
     if not isinstance(value, Quantity):
         return TableCell(str(value))
@@ -221,7 +236,7 @@ def _cell(rows: Rows, column: Column, levels: Mapping[str, Any], names: Mapping[
 
 
 def unit_of(rows: Rows, name: str) -> str:
-    """The unit of a column, by its name and its title; empty for counts and rates."""
+    """Unit of a column by its name and its title; empty for counts and rates."""
     parts = re.split("[_-]", name.casefold())
     by_title = words_of("unit", rows.columns[name]["title"] if name in rows.columns else "") & {*TIME, *BYTES}
     by_name = [unit for part in parts for unit in (*TIME, *BYTES) if unit.casefold() == part][-1:]
@@ -235,7 +250,7 @@ def _scale(text: str) -> str:
 
 
 def _with_unit(table: MarkdownTable, at: int, column: Column, rows: Rows) -> Column:
-    """The column in the unit of its heading, else of its cells or of the nearest text above, else in its own."""
+    """The column in the unit of its heading, else of its cells, else of the nearest text above, else of the source."""
     unit = unit_of(rows, column.name)
     alike = next((units for units in (TIME, BYTES) if unit in units), {})
     heading = _plain(table.headers[at])
@@ -260,7 +275,7 @@ def _with_unit(table: MarkdownTable, at: int, column: Column, rows: Rows) -> Col
 def _setup(
     table: MarkdownTable, rows: Rows, labels: Mapping[int, Column], figures: Mapping[int, Column]
 ) -> tuple[str, str]:
-    """Title of the table, its levels, and units that headings do not name; and what texts above may say of it."""
+    """Set-up to print (title, shared levels, units that headings lack), and the text that holds for all figures."""
     described = files.read_json(rows.site.folder / f"{rows.table}.json")
     shown = {column.name for column in labels.values()} | {name for column in figures.values() for name in column.pairs}
     names = [name for name in rows.columns if (_is_level(rows, name) or name == "timer") and name not in shown]

@@ -1,4 +1,4 @@
-"""The site's table that is most like one that nothing fits, and a comment that would bind it."""
+"""Advice on a table without a match: the site's most similar table, and the comment that would name it."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from functools import cache, cached_property
 from perfscribe.report.rows import LEVELS, Site
 from perfscribe.verbs.fill.bound import OWN, UNKNOWN, measured
 from perfscribe.verbs.fill.document import MarkdownTable
-from perfscribe.verbs.fill.matching import same
+from perfscribe.verbs.fill.matching import normalised
 
-ALIKE = 0.5  # how like a heading has to be, and
-LEAST = 0.3  # of how many headings of a table, that it is meant
+ALIKE = 0.5  # least likeness of two headings
+LEAST = 0.3  # least share of a table's headings that are alike
 WORDS = {"fwd": "forward", "bwd": "backward", "mem": "memory", "seq": "sequence", "len": "length", "avg": "mean"}
 WORDS |= {"ctx": "context", "precision": "dtype", "config": "size", "%": "percent", "stddev": "std", "sigma": "std"}
 WORDS |= dict.fromkeys(("s", "us", "µs", "time", "latency"), "ms") | dict.fromkeys(("gib", "mb", "mib"), "gb")
@@ -34,24 +34,24 @@ STATISTICS = {
 
 @dataclass(frozen=True)
 class Candidate:
-    """A table that may be meant. name: as a comment has it; columns: what each is called; levels: of columns."""
+    """A table of the site. name: its id; columns: names and titles by column; levels: by column of levels."""
 
     name: str
     columns: Mapping[str, Sequence[str]]
     levels: Mapping[str, Sequence[str]]
 
     def guess(self, header: str) -> tuple[float, str]:
-        """The column that is most like a heading, and how like it is."""
+        """Likeness (0 to 1) of the column that is most like a heading, and its name."""
         return max((_likeness(header, text), name) for name, texts in self.columns.items() for text in texts)
 
-    def is_named(self, words: frozenset[str]) -> float:
-        """The share of its name's words that are among these."""
+    def share_of_name(self, words: frozenset[str]) -> float:
+        """Share of its name's words that are among these."""
         own = _words(self.name.partition(".")[2])
         return len(own & words) / len(own)
 
 
 class Nearest:
-    """The tables of a site. Tables with the same headings get their lines once."""
+    """Similar tables of a site. Tables with the same headings get the advice once."""
 
     def __init__(self, site: Site) -> None:
         self.site = site
@@ -59,7 +59,7 @@ class Nearest:
 
     @cached_property
     def candidates(self) -> list[Candidate]:
-        """All of them."""
+        """All tables of the site."""
         result = []
         for name in sorted(path.stem for path in self.site.folder.glob("*.csv")):
             rows = measured(self.site, name)
@@ -74,11 +74,13 @@ class Nearest:
         return result
 
     def lines(self, table: MarkdownTable) -> list[str]:
-        """The nearest one, its headings that differ, and the comment; none where no table is like it."""
+        """Name of the most similar table, headings that differ, and the comment; empty if no table is similar."""
         headings = [header for header in table.headers if header]
         above = frozenset().union(*(_words(text.text) for text in table.above))
         guesses = [(candidate, [candidate.guess(header) for header in headings]) for candidate in self.candidates]
-        best, guess = max(guesses, key=lambda pair: pair[0].is_named(above) + sum(likeness for likeness, _ in pair[1]))
+        best, guess = max(
+            guesses, key=lambda pair: pair[0].share_of_name(above) + sum(likeness for likeness, _ in pair[1])
+        )
         is_like = sum(likeness >= ALIKE for likeness, _ in guess) >= max(2, LEAST * len(headings))
         if not is_like or (best.name, *table.headers) in self._lines:
             return self._lines.get((best.name, *table.headers), [])
@@ -92,7 +94,7 @@ def _advice(best: Candidate, guesses: Mapping[str, tuple[float, str]]) -> list[s
     for header, (likeness, column) in sorted(guesses.items(), key=lambda pair: pair[1], reverse=True):
         if likeness >= ALIKE and column not in bound:
             bound.add(column)
-            clauses[header] = "" if same(header) == same(column) else column
+            clauses[header] = "" if normalised(header) == normalised(column) else column
         else:
             heading, factor = _pivoted(header, best.levels)
             bound.add(factor)
@@ -108,7 +110,7 @@ def _advice(best: Candidate, guesses: Mapping[str, tuple[float, str]]) -> list[s
 
 
 def _pivoted(header: str, levels: Mapping[str, Sequence[str]]) -> tuple[str, str]:
-    """A heading with the column in braces whose level it names, and that column; else as it is."""
+    """A heading with a level replaced by its column in braces, and that column; unchanged without a level."""
     for name, texts in levels.items():
         for text in texts if len(texts) > 1 else ():
             pattern = rf"(?<![\d.]){re.escape(text)}(?![\d.])" if text[0].isdigit() else rf"\b{re.escape(text)}\b"
@@ -119,11 +121,11 @@ def _pivoted(header: str, levels: Mapping[str, Sequence[str]]) -> tuple[str, str
 
 @cache
 def _words(text: str) -> frozenset[str]:
-    return frozenset(WORDS.get(word, word) for word in re.findall(r"[^\W\d_]+|\d+|[×%]", same(text)))
+    return frozenset(WORDS.get(word, word) for word in re.findall(r"[^\W\d_]+|\d+|[×%]", normalised(text)))
 
 
 @cache
 def _likeness(header: str, text: str) -> float:
-    """The share of words that two headings have in common; 0 where one is another statistic."""
+    """Share of words that two headings have in common; 0 if they are different statistics."""
     both = _words(header), _words(text)
     return 0.0 if (both[0] ^ both[1]) & STATISTICS else len(both[0] & both[1]) / max(1, len(both[0] | both[1]))

@@ -1,4 +1,4 @@
-"""`./run fill FILE.md`: the empty tables of a Markdown file, filled in place with the figures of a site."""
+"""`./run fill FILE.md`: fill the empty tables of a Markdown file, in place, with the figures of a site."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from perfscribe.verbs.fill.nearest import Nearest
 
 LEFT = "left as it is"
 FILLED = "cells filled"
-MOST_ROWS = 8  # that are named for one reason
+MOST_ROWS = 8  # rows that are listed for one reason
 FIGURE = re.compile(
     r"[≈~<>+-]? ?\d[\d.,]*(?:e[+-]?\d+)?(?: ?\(?± ?[\d.,]+\)?)?(?: ?[×x%]| ?[a-zµμ]{1,3}(?:/s)?)?[†‡]?"
     rf"|{'|'.join(WORDS.values())}",
@@ -37,7 +37,7 @@ FIGURE = re.compile(
 
 
 def known(root: Path, name: str) -> list[Known]:
-    """The tables of a site's hand-in; ValueError with one line where there are no results of such a site."""
+    """Tables of a site's hand-in; ValueError (one line) if there are no results of such a site."""
     site = of_name(root, name)
     machines = files.read_json(root / "results" / name / "summary.json").get("machines", [])
     return _known(site, ", ".join(machines))
@@ -52,7 +52,7 @@ def _known(site: Site, machines: str = "") -> list[Known]:
 
 @cache
 def _of_gpus(site: Site) -> list[Known]:
-    """The hand-in's tables for a GPU, of a site without: their rows, no figures."""
+    """Tables of the hand-in for a GPU, on a site without one: with rows but without figures."""
 
     def without_figures(known: Known) -> Known:
         blank, setup = TableCell(NOTHING, filled=False), f"site {site.name} has no GPU"
@@ -65,9 +65,9 @@ def _of_gpus(site: Site) -> list[Known]:
 def fill(
     page: Document, tables: Sequence[Known], overwrite: bool = False, site: Site | None = None
 ) -> tuple[list[str], int]:
-    """Fill a document's lines. Return what became of each table, a line or more each, and how many cells were filled.
+    """Fill a document's lines. Return a report of one or more lines per table, and the number of cells filled.
 
-    site: whose tables comments name, and which a table that is not known may be like.
+    site: source of the tables that comments name, and of advice on tables without a match.
     """
     account = [(line, [text]) for line, text in page.loose]
     matched: list[tuple[MarkdownTable, Match]] = []
@@ -84,9 +84,10 @@ def fill(
     _refuse_again(matched)
     total = 0
     for table, match in matched:
-        here = (table.above, table.headers)  # its next block has the same
-        others = [other for other, its in matched if its.known is match.known and (other.above, other.headers) != here]
-        if match.known and others and not match.proof:
+        here = (table.above, table.headers)  # equal for the blocks of one table
+        same_source = [other for other, candidate in matched if candidate.known is match.known]
+        others = [other for other in same_source if (other.above, other.headers) != here]
+        if match.known and others and not match.named_by:
             elsewhere = ", ".join(str(other.line + 1) for other in others)
             text = f"{LEFT}: {match.name} as in line {elsewhere}, and no heading tells them apart"
             account.append((table.line, [text]))
@@ -110,9 +111,10 @@ def _match(table: MarkdownTable, tables: Sequence[Known], site: Site | None) -> 
 
 
 def _refuse_again(matched: Sequence[tuple[MarkdownTable, Match]]) -> None:
-    """Refuse rows that are in several tables of the page, where no comment says so."""
-    rows = [(match, [*match.identities.values()]) for _, match in matched if match.known and match.proof != "comment"]
-    for match, _ in rows:
+    """Refuse rows that several tables of the document have, unless a comment names the table."""
+    matches = [match for _, match in matched if match.known and match.named_by != "comment"]
+    rows = [(match, [*match.identities.values()]) for match in matches]
+    for match in matches:
         others = [identities for other, identities in rows if other.known is match.known and other is not match]
         match.refuse_same([identity for identities in others for identity in identities])
 
@@ -139,7 +141,7 @@ def _fill_table(page: Document, table: MarkdownTable, match: Match, overwrite: b
         f"set-up: {match.setup}",
     ]
     lines += [f"marked: {handin.MARKS[marked[0]]}"] if marked else []
-    there = {*match.columns, *match.left}
+    there = {*match.columns, *match.unfilled}
     left = [header for at, header in enumerate(table.headers) if header and at not in there]
     lines += [*match.remarks, *([f"columns left as they are: {', '.join(left)}"] if left else [])]
     lines += [f"line {line + 1}: its cells cannot be told apart" for line in table.unread]
@@ -164,15 +166,16 @@ def _counted(texts: Sequence[str], overwrite: bool) -> str:
 
 
 def written(text: str, mark: str) -> str:
-    """A cell as a page of one's own has it: the figure without its spread, marked where its whole table is."""
+    """Text of a cell in a user's document: the figure without its spread, with the mark of its whole table."""
     plain = re.sub(r" ± [\d.,]+", "", text)
     return plain if not mark or plain.endswith(("†", "‡")) else f"{plain}{mark}"
 
 
 def main(root: Path, arguments: Sequence[str], config: session.ReadConfig) -> int:
-    """Fill a file; 1 where it holds tables and none of them is known.
+    """Fill a file; return 1 if none of its tables has a match.
 
-    ValueError with one line, and the file as it was: it cannot be read or written, holds no table; no such site.
+    Raises ValueError (one line) and leaves the file as it is if it cannot be read or written or has no table, or if
+    there is no such site.
     """
     parser = Parser(prog="./run fill", description="fill the empty tables of a Markdown file in place")
     parser.add_argument("file", type=called_from.file, metavar="FILE.md")
