@@ -1,4 +1,8 @@
-"""Result rows for chapters: select by factor levels, read typed values; no match gives an empty Row."""
+"""Rows of a site's tables, as chapters use them: selected by levels, with typed values.
+
+A table that a chapter names is a Rows: `attention.where(dtype="fp32").ok.largest("seq_len").forward_ms` is a Quantity.
+A selection without rows gives a missing Row, whose values print as missing, so that templates need no conditions.
+"""
 
 from __future__ import annotations
 
@@ -18,16 +22,16 @@ from perfscribe.show import tables
 from perfscribe.show.provenance import devices_of
 from perfscribe.subjects import YOURS
 
-LEVELS = ("factor", "setting")  # kinds of columns that describe what was measured, and how
-WORDS = {"oom": "OOM", "failed": "failed", "timeout": "timeout"}  # statuses printed in cells
+LEVELS = ("factor", "setting")  # kinds of columns that are chosen before a measurement
+WORDS = {"oom": "OOM", "failed": "failed", "timeout": "timeout"}  # text of a cell without a number, by status
 HALF_IQR = "half IQR"
-OF_ROW = ("ok", "status", "reason", "flags")
-OF_GRID = (*form.RAN, "not_run")  # excludes cells that machine or preset leave out
+OF_ROW = ("ok", "status", "reason", "flags")  # attributes of Row that are no columns
+OF_GRID = (*form.RAN, "not_run")  # statuses of cells that the machine and the preset allow
 Cells = Mapping[str, Any]
 
 
 class Mistake(ValueError):
-    """Reference in a chapter to something that does not exist."""
+    """A chapter or a comment names something that does not exist; the text proposes the most similar of `known`."""
 
     def __init__(self, problem: str, name: str, known: Iterable[str] = ()) -> None:
         near = difflib.get_close_matches(name, list(known), n=1)
@@ -35,7 +39,7 @@ class Mistake(ValueError):
 
 
 class Site:
-    """Tables in results/<name>/tables, read on demand. device: rows() keeps those of cuda or cpu."""
+    """Tables of a site. folder: results/<name>/tables. device: cuda or cpu; rows() selects it."""
 
     def __init__(self, name: str, folder: Path, device: str) -> None:
         self.name, self.folder, self.device = name, folder, device
@@ -43,40 +47,40 @@ class Site:
         self._tables: dict[str, tables.Stored] = {}
 
     def table(self, table: str) -> tables.Stored:
-        """Read a table; without columns and rows if the site lacks it."""
+        """Table by id, read once; without columns and rows if the site lacks it."""
         if table not in self._tables:
             self._tables[table] = tables.read(self.folder, table)
         return self._tables[table]
 
     def rows(self, table: str, computed: Mapping[str, Any] | None = None, subject: str = "", /, **levels: Any) -> Rows:
-        """Rows of the site's device with these levels.
+        """Rows of a table that have these levels, on the site's device unless `device` is among them.
 
-        computed: further columns, each a function of a row. subject: table with the same columns for the user's code;
-        its rows come first, since they were measured interleaved with ours.
+        computed: further columns, each a function of a Row. subject: id of a table with the same columns, whose rows of
+        the user's code are put first. Raises Mistake for an unknown table or column.
         """
         known = known_tables()
-        # An experiment may have been deleted with its tables, so only a nearly correct name is a mistake.
+        # Other names may be those of an experiment that was deleted with its tables.
         for name in filter(None, (table, subject)):
             if name not in known and ("." not in name or difflib.get_close_matches(name, known, n=1, cutoff=0.9)):
                 raise Mistake("unknown table", name, known)
         stored = self.table(table)
-        own = [row for row in self.table(subject).rows if row.get("subject") == YOURS] if subject else []
+        theirs = [row for row in self.table(subject).rows if row.get("subject") == YOURS] if subject else []
         devices = (self.device, levels.get("device", self.device))
-        rows = [row for row in (*own, *stored.rows) if row.get("device", self.device) in devices]
+        rows = [row for row in (*theirs, *stored.rows) if row.get("device", self.device) in devices]
         columns = {**stored.columns, **(computed or {})} if stored.columns else {}
-        return Rows(self, table, columns, rows, has_subject=bool(own)).where(**levels)
+        return Rows(self, table, columns, rows, has_subject=bool(theirs)).where(**levels)
 
     def machine(self, row: Row) -> str:
-        """Machine that measured a row, or machines of its rounds."""
+        """Names of the machines that measured a row."""
         return devices_of(str(row.cells.get("environment", "")), self.folder.parent / "environments")
 
 
 def of_name(root: Path, name: str) -> Site:
-    """Tables of a site by name; ValueError (one line) if it has no results."""
+    """Return a site by name; ValueError (one line) if it has no results."""
     summary = root / "results" / name / "summary.json"
     if not re.fullmatch(r"[A-Za-z0-9][\w.-]*", name) or not summary.is_file():
-        there = sorted(path.parent.name for path in (root / "results").glob("*/summary.json"))
-        known = f"there are {', '.join(there)}" if there else "`./run report` makes it"
+        names = sorted(path.parent.name for path in (root / "results").glob("*/summary.json"))
+        known = f"there are {', '.join(names)}" if names else "`./run report` makes it"
         raise ValueError(f"there is no report of site {name!r}; {known}")
     with form.as_written(summary):
         device = "cuda" if files.read_json(summary)["gpus"] else "cpu"
@@ -85,12 +89,16 @@ def of_name(root: Path, name: str) -> Site:
 
 @cache
 def known_tables() -> frozenset[str]:
-    """Ids of all tables that experiments declare."""
+    """Ids of the tables of all experiments."""
     return frozenset(table for name in registry.known() for table in registry.shown(name).tables)
 
 
 class Row:
-    """A row; `row.column` is a level, a Quantity or a text. True if it was measured."""
+    """A row of a table; true if its status is ok.
+
+    `row.column` and `row["column"]` are a level, a Quantity, or a text. A figure that the row lacks is MISSING, with
+    its status and reason for rows that are not ok. A missing row (status "absent") has only the levels asked for.
+    """
 
     def __init__(self, table: str, columns: Mapping[str, Any], cells: Cells) -> None:
         self.table, self.columns, self.cells = table, columns, cells
@@ -135,12 +143,12 @@ class Row:
         return None
 
     def text(self, name: str) -> str:
-        """Stored text of a column, such as the reason for a missing number."""
+        """Stored text of a column, e.g. why there is no number; "" without the column."""
         return str(self.cells.get(name, ""))
 
 
 class Several(list[Any]):
-    """List of rows or levels; out-of-range indices return `absent`, a missing row or level."""
+    """List whose indices out of range give `absent`, a missing row or level."""
 
     def __init__(self, items: Iterable[Any], absent: Any) -> None:
         super().__init__(items)
@@ -153,7 +161,11 @@ class Several(list[Any]):
 
 
 class Rows:
-    """Rows of one table; true if there are any, measured or not."""
+    """Rows of one table; true if there are any, whatever their status.
+
+    columns: described as in the table's JSON file, or a function of a Row. given: levels that the selection fixed; a
+    missing row has them. has_subject: whether the user's code has rows.
+    """
 
     def __init__(
         self,
@@ -169,7 +181,7 @@ class Rows:
 
     @property
     def stored(self) -> Sequence[Cells]:
-        """Rows as stored in the table's file."""
+        """Rows as in the table's file."""
         return self._rows
 
     def __iter__(self) -> Iterator[Row]:
@@ -182,12 +194,12 @@ class Rows:
         return Rows(self.site, self.table, self.columns, rows, {**self._given, **levels}, self.has_subject)
 
     def where(self, **levels: Any) -> Rows:
-        """Rows whose columns have these values, one or a list; a condition on measured columns keeps rows not ok."""
+        """Rows with these levels (several as a list); the value of a measured column selects only among rows that are ok."""
         for name in levels:
             if self.columns and name not in self.columns:
                 raise Mistake(f"table {self.table} has no column", name, self.columns)
         wanted = {
-            name: [str(one) for one in (level if isinstance(level, list | tuple) else [level])]
+            name: list(map(str, level if isinstance(level, list | tuple) else [level]))
             for name, level in levels.items()
         }
 
@@ -202,13 +214,13 @@ class Rows:
         return self._like([row for row in self._rows if fits(row)], **single)
 
     def row(self, **levels: Any) -> Row:
-        """First row with these levels, preferably a measured one; a missing row if there is none."""
+        """First row with these levels that is ok, else the first; a missing row if there is none."""
         rows = self.where(**levels)
         cells = next((row for row in rows._rows if row["status"] == "ok"), rows._rows[0] if rows._rows else None)
         return Row(self.table, self.columns, rows._given if cells is None else cells)
 
     def at(self, row: Row, /, **levels: Any) -> Row:
-        """Row of this table with the levels that it shares with a row of another table."""
+        """Row of this table that has the levels of a row of another table, in the factors that both tables have."""
         shared = {
             name: row.cells[name]
             for name, column in self.columns.items()
@@ -221,55 +233,56 @@ class Rows:
         return self.row(**shared, **levels)
 
     def grid(self, **homework: Sequence[Any]) -> Several:
-        """Rows for each cell of the homework, if on a GPU, and for each further cell of this site.
+        """Rows to hand in: one per combination of the homework's levels (on a GPU), and per further one of this site.
 
-        homework: levels that it asks for, by column. Numbers are sorted, names keep the homework's order.
+        homework: levels by column. Numbers are sorted, names are in the homework's order.
         """
-        own = [tuple(str(row[name]) for name in homework) for row in self._rows if row["status"] in OF_GRID]
-        lists = [[str(level) for level in levels] if self.site.gpu else [] for levels in homework.values()]
+        of_site = [tuple(str(row[name]) for name in homework) for row in self._rows if row["status"] in OF_GRID]
+        asked = [[str(level) for level in levels] if self.site.gpu else [] for levels in homework.values()]
         orders = []
-        for place, asked in enumerate(lists):
-            levels = list(dict.fromkeys([*asked, *(cell[place] for cell in own)]))
-            orders.append(sorted(levels, key=float) if all(re.fullmatch(r"[\d.]+", one) for one in levels) else levels)
-        cells = {*product(*lists), *own}
+        for place, of_homework in enumerate(asked):
+            levels = list(dict.fromkeys([*of_homework, *(cell[place] for cell in of_site)]))
+            are_numbers = all(re.fullmatch(r"[\d.]+", level) for level in levels)
+            orders.append(sorted(levels, key=float) if are_numbers else levels)
         ordered = sorted(
-            cells, key=lambda cell: [order.index(level) for order, level in zip(orders, cell, strict=True)]
+            {*product(*asked), *of_site},
+            key=lambda cell: [order.index(level) for order, level in zip(orders, cell, strict=True)],
         )
         rows = (self.row(**dict(zip(homework, map(tables.as_cell, cell), strict=True))) for cell in ordered)
         return Several(rows, self.absent)
 
     def values(self, name: str, homework: Sequence[Any] = ()) -> Several:
-        """Levels of a column in order: the homework's (on a GPU) and this site's."""
+        """Levels of a column, ordered as in grid()."""
         return Several((row[name] for row in self.grid(**{name: homework})), MISSING)
 
     def handed_in(self, ours: str) -> str:
-        """Implementation whose rows are handed in: the user's if it ran, else ours."""
+        """Name of the implementation to hand in: the user's if any of its rows ran, else ours."""
         yours = f"{ours.removesuffix(' (ours)')} ({YOURS})"
         return yours if self.has_subject and self.where(implementation=yours).tried else ours
 
     @property
     def tried(self) -> bool:
-        """Return whether any row ran, with or without success."""
+        """Whether any row ran, with or without success."""
         return any(row["status"] in form.RAN for row in self._rows)
 
     @property
     def declined(self) -> str:
-        """Reason why no row ran, e.g. user code that is not implemented or lacks a package; else ""."""
+        """Reason why no row ran, e.g. user code that is not implemented; "" if one ran or there are no rows."""
         return "" if self.tried or not self._rows else str(self._rows[0]["reason"])
 
     def label(self, ours: str) -> str:
-        """Label of handed_in(ours) in a table, with "(ours)" if there are user rows."""
+        """Label of handed_in(ours) in a table; ours gets "(ours)" if the user's code has rows."""
         name = self.handed_in(ours)
         return name if name.startswith("torch") or "(" in name or not self.has_subject else f"{name} (ours)"
 
     def pick(self, **levels: Any) -> Row:
-        """The homework's cell; if it was not measured, the largest measured one by these levels in order."""
+        """Row with the homework's levels; if it is not ok, the largest row that is, by these levels in order."""
         row = self.row(**levels)
         return row if row.ok or not self.ok else self.ok.largest(*levels)
 
     @property
     def absent(self) -> Row:
-        """A missing row of this table."""
+        """A missing row of this selection."""
         return Row(self.table, self.columns, self._given)
 
     def _of(self, *statuses: str) -> Rows:
@@ -277,7 +290,7 @@ class Rows:
 
     @cached_property
     def ok(self) -> Rows:
-        """Rows that were measured."""
+        """Rows with status ok."""
         return self._of("ok")
 
     @cached_property
@@ -292,17 +305,17 @@ class Rows:
 
     @property
     def all(self) -> Several:
-        """All rows in the table's order."""
+        """List of all rows, in the table's order."""
         return Several(self, self.absent)
 
     def sorted_by(self, *columns: str, reverse: bool = False) -> Several:
-        """Measured rows in ascending order of these numbers or levels, without rows that lack one."""
+        """Rows that are ok, ascending by these columns; rows that lack one of them are left out."""
         rows = [row for row in self.ok if all(number(row[column]) == number(row[column]) for column in columns)]
         rows.sort(key=lambda row: [number(row[column]) for column in columns], reverse=reverse)
         return Several(rows, self.absent)
 
     def _order(self, *levels: str) -> Callable[[Row], list[float]]:
-        """Sort key: by these levels in order; names sort in the table's order."""
+        """Sort key by these levels; names sort in the table's order."""
         seen = {level: list(dict.fromkeys(row[level] for row in self)) for level in levels}
         return lambda row: [
             row[level] if isinstance(row[level], int | float) else seen[level].index(row[level]) for level in levels
@@ -317,22 +330,22 @@ class Rows:
         return max(self, key=self._order(*levels), default=self.absent)
 
     def span(self, column: str) -> Any:
-        """Number, or range of numbers such as `3 to 50`, over measured rows; for sample counts."""
+        """Range of a column over rows that are ok, e.g. `3 to 50` samples, or its only number."""
         numbers = sorted({number(row[column]) for row in self.ok if row[column]})
-        return " to ".join(dict.fromkeys(f"{one:g}" for one in (numbers[0], numbers[-1]))) if numbers else MISSING
+        return " to ".join(dict.fromkeys(f"{end:g}" for end in (numbers[0], numbers[-1]))) if numbers else MISSING
 
     def shared(self, column: str, default: str = "") -> Any:
-        """Level of all measured rows; several are joined by `and`."""
+        """Levels of a column over rows that are ok, joined by `and`."""
         return " and ".join(dict.fromkeys(str(row[column]) for row in self.ok)) or default or MISSING
 
     @property
     def rounds(self) -> str:
-        """Number of rounds per row and the meaning of ±, in words."""
+        """Meaning of a number and its ±, in words: `median ± half the range of 3 rounds`."""
         return "one run each" if self.deviation == HALF_IQR else f"median ± {self.deviation}"
 
     @property
     def deviation(self) -> str:
-        """Meaning of ± after the median of a time, in words."""
+        """Meaning of ± in words: `half the range of 3 rounds`."""
         counts = sorted({int(row.get("rounds", 1)) for row in self._rows if row["status"] == "ok"})
         if counts[-1:] in ([], [1]):
             return HALF_IQR
