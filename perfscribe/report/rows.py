@@ -194,7 +194,7 @@ class Rows:
         return Rows(self.site, self.table, self.columns, rows, {**self._given, **levels}, self.has_subject)
 
     def where(self, **levels: Any) -> Rows:
-        """Rows with these levels (several as a list); the value of a measured column selects only among rows that are ok."""
+        """Rows with these levels (several as a list); a measured column's value selects only among rows that are ok."""
         for name in levels:
             if self.columns and name not in self.columns:
                 raise Mistake(f"table {self.table} has no column", name, self.columns)

@@ -78,8 +78,11 @@ def events_of(path: Path) -> list[Mapping[str, Any]]:
     """Return the events with a duration in a file that torch.profiler wrote; ValueError (one line) if it is not one."""
     try:
         content = json.loads(path.read_text(encoding="utf-8", errors="replace"), parse_float=Decimal)
-        return [event for event in content["traceEvents"] if event.get("ph") == "X"]
-    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        events = [event for event in content["traceEvents"] if event.get("ph") == "X"]
+        for event in events:
+            _ = event["name"], span_ns(event)  # which every reader takes
+        return events
+    except (OSError, ArithmeticError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise ValueError(f"{path}: no trace of the torch profiler ({type(error).__name__}: {error})") from error
 
 
