@@ -19,6 +19,10 @@ from perfscribe.base.commands import output
 from perfscribe.instruments import nvml
 from perfscribe.records import libraries
 
+CPUINFO, DMI = Path("/proc/cpuinfo"), Path("/sys/class/dmi/id")
+# Names of virtual machines' firmware, for processors without the flag, such as Arm's.
+VIRTUAL = re.compile("QEMU|KVM|VMware|VirtualBox|Xen|Virtual Machine|Google Compute Engine", re.IGNORECASE)
+
 
 def identity(imported: Iterable[str]) -> dict[str, Any]:
     """Identity of this machine.
@@ -33,6 +37,7 @@ def identity(imported: Iterable[str]) -> dict[str, Any]:
         **_gpu_identity(),
         "cpu_model": cpu_model(),
         "cpu_cores": len(cpu_sets.granted()),  # in a Slurm job fewer than the node has
+        "is_virtual": is_virtual(),
         "python": f"{sys.version_info.major}.{sys.version_info.minor}",
         "platform": f"{platform.system()} {platform.machine()}",
         "libraries": {name: libraries.version(name) for name in names},
@@ -55,6 +60,22 @@ def _gpu_identity() -> dict[str, Any]:
     }
 
 
+def is_virtual(cpuinfo: Path = CPUINFO, dmi: Path = DMI) -> bool:
+    """Return whether this is a virtual machine, by the processor's hypervisor flag or the firmware's product name.
+
+    Launches vary more on one, since the hypervisor shares its cores.
+    """
+    flags = re.search(r"^flags\s*:.*\bhypervisor\b", _read(cpuinfo), re.MULTILINE)
+    return bool(flags or VIRTUAL.search(_read(dmi / "sys_vendor") + _read(dmi / "product_name")))
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace")
+    except OSError:
+        return ""
+
+
 def identity_id(identity: Mapping[str, Any]) -> str:
     """12 hexadecimal digits of the SHA-256 of the identity as canonical JSON; the order of keys does not matter."""
     return hashlib.sha256(files.canonical(identity).encode()).hexdigest()[:12]
@@ -63,8 +84,7 @@ def identity_id(identity: Mapping[str, Any]) -> str:
 @cache
 def cpu_model() -> str:
     """Processor name from the operating system, else its architecture."""
-    cpuinfo = Path("/proc/cpuinfo")
-    text = cpuinfo.read_text(errors="replace") if cpuinfo.exists() else ""
+    text = _read(CPUINFO)
     if "model name" not in text:  # Arm: the kernel gives numbers only, lscpu knows the names
         text = output("lscpu") or f"Model name: {output('sysctl', '-n', 'machdep.cpu.brand_string') or ''}"
     model = re.search(r"^model name\s*:[ \t]*(\S.*)$", text, re.IGNORECASE | re.MULTILINE)

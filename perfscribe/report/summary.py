@@ -51,14 +51,15 @@ def of_site(plan: Mapping[str, Any], records: Mapping[str, Sequence[Record]], re
 
 
 def machine(identity: Mapping[str, Any]) -> str:
-    """GPUs with nominal memory, and cores; or the processor."""
+    """GPUs with nominal memory, and cores; or the processor; and whether the machine is virtual."""
     name = device_name(identity)
+    virtual = identity.get("is_virtual")
     if not identity.get("gpu_count"):
-        return name
+        return name + ", virtual machine" * bool(virtual)
     memory = identity.get("gpu_memory_bytes")
     # Drivers report slightly less than 2³⁰ bytes per nominal GB: 140.4 GiB of 141 GB, 79.6 of 80.
     size = f" ({math.ceil(memory / 2**30)} GB)" if memory else ""
-    return f"{name}{size}, {identity['cpu_cores']} cores"
+    return f"{name}{size}, {identity['cpu_cores']} cores{' of a virtual machine' if virtual else ''}"
 
 
 def _told_nccl(cells: Iterable[Record]) -> dict[str, list[str]]:

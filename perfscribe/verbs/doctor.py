@@ -56,7 +56,7 @@ def _machine() -> list[tuple[str, str]]:
     gpus, watts = found["gpu_count"], found["gpu_power_limit_w"]
     memory = found["gpu_memory_bytes"]
     rows = [
-        ("CPU", found["cpu_model"]),
+        ("CPU", found["cpu_model"] + " (virtual machine)" * found["is_virtual"]),
         ("cores", f"{found['cpu_cores']} granted of {psutil.cpu_count() or 'an unknown number'}"),
         ("memory", f"{_gib(psutil.virtual_memory().total)}, {_gib(host_memory.limit_bytes())} to use"),
         ("GPU", f"{gpus} × {found['gpu_model']}" if gpus else capabilities.missing(["cuda"]) or "none"),

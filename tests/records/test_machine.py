@@ -38,8 +38,20 @@ def test_the_processor_has_one_name_whatever_the_language(tmp_path, monkeypatch)
     lscpu.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     monkeypatch.setenv("LC_ALL", "de_DE.UTF-8")
-    monkeypatch.setattr(machine, "Path", lambda _: tmp_path / "no cpuinfo")
+    monkeypatch.setattr(machine, "CPUINFO", tmp_path / "no cpuinfo")
     assert machine.cpu_model.__wrapped__() == "Grace"
+
+
+def test_a_virtual_machine_is_one_by_its_processor_or_its_firmware(tmp_path):
+    cpuinfo, dmi = tmp_path / "cpuinfo", tmp_path / "dmi"
+    assert not machine.is_virtual(cpuinfo, dmi)
+    cpuinfo.write_text("model name\t: AMD EPYC\nflags\t\t: fpu hypervisor_x sse\nbugs\t: none hypervisor\n")
+    assert not machine.is_virtual(cpuinfo, dmi)
+    cpuinfo.write_text("flags\t\t: fpu hypervisor sse\n")
+    assert machine.is_virtual(cpuinfo, dmi)
+    dmi.mkdir()
+    (dmi / "sys_vendor").write_text("QEMU\n")
+    assert machine.is_virtual(tmp_path / "none", dmi)
 
 
 def test_local_version_part_comes_from_the_source(tmp_path, monkeypatch):
