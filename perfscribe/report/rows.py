@@ -193,11 +193,14 @@ class Rows:
     def _like(self, rows: Sequence[Cells], /, **levels: Any) -> Rows:
         return Rows(self.site, self.table, self.columns, rows, {**self._given, **levels}, self.has_subject)
 
-    def where(self, **levels: Any) -> Rows:
-        """Rows with these levels (several as a list); a measured column's value selects only among rows that are ok."""
-        for name in levels:
+    def _require(self, names: Iterable[str]) -> None:
+        for name in names:
             if self.columns and name not in self.columns:
                 raise Mistake(f"table {self.table} has no column", name, self.columns)
+
+    def where(self, **levels: Any) -> Rows:
+        """Rows with these levels (several as a list); a measured column's value selects only among rows that are ok."""
+        self._require(levels)
         wanted = {
             name: list(map(str, level if isinstance(level, list | tuple) else [level]))
             for name, level in levels.items()
@@ -235,8 +238,10 @@ class Rows:
     def grid(self, **homework: Sequence[Any]) -> Several:
         """Rows to hand in: one per combination of the homework's levels (on a GPU), and per further one of this site.
 
-        homework: levels by column. Numbers are sorted, names are in the homework's order.
+        homework: levels by column. Numbers are sorted, names are in the homework's order. Rows that differ only in
+        columns that are not named share a combination, of which row() takes one.
         """
+        self._require(homework)
         of_site = [tuple(str(row[name]) for name in homework) for row in self._rows if row["status"] in OF_GRID]
         asked = [[str(level) for level in levels] if self.site.gpu else [] for levels in homework.values()]
         orders = []

@@ -34,7 +34,8 @@ PHRASES = {
     for name, phrase in vars(phrases).items()
     if isfunction(phrase) and phrase.__module__ == phrases.__name__ and name[0] != "_"
 }
-ERRORS = (Mistake, TemplateError, TypeError, AttributeError, ZeroDivisionError, ValueError)
+# Errors whose text is enough; a chapter may raise any other, such as KeyError, whose text needs its name.
+PLAIN = (Mistake, TemplateError, TypeError, AttributeError, ZeroDivisionError, ValueError)
 # Attributes allowed after a dot, in addition to columns and levels of the homework.
 ATTRIBUTES = {name for kind in (Rows, Row, Quantity, phrases.Extremes) for name in dir(kind) if name[0] != "_"}
 ATTRIBUTES |= {"ok", "status", "reason", "flags", "least", "most", "same", "count", "value", "spread", "has_subject"}
@@ -217,7 +218,7 @@ class Template:
             module = self._compiled.make_module(self.names)  # type: ignore[union-attr]
         except TemplateNotFound as error:
             raise ValueError(f"{self.source.name}: no template {error.name!r}") from None
-        except ERRORS as error:
+        except Exception as error:
             raise ValueError(f"{self._place(error)}: {_one_line(error)}") from None
         return str(module), {name: str(value) for name, value in vars(module).items() if name[0] != "_"}
 
@@ -334,7 +335,7 @@ def _at_line(where: str, text: str, call: Callable[[], Any]) -> Any:
     """Return the call's result; prefix an error with the front matter's file and the line that has this text."""
     try:
         return call()
-    except ERRORS as error:
+    except Exception as error:
         message = _one_line(error)
         placed = re.match(r"\S+\.(?:md|yaml):\d+: ", message)
         raise ValueError(message if placed else f"{where}:{_line_of(where, text)}: {message}") from None
@@ -348,4 +349,5 @@ def _line_of(where: str, text: str) -> int:
 
 
 def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())
+    text = str(error) if isinstance(error, PLAIN) else f"{type(error).__name__}: {error}"
+    return " ".join(text.split())

@@ -37,6 +37,10 @@ NOT_RECORDED = "not recorded"
 _WHOLE = re.compile(r"-?[1-9]\d*|0", re.ASCII)
 
 
+class Blank(ValueError):
+    """A column has no figure for a record, and no text on why; the message names both."""
+
+
 @dataclass(frozen=True)
 class Column:
     """One column. get: returns a record's figure, or a text on why there is none.
@@ -360,9 +364,13 @@ def _row(record: Record, columns: Sequence[Column]) -> dict[str, Any]:
     row: dict[str, Any] = {}
     for column in columns:
         shown = record.ok or column.kind in ("factor", "setting", "published")
-        row[column.name] = column.get(record) if shown else _figure_before_failure(record, column)
+        try:
+            row[column.name] = column.get(record) if shown else _figure_before_failure(record, column)
+        except KeyError as error:
+            known = ", ".join((*record.factors, *record.samples, *record.values))
+            raise Blank(f"column {column.name}: {record.experiment} has no {error} among {known}") from error
         if shown and _is_blank(row[column.name]):
-            raise ValueError(
+            raise Blank(
                 f"{column.name} of {record.factors} is {row[column.name]!r}: a column gives a figure or says why not"
             )
     row |= {

@@ -24,6 +24,7 @@ def main(root: Path, arguments: Sequence[str], read_config: Callable[[], Mapping
     chapter = _chapter_of(path) if path.suffix == ".md" else chapters.read(chosen.path)
     for key in [path.stem] if path.suffix == ".md" else chapter.problems:
         print(_shown(Problem(chapter, key, site)), end="\n\n")
+    print(f"Site: {site.name}")
     return 0
 
 

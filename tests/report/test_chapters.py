@@ -129,6 +129,8 @@ MISTAKES = [
     ("a filter", PATTERN, "| whole }}", "| wholly }}", "did you mean 'whole'?"),
     ("a variable", PATTERN, "({{ part }} %)", "({{ parts }} %)", "did you mean 'part'?"),
     ("a method", PATTERN, "attention.grid(", "attention.gird(", "did you mean 'grid'?"),
+    ("a level of a grid", PATTERN, "grid(head_dim=", "grid(headdim=", "did you mean 'head_dim'?"),
+    ("a format", PATTERN, "before = widest[-2]", "before = '%(a)s' | format(b=1)", "KeyError: 'a'"),
     ("a level of the homework", PATTERN, "seq_len=homework.seq_len", "seq_len=homework.seqlen", "'seq_len'?"),
     ("a tag", PATTERN, "{% reason launches_dominate %}", "{% reasn launches_dominate %}", "unknown tag 'reasn'"),
     ("a brace", PATTERN, "{{ memory }} times", "{{ memory } times", "unexpected '}'"),

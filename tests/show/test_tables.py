@@ -95,6 +95,12 @@ def test_a_blank_is_refused(blank: Any) -> None:
     t.make("a.b", "Title", [record("oom")], [column])
 
 
+def test_a_misspelt_sample_is_named_with_those_that_there_are() -> None:
+    text = r"^column forwards_ms: probe has no 'forwards_ms' among seq_len, dtype, forward_ms, peak_bytes$"
+    with pytest.raises(t.Blank, match=text):
+        t.make("a.b", "Title", [record()], [t.median("forwards_ms", "Forward (ms)")])
+
+
 TEXT = st.text(st.characters(codec="utf-8"), min_size=1).filter(str.strip)
 LEVEL = st.one_of(TEXT, st.integers(), st.floats(allow_nan=False, allow_infinity=False), st.booleans())
 

@@ -152,6 +152,9 @@ EDITS: dict[str, Callable[[Path], None]] = {
     "the kernel": append(EAGER),
     "how an experiment measures": insert(f"{ATTENTION}/measure.py", "run", "assert True"),
     "how cells are listed, the cells being the same": insert(f"{ATTENTION}/levels.py", "cells", "assert True"),
+    "a cost, which orders cells and estimates their time": in_text(
+        f"{ATTENTION}/levels.py", lambda text: text.replace("cost=_cost(", "cost=2 * _cost(")
+    ),
     "a table function": insert(f"{ATTENTION}/show.py", "tables", "assert True"),
     "statistics": append("perfscribe/instruments/statistics.py"),
     "the report's own parts": append("perfscribe/report/report.py"),
@@ -270,6 +273,15 @@ def test_edit_reruns_what_the_table_says(measured, places, tmp_path, place, edit
     own = [pattern for pattern in TABLE[edit] if pattern not in ("write_report", "write_html", "verdict")]
     of_others = own and not expand(own, every_job)  # what this copy does not measure
     assert jobs_of(workspace) == (set() if of_others else expand(TABLE[edit], every_job))
+
+
+def test_an_edited_cost_measures_no_cell_again(places, tmp_path):
+    workspace = duplicate(places["here"], tmp_path / "project")
+    (journal,) = (workspace.root / "results" / "local" / "journal" / "attention").glob("*.jsonl")
+    before = journal.read_bytes()
+    EDITS["a cost, which orders cells and estimates their time"](workspace.root)
+    workspace.succeed("report")
+    assert journal.read_bytes() == before
 
 
 # The table for the whole project, of which the copies hold a part: by the plan files that an edit changes

@@ -12,9 +12,9 @@ sys.path.insert(0, str(ROOT))
 gc.disable()  # most objects of the libraries stay alive, and the process ends soon
 
 from perfscribe.base.one_line import in_one_line, paths  # noqa: E402
-from perfscribe.show import presenting  # noqa: E402
+from perfscribe.show import presenting, tables  # noqa: E402
 
 if __name__ == "__main__":
-    with in_one_line("present", presenting.Undeclared):
+    with in_one_line("present", presenting.Undeclared, tables.Blank):
         args = paths(__doc__, "--plan", "--records")
         presenting.present(args.plan, args.records, ROOT)
