@@ -67,6 +67,12 @@ def _refuse(_):
     raise Unsupported("needs a quantum computer")
 
 
+def _differ(_):
+    from perfscribe.instruments.correctness import WrongResult
+
+    raise WrongResult("the sum is off")
+
+
 def _linger(arguments):
     """Leave a process behind and fail."""
     with open(arguments["pid_file"], "w") as out:
@@ -86,6 +92,7 @@ FAULTS = {
     "holds_the_interpreter": hold_the_interpreter,
     "out_of_memory": _allocate,
     "unsupported": _refuse,
+    "wrong": _differ,
     "lingers": _linger,
 }
 

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from perfscribe.instruments import precision
+from perfscribe.instruments.correctness import WrongResult
 
 if TYPE_CHECKING:
     import torch
@@ -106,14 +107,14 @@ class Exchange:
         dist.all_reduce(self._signal, op=dist.ReduceOp.MAX)
 
     def check(self) -> int:
-        """Exchange once and compare every element; returns how many. Raises ArithmeticError if one differs."""
+        """Exchange once and compare every element; returns how many. Raises WrongResult if one differs."""
         self.fill()
         self.clear()
         self.call()
         wrong = sum(_differing(part, block, offset) for part, block, offset in self._expected())
         if wrong:
             text = f"{self.operation}: {wrong} of {self.target.numel()} elements are wrong on rank"
-            raise ArithmeticError(f"{text} {self.rank.place.rank}")
+            raise WrongResult(f"{text} {self.rank.place.rank}")
         return self.target.numel()
 
     def _expected(self) -> list[tuple[torch.Tensor, torch.Tensor, int]]:

@@ -12,7 +12,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
+from perfscribe.base import error_kinds
 from perfscribe.base.cells import Unsupported
+from perfscribe.instruments.correctness import WrongResult
 
 # Texts of gloo, of torch's store and of NCCL, as torch reports them.
 _LOST_PEER = re.compile(
@@ -40,10 +42,15 @@ class RankOutOfMemory(RankError, MemoryError):
     """A rank ran out of memory."""
 
 
+class RankWrongResult(RankError, WrongResult):
+    """A rank's result differs from its reference."""
+
+
 class RankTimeout(RankError, TimeoutError):
     """A rank, or all of them, took longer than allowed."""
 
 
+_ERRORS = {error_kinds.OUT_OF_MEMORY: RankOutOfMemory, error_kinds.WRONG_RESULT: RankWrongResult}
 _Error = TypeVar("_Error", bound=RankError)
 
 
@@ -82,13 +89,14 @@ class Ending:
     """How a rank ended without a result.
 
     text: its error or how it died. time_s: by the rank's clock if it reported the error, else when the death was
-    noticed. status: failed, oom or unsupported. details: its traceback. last_words: the end of its output.
+    noticed. kind: exception, out_of_memory, unsupported or wrong_result. details: its traceback. last_words: the end of
+    its output.
     """
 
     rank: int
     text: str
     time_s: float
-    status: str = "failed"
+    kind: str = error_kinds.EXCEPTION
     details: str = ""
     died: bool = False
     last_words: Sequence[str] = ()
@@ -118,12 +126,10 @@ def error_of(ending: Ending, world_size: int) -> Exception:
     """Return the exception that a launch raises for an ending, with the rank's traceback and last words as notes."""
     who = f"rank {ending.rank}" if ending.rank >= 0 else "a rank"
     text = f"{who} of {world_size}: {ending.text}"
-    if ending.status == "unsupported":
+    if ending.kind == error_kinds.UNSUPPORTED:
         return Unsupported(ending.text)
-    kind: type[RankError] = RankOutOfMemory if ending.status == "oom" else RankError
-    if kind is RankError and ending.speaks_of_silence:
-        kind = RankTimeout
-    return _with_notes(kind(text), ending.details, *ending.last_words[-SHOWN_LINES:])
+    error = _ERRORS.get(ending.kind, RankTimeout if ending.speaks_of_silence else RankError)
+    return _with_notes(error(text), ending.details, *ending.last_words[-SHOWN_LINES:])
 
 
 def error_of_launcher(text: str, said: Sequence[str]) -> RankError:

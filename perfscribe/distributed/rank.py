@@ -26,9 +26,11 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+from perfscribe.base import error_kinds
 from perfscribe.base.cells import Unsupported
 from perfscribe.distributed import hosts, links, ranks, transport
 from perfscribe.distributed.channel import END_OF_LOG, Channel
+from perfscribe.instruments.correctness import WrongResult
 
 if TYPE_CHECKING:
     import torch
@@ -194,14 +196,18 @@ def _as_message(error: BaseException) -> dict[str, Any]:
     from perfscribe.instruments.memory import is_oom
 
     first_line = (str(error).strip().splitlines() or [""])[0]
-    out_of_memory = is_oom(error) or _is_nccl_out_of_memory(error)
-    status = "unsupported" if isinstance(error, Unsupported) else "oom" if out_of_memory else "failed"
-    text = first_line if status == "unsupported" else f"{type(error).__name__}: {first_line}".rstrip(": ")
+    if isinstance(error, Unsupported | WrongResult):
+        kind = error_kinds.UNSUPPORTED if isinstance(error, Unsupported) else error_kinds.WRONG_RESULT
+        text = first_line
+    else:
+        out_of_memory = is_oom(error) or _is_nccl_out_of_memory(error)
+        kind = error_kinds.OUT_OF_MEMORY if out_of_memory else error_kinds.EXCEPTION
+        text = f"{type(error).__name__}: {first_line}".rstrip(": ")
     text = text[: LINE_CHARACTERS - WHO_CHARACTERS].rstrip()
     if isinstance(error, SystemExit):
         text = f"left with exit code {error.code}"
     details = "".join(traceback.format_exception(error))[-4000:]
-    return {"text": text, "status": status, "details": details, "time_s": time.time()}
+    return {"text": text, "kind": kind, "details": details, "time_s": time.time()}
 
 
 def _is_nccl_out_of_memory(error: BaseException) -> bool:

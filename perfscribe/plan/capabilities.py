@@ -17,7 +17,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
+from perfscribe.base import error_kinds
 from perfscribe.distributed import hosts, launchers
 from perfscribe.distributed.transport import LOOPBACK
 from perfscribe.instruments import nvml
@@ -274,13 +276,24 @@ def unmet(requires: Iterable[str]) -> list[Condition]:
     return [condition for condition in conditions if not condition.met()]
 
 
-def shortfall(requires: Iterable[str]) -> tuple[str, str] | None:
-    """Status and reason of a cell that this machine cannot run; None if it can."""
-    lacking = unmet(requires)
-    return (lacking[0].status, lacking[0].reason) if lacking else None
+class Shortfall(NamedTuple):
+    """Status, reason and kind of error of a cell that cannot start."""
+
+    status: str
+    reason: str
+    kind: str
+
+
+def shortfall(requires: Iterable[str]) -> Shortfall | None:
+    """Return why this machine cannot run a cell; None if it can."""
+    lacking = next(iter(unmet(requires)), None)
+    if lacking is None:
+        return None
+    kind = error_kinds.TOO_FEW if lacking.status == "skipped" else error_kinds.UNSUPPORTED
+    return Shortfall(lacking.status, lacking.reason, kind)
 
 
 def missing(requires: Iterable[str]) -> str | None:
     """Reason without the status, e.g. "no CUDA device"."""
     lacking = shortfall(requires)
-    return lacking[1] if lacking else None
+    return lacking.reason if lacking else None

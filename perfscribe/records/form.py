@@ -57,6 +57,8 @@ def record(found: Any) -> dict[str, Any]:
             raise ValueError(f"{part} is no {kind.__name__}")
     if found["status"] not in STATUSES:
         raise ValueError(f"there is no status {found['status']!r}")
+    if not isinstance(found["provenance"].get("error", {}), dict):
+        raise ValueError("error is no object")
     name(found["environment"])
     numbers = [*found["samples"].values(), *found["warmup"].values(), list(found["spent"].values())]
     if not all(isinstance(of, list) and set(map(type, of)) <= {int, float} for of in numbers):

@@ -22,13 +22,20 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TextIO
 
-from perfscribe.base import causes, partial, registry
+from perfscribe.base import causes, error_kinds, partial, registry
 from perfscribe.base.cells import Measurement, Unsupported
+from perfscribe.instruments.correctness import WrongResult
 from perfscribe.instruments.memory import is_oom, parse_oom
 from perfscribe.plan.plan_cells import cell_from_json
 
 # Longest TMPDIR in bytes: multiprocessing appends "/pymp-xxxxxxxx/listener-xxxxxxxx" to a socket's path, 103 at most.
 LONGEST_FOLDER = 71
+# Status of a failed cell by the kind of its error; failed for all others.
+STATUSES = {
+    error_kinds.UNSUPPORTED: "unsupported",
+    error_kinds.OUT_OF_MEMORY: "oom",
+    error_kinds.TIMEOUT: "timeout",
+}
 # Imported by torch._dynamo, so by torch.compile and by any optimizer.
 COMPILER = "torch._dynamo.convert_frame"
 
@@ -122,15 +129,29 @@ def as_answer(measurement: Measurement) -> dict[str, Any]:
 
 def failure(error: BaseException) -> dict[str, Any]:
     """Status, one-line reason and details for an exception that ended a cell."""
-    details = {"traceback": "".join(traceback.format_exception(error))[-4000:]}
-    kind, first_line = type(error).__name__, causes.of_exception(error)[:300]
+    kind, name = kind_of(error), type(error).__name__
+    message = causes.of_exception(error)[:300] or name
+    details: dict[str, Any] = {"kind": kind, "message": message}
+    if kind != error_kinds.UNSUPPORTED:
+        details["traceback"] = "".join(traceback.format_exception(error))[-4000:]
+    if kind == error_kinds.OUT_OF_MEMORY:
+        details |= parse_oom(error)
+    named = kind in (error_kinds.EXCEPTION, error_kinds.EXPECTED) and message != name
+    reason = f"{name}: {message}" if named else message
+    return {"status": STATUSES.get(kind, "failed"), "reason": reason, "error": details}
+
+
+def kind_of(error: BaseException) -> str:
+    """Kind of an exception that ended a cell."""
     if isinstance(error, Unsupported):
-        return {"status": "unsupported", "reason": first_line or kind, "error": {}}
+        return error_kinds.UNSUPPORTED
     if is_oom(error):
-        return {"status": "oom", "reason": first_line or kind, "error": details | parse_oom(error)}
+        return error_kinds.OUT_OF_MEMORY
     if isinstance(error, TimeoutError):
-        return {"status": "timeout", "reason": first_line or kind, "error": details}
-    return {"status": "failed", "reason": f"{kind}: {first_line}" if first_line else kind, "error": details}
+        return error_kinds.TIMEOUT
+    if isinstance(error, WrongResult):
+        return error_kinds.WRONG_RESULT
+    return error_kinds.EXPECTED if error_kinds.is_expected(error) else error_kinds.EXCEPTION
 
 
 def partial_measurement(error: BaseException) -> dict[str, Any]:

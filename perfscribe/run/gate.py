@@ -12,26 +12,25 @@ from __future__ import annotations
 import datetime
 import os
 import platform
-import re
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from perfscribe.base import files
+from perfscribe.base import error_kinds, files
 from perfscribe.distributed import hosts
 from perfscribe.distributed.needs import of_ranks
 from perfscribe.distributed.self_test import NO_FIGURE, PASSED, prefix
 from perfscribe.plan import capabilities
+from perfscribe.plan.capabilities import Shortfall
 from perfscribe.plan.demands import SELF_TEST, Demand, demands
 from perfscribe.plan.plan_cells import cell_key
 from perfscribe.records import form, journal, machine
 from perfscribe.run.shard import Shard, Task
 
-HELD_BACK = "skipped"
+HELD_BACK = "skipped"  # status
 VALID_S = 1800.0  # validity of a passed test on its node
-_REASON = re.compile(prefix(0).replace("0", r"[1-9]\d*"))
 
 Measure = Callable[[Shard, Task], None]
 
@@ -45,15 +44,15 @@ def complaint(record: Mapping[str, Any]) -> str:
     """Problem in a row of a records file: a failed self-test, or a cell that one held back; else ""."""
     if record["experiment"] == SELF_TEST:
         return refusal(record) if record["status"] in form.RAN else ""
-    held_back = record["status"] == HELD_BACK and _REASON.match(record["reason"])
+    held_back = record["provenance"].get("error", {}).get("kind") == error_kinds.HELD_BACK
     return record["reason"] if held_back else ""
 
 
 def refusal(record: Mapping[str, Any]) -> str:
     """Reason why a self-test's record holds cells back; "" if it passed."""
     if record["status"] != "ok":
-        reason = re.sub(r"^\w+: ", "", record["reason"])
-        return f"{prefix(NO_FIGURE)}no figure: {reason}"
+        message = record["provenance"].get("error", {}).get("message", record["reason"])
+        return f"{prefix(NO_FIGURE)}no figure: {message}"
     return "" if record["values"]["exit_code"] == PASSED else str(record["values"]["line"])
 
 
@@ -64,8 +63,8 @@ class Gate:
         self.root, self.site_folder, self.measure = root, site_folder, measure
         self._answers: dict[Demand, str] = {}
 
-    def shortfall(self, requires: Iterable[str]) -> tuple[str, str] | None:
-        """Status and reason of a cell that cannot run here or is held back; None if it can start."""
+    def shortfall(self, requires: Iterable[str]) -> Shortfall | None:
+        """Return why a cell cannot run here or is held back; None if it can start."""
         requires = tuple(requires)
         lacking = capabilities.shortfall(requires)
         if lacking is not None:
@@ -74,7 +73,7 @@ class Gate:
             if demand not in self._answers:
                 self._answers[demand] = self._ask(demand)
             if self._answers[demand]:
-                return HELD_BACK, self._answers[demand]
+                return Shortfall(HELD_BACK, self._answers[demand], error_kinds.HELD_BACK)
         return None
 
     def _ask(self, demand: Demand) -> str:

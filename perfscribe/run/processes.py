@@ -17,6 +17,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
+from perfscribe.base import error_kinds
 from perfscribe.distributed.rank import die_with
 from perfscribe.distributed.watching import exit_text
 
@@ -52,6 +53,12 @@ def begin_child(parent: int, cores: Collection[int] = ()) -> None:
     die_with(parent)
     if cores:
         os.sched_setaffinity(0, cores)
+
+
+def ended(kind: str, reason: str) -> dict[str, Any]:
+    """Answer for a cell whose child gave none."""
+    status = "timeout" if kind == error_kinds.TIMEOUT else "failed"
+    return {"status": status, "reason": reason, "error": {"kind": kind, "message": reason}}
 
 
 class Child:
@@ -106,7 +113,7 @@ class Child:
                 left = deadline - time.monotonic()
                 if left <= 0 or not selector.select(left):
                     self.stop()
-                    return {"status": "timeout", "reason": f"longer than {timeout_s:g} s"}
+                    return ended(error_kinds.TIMEOUT, f"longer than {timeout_s:g} s")
                 piece = os.read(self._answers.fileno(), 1 << 16)
                 if not piece:
                     return self._death()
@@ -116,7 +123,7 @@ class Child:
             answer: dict[str, Any] = json.loads(line)
         except ValueError:
             self.stop()
-            return {"status": "failed", "reason": "wrote into the descriptor that answers go to", "died": True}
+            return ended(error_kinds.DIED, "wrote into the descriptor that answers go to")
         return answer
 
     def _death(self) -> dict[str, Any]:
@@ -124,8 +131,8 @@ class Child:
             code = self._process.wait(DEATH_TIMEOUT_S)
         except subprocess.TimeoutExpired:
             self.stop()
-            return {"status": "failed", "reason": "closed its pipe and went on", "died": True}
-        return {"status": "failed", "reason": exit_text(code), "died": True}
+            return ended(error_kinds.DIED, "closed its pipe and went on")
+        return ended(error_kinds.DIED, exit_text(code))
 
     @property
     def alive(self) -> bool:

@@ -11,6 +11,7 @@ from typing import Any
 from perfscribe.base import files
 from perfscribe.base.atomic import replacing
 from perfscribe.plan import capabilities
+from perfscribe.plan.capabilities import Shortfall
 from perfscribe.plan.plan_cells import cell_from_json, cell_key
 from perfscribe.records import checksums, form, journal, records
 
@@ -49,8 +50,8 @@ class Shard:
         clock = files.read_object(root / CLOCK)
         self.run_clock = {name: float(time) for name, time in clock.items() if isinstance(time, (int, float))}
         defaults = {"isolation": "job", "timeout_s": 600.0, "tools": {}, "at_a_time": 1, "subjects": {}}
-        # Status and reason of cells that cannot run here; the worker replaces this by its gate.
-        self.shortfall: Callable[[Iterable[str]], tuple[str, str] | None] = capabilities.shortfall
+        # Tells why cells cannot run here; the worker replaces this by its gate.
+        self.shortfall: Callable[[Iterable[str]], Shortfall | None] = capabilities.shortfall
         with form.as_written(plan_file):
             self.options = defaults | options.get(self.plan["experiment"], {})
             self.folder = self.site_folder / "journal" / form.name(self.plan["experiment"])
@@ -95,14 +96,15 @@ class Shard:
             found = newest
         if _before_start(found):
             # The machine may have been given what it lacked then.
-            return found if self.lacking(task) == (found["status"], found["reason"]) else None
+            lacking = self.lacking(task)
+            return found if lacking and lacking[:2] == (found["status"], found["reason"]) else None
         if found["environment"] == identity:
             return found
         # Another machine's out-of-memory says nothing about this one.
         return found if self.plan["on_identity_change"] == "keep" and found["status"] == "ok" else None
 
-    def lacking(self, task: Task) -> tuple[str, str] | None:
-        """Status and reason of a cell that cannot run here or is held back; None if it can start.
+    def lacking(self, task: Task) -> Shortfall | None:
+        """Return why a cell cannot run here or is held back; None if it can start.
 
         Cells that the preset leaves out trigger no self-test.
         """

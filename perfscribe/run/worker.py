@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
-from perfscribe.base import files, registry
+from perfscribe.base import error_kinds, files, registry
 from perfscribe.instruments import tools
 from perfscribe.plan import capabilities, cluster, subjects
 from perfscribe.plan.fingerprint import Sources
@@ -23,7 +23,7 @@ from perfscribe.records.disturbances import flags_of
 from perfscribe.run import host_memory, leases, variables
 from perfscribe.run.gate import Gate, journal_file
 from perfscribe.run.monitor import Monitor
-from perfscribe.run.processes import STOP_SIGNALS, Child, say
+from perfscribe.run.processes import STOP_SIGNALS, Child, ended, say
 from perfscribe.run.shard import Shard, Task
 from perfscribe.subjects import VARIABLE as SUBJECTS
 
@@ -114,19 +114,21 @@ class Worker:
         """If the machine lacks what the cell needs, keep an `unsupported` or `skipped` record and return True."""
         lacking = self.shard.lacking(task)
         if lacking is not None:
-            self._keep(task, {"status": lacking[0], "reason": lacking[1]}, values={"before_start": True})
+            error = {"kind": lacking.kind, "message": lacking.reason}
+            answer = {"status": lacking.status, "reason": lacking.reason, "error": error}
+            self._keep(task, answer, values={"before_start": True})
         return lacking is not None
 
     def _settle(self, task: Task, history: journal.History) -> int:
         if self._say_lacking(task):
             return 0
         if history.open_starts.get(task.slot, 0) >= MAX_STARTS:
-            self._keep(task, {"status": "failed", "reason": "killed its job twice"})
+            self._keep(task, ended(error_kinds.DIED, "killed its job twice"))
             return 0
         if not self.lease.take(self.deadline):  # time budget spent: the next task ends the loop
             return 0
         answer, attempts = self._attempt(task, 1), 1
-        if answer["status"] == "oom" or answer.get("died"):
+        if answer["status"] == "oom" or has_died(answer):
             self._stop_child()
             answer, attempts = self._attempt(task, 2), 2
         self._keep(task, answer, attempts=attempts)
@@ -138,9 +140,8 @@ class Worker:
         if self.import_failure is None and (self.child is None or not self.child.alive):
             self._start_child()
         if self.import_failure is not None or self.child is None:
-            failure = self.import_failure or {}
-            reason = f"cannot be imported: {failure.get('reason', 'no answer')}"
-            return {"status": "failed", "reason": reason, "error": failure.get("error", {})}
+            failure = self.import_failure or ended(error_kinds.DIED, "no answer")
+            return {**failure, "status": "failed", "reason": f"cannot be imported: {failure['reason']}"}
         self.current = task
         self.book.started(task.slot, self.identity, attempt)
         request = {
@@ -166,7 +167,7 @@ class Worker:
             self._stop_child()  # also ends processes that it started
             self.child = Child(plan["experiment"], self.shard.root, limit_bytes, plan["libraries"], self.lease)
             self.import_failure = self.child.import_failure
-            if not (self.import_failure or {}).get("died"):
+            if not has_died(self.import_failure or {}):
                 return
 
     def _keep(self, task: Task, answer: Mapping[str, Any], attempts: int = 1, **more: Any) -> None:
@@ -201,6 +202,11 @@ class Worker:
         if self.child is not None:
             self.child.stop()
             self.child = None
+
+
+def has_died(answer: Mapping[str, Any]) -> bool:
+    """Return whether the child died instead of answering."""
+    return bool(answer.get("error", {}).get("kind") == error_kinds.DIED)
 
 
 def _interrupt(number: int, _: object) -> NoReturn:

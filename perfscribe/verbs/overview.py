@@ -29,7 +29,7 @@ def _status(
     changed: data sets to be made again. done: the unit's job has finished and is not due.
     """
     lacking = capabilities.shortfall(cell["requires"])
-    cannot = f"{lacking[0]} ({lacking[1]})" if lacking else ""
+    cannot = f"{lacking.status} ({lacking.reason})" if lacking else ""
     if cell["skip"]:
         return cannot or f"skipped ({cell['skip']})", None
     same = records.get(_levels(cell), [])

@@ -14,6 +14,7 @@ from perfscribe.distributed.collectives import HOST_CLOCK, Message, combine
 from perfscribe.distributed.exchange import EXACT_UP_TO, Exchange
 from perfscribe.distributed.launch import launch
 from perfscribe.distributed.nccl_log import parse_nccl_log
+from perfscribe.instruments.correctness import WrongResult
 
 SIZES = ((4096, "fp32"), (3_000_001, "fp32"), (1000, "bf16"), (1000, "fp16"))
 WORLD_SIZE = 3
@@ -49,7 +50,7 @@ def wrongly(arguments, rank):
             exchange.call = lambda call=right, target=exchange.target, spoil=spoil: (call(), spoil(target))
             try:
                 said.append(exchange.check() and "right")
-            except ArithmeticError as error:
+            except WrongResult as error:
                 said.append(str(error))
     return said
 

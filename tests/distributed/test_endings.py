@@ -28,8 +28,8 @@ ABORTED = [
 ]
 
 
-@pytest.mark.parametrize(("answers", "status"), [(True, "oom"), (False, "failed")])
-def test_an_allocation_that_fails_is_out_of_memory_unless_the_device_is_broken(answers, status, monkeypatch):
+@pytest.mark.parametrize(("answers", "kind"), [(True, "out_of_memory"), (False, "exception")])
+def test_an_allocation_that_fails_is_out_of_memory_unless_the_device_is_broken(answers, kind, monkeypatch):
     """As NCCL 2.28.9 says it; the first line says nothing of memory."""
 
     def mem_get_info():
@@ -38,7 +38,7 @@ def test_an_allocation_that_fails_is_out_of_memory_unless_the_device_is_broken(a
         return 2**20, 2**37
 
     monkeypatch.setattr(torch.cuda, "mem_get_info", mem_get_info)
-    assert rank._as_message(RuntimeError(NOT_ALLOCATED))["status"] == status
+    assert rank._as_message(RuntimeError(NOT_ALLOCATED))["kind"] == kind
 
 
 class Heard:
@@ -73,7 +73,7 @@ def died(number: int, code: int) -> list[Event]:
     return [Event("closed", number, OUTPUT), Event("closed", number, MESSAGES), Event("exit", number, code)]
 
 
-SAID = {"text": "ValueError: a", "status": "failed", "details": "", "time_s": 1.0}
+SAID = {"text": "ValueError: a", "kind": "exception", "details": "", "time_s": 1.0}
 LOST_PEER = {**SAID, "text": "RuntimeError: Connection closed by peer [127.0.0.1]:1234"}
 
 

@@ -17,7 +17,7 @@ from sessions import wait_for
 from perfscribe.base.cells import Unsupported
 from perfscribe.distributed import watching
 from perfscribe.distributed.channel import Hub
-from perfscribe.distributed.failures import RankError, RankOutOfMemory, RankTimeout
+from perfscribe.distributed.failures import RankError, RankOutOfMemory, RankTimeout, RankWrongResult
 from perfscribe.distributed.fork_server import SERVER
 from perfscribe.distributed.launch import WorkerGroup, launch
 from perfscribe.run.child import failure
@@ -103,6 +103,7 @@ FAULTS = {
     "killed": (RankError, "rank 1 of 4: died by SIGKILL", "failed"),
     "out_of_memory": (RankOutOfMemory, r"rank 1 of 4: RuntimeError: .*can't allocate memory.*", "oom"),
     "unsupported": (Unsupported, "needs a quantum computer", "unsupported"),
+    "wrong": (RankWrongResult, "rank 1 of 4: the sum is off", "failed"),
 }
 
 

@@ -54,10 +54,17 @@ def test_ranks_wait_for_no_loopback_that_is_down(monkeypatch, fails, number, rea
     monkeypatch.setattr(capabilities.socket, fails, refuse)
     monkeypatch.setattr(capabilities, "_loopback_error", capabilities._loopback_error.__wrapped__)
     cells = planned_cells(load(capabilities.ROOT / "config.yaml"), "all_reduce", "cpu")
-    status, said = capabilities.shortfall(next(cell.requires for cell in cells if not cell.skip)) or ("", "")
+    status, said, _ = capabilities.shortfall(next(cell.requires for cell in cells if not cell.skip)) or ("", "", "")
     assert said.endswith(reason) and status == ("unsupported" if reason else "")
     nodes, trained = (planned_cells({}, name, "cpu") for name in ("communication_nodes", "single_gpu"))
     assert not any("loopback" in cell.requires for cell in (*nodes, *trained))
+
+
+def test_too_few_gpus_are_another_kind_than_none(h200, monkeypatch):
+    monkeypatch.setattr(libraries, "installed", lambda module: True)
+    assert capabilities.shortfall(["cuda:4"]) == ("skipped", "2 GPUs", "too_few")
+    h200.gpus = []
+    assert capabilities.shortfall(["cuda:4"]) == ("unsupported", "no CUDA device", "unsupported")
 
 
 def test_nodes_by_variables_alone_are_none(monkeypatch):
@@ -71,6 +78,6 @@ def test_nodes_by_variables_alone_are_none(monkeypatch):
     }.items():
         monkeypatch.setenv("SLURM_JOB_NODELIST", said)
         assert capabilities.nodes_granted() == 1
-        assert capabilities.shortfall(["nodes:2"]) == ("unsupported", reason)
+        assert capabilities.shortfall(["nodes:2"]) == ("unsupported", reason, "unsupported")
     monkeypatch.setenv("SLURM_JOB_NODELIST", "localhost,127.0.0.1")
     assert capabilities.nodes_granted() == 2 and capabilities.shortfall(["nodes:2"]) is None

@@ -128,7 +128,7 @@ class Bench:
         with journal.Journal(shard.folder / "0.jsonl") as book:
             book.record(fields)
 
-    def ask(self, *requires: str) -> tuple[str, str] | None:
+    def ask(self, *requires: str) -> capabilities.Shortfall | None:
         return gate.Gate(self.root, self.site, self.measure).shortfall(requires)
 
     def kept(self, seconds_ago: float, node: str = "") -> None:
@@ -160,7 +160,7 @@ def test_one_that_failed_speaks_for_its_own_run_alone(bench):
     bench.code = 46
     bench.kept(seconds_ago=-1)
     files.write_json(bench.root / ".perfscribe" / "clock.json", {"started": 0})
-    assert bench.ask("preflight:gloo:2") == ("skipped", "preflight 46: a line") and bench.tried == [2]
+    assert bench.ask("preflight:gloo:2") == ("skipped", "preflight 46: a line", "held_back") and bench.tried == [2]
 
 
 def test_over_several_nodes_a_test_speaks_for_its_own_job_alone(bench, monkeypatch):
@@ -178,8 +178,9 @@ def test_over_several_nodes_a_test_speaks_for_its_own_job_alone(bench, monkeypat
 
 
 def test_a_backend_without_a_test_holds_back_unless_no_test_is_planned(bench):
-    status, reason = bench.ask("preflight:nccl:2") or ("", "")
-    assert status == "skipped" and reason.startswith("preflight 44: no self-test of nccl is planned")
+    held = bench.ask("preflight:nccl:2")
+    assert held is not None and (held.status, held.kind) == ("skipped", "held_back")
+    assert held.reason.startswith("preflight 44: no self-test of nccl is planned")
     bench.plan_file.unlink()  # as where preflight is not enabled
     assert bench.ask("preflight:nccl:2") is None and bench.tried == []
 

@@ -206,7 +206,7 @@ def test_a_terminal_that_draws_no_line_again_has_lines(monkeypatch: pytest.Monke
 
 def test_what_the_homework_means_to_fail_is_not_to_be_measured_again(tmp_path: Path) -> None:
     watcher, out = watch(tmp_path)
-    keep(tmp_path, record(1, "failed", reason=f"RuntimeError: {progress.ANSWER}"))
+    keep(tmp_path, record(1, "failed", reason="RuntimeError: no", provenance={"error": {"kind": "expected"}}))
     watcher.stop()
     assert [line.split(": ")[0] for line in lines(out)] == ["probe n=1", "1/4 cells"]
 

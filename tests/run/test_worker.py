@@ -17,9 +17,10 @@ from sessions import wait_for
 from shards import ShardJob
 
 from perfscribe.base import files
-from perfscribe.base.cells import Cell
+from perfscribe.base.cells import Cell, Unsupported
 from perfscribe.distributed import failures
 from perfscribe.instruments import nvml
+from perfscribe.instruments.correctness import WrongResult
 from perfscribe.plan import capabilities
 from perfscribe.records import checksums, libraries, machine
 from perfscribe.run import child, host_memory, processes, session
@@ -105,6 +106,24 @@ def test_a_reason_is_the_cause_however_it_was_wrapped(error: str | Exception, re
     if isinstance(error, str):  # what a launcher had printed
         error = failures.error_of_launcher("mpiexec left with exit code 1", error.splitlines())
     assert child.failure(error)["reason"] == reason
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "reason", "kind"),
+    [
+        (Unsupported("no h5py"), "unsupported", "no h5py", "unsupported"),
+        (MemoryError("no room"), "oom", "no room", "out_of_memory"),
+        (TimeoutError(), "timeout", "TimeoutError", "timeout"),
+        (WrongResult("dq is off by 0.1"), "failed", "dq is off by 0.1", "wrong_result"),
+        (failures.RankWrongResult("rank 0 of 2: dq"), "failed", "rank 0 of 2: dq", "wrong_result"),
+        (NotImplementedError(), "failed", "NotImplementedError", "exception"),
+        (KeyError("a"), "failed", "KeyError: 'a'", "exception"),
+    ],
+)
+def test_errors_have_a_kind(error: Exception, status: str, reason: str, kind: str) -> None:
+    answer = child.failure(error)
+    assert (answer["status"], answer["reason"], answer["error"]["kind"]) == (status, reason, kind)
+    assert reason.endswith(answer["error"]["message"])
 
 
 PARTIAL = """def run(cell):

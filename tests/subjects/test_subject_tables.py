@@ -23,7 +23,7 @@ from perfscribe.show.tables import Stored
 
 ROOT = Path(__file__).resolve().parents[2]
 FLASH = "flash_benchmarking"
-WRONG = "WrongResult: dK off by 0.05 at causal, d 16, 64 tokens; allowed 0.01; worst element 2 in place of 1"
+WRONG = "dK off by 0.05 at causal, d 16, 64 tokens; allowed 0.01; worst element 2 in place of 1"
 
 
 def test_a_subject_adds_its_cells_and_its_page_and_changes_nothing_else(subject: Callable[..., Path]) -> None:
@@ -75,7 +75,7 @@ def _times(samples: dict[str, Any], factor: float) -> dict[str, Any]:
 
 
 def _failed(subject: str, seq_len: int) -> Record:
-    return _record(subject, seq_len, 1.0, status="failed", reason=WRONG, samples={})
+    return _record(subject, seq_len, 1.0, status="failed", reason=WRONG, samples={}, error={"kind": "wrong_result"})
 
 
 def _put(site: Site, table: str, *rows: dict[str, Any]) -> None:
@@ -104,10 +104,10 @@ def test_correct_subjects_come_first_the_fastest_at_their_head(tmp_path: Path) -
         ("odd", "no", "1 of 2"),
     ]
     assert rows[1]["over_ours"] == 4.0
-    assert rows[2]["said"] == WRONG.removeprefix("WrongResult: ")
+    assert rows[2]["said"] == WRONG
     late = _failed("late", 64)
-    late.reason = "RankError: rank 0 of 2: WrongResult: late: parameters differ from a single process's"
-    assert _site(tmp_path, [late]).table("cs336.subjects").rows[0]["correct"] == "no"
+    late.reason, late.error = "RankError: rank 0 of 2: died by SIGKILL", {"kind": "exception"}
+    assert _site(tmp_path, [late]).table("cs336.subjects").rows[0]["correct"] == "not told"
 
 
 def test_the_page_of_a_whole_course_has_every_row_and_how_far_each_ratio_goes(tmp_path: Path) -> None:

@@ -76,10 +76,10 @@ def test_recorded_h200(monkeypatch):
 def test_a_folder_that_python_takes_for_a_package_is_named(tmp_path, monkeypatch):
     """By the trainings' rows before a cell starts, and by the doctor."""
     monkeypatch.setattr(capabilities, "ROOT", tmp_path)
-    assert capabilities.shortfall(("transformers",)) in (None, ("unsupported", "transformers is missing"))
+    assert capabilities.missing(("transformers",)) in (None, "transformers is missing")
     (tmp_path / "datasets").mkdir()
     reason = "'datasets' in the checkout is taken for the Python package datasets"
-    assert capabilities.shortfall(("transformers",)) == ("unsupported", reason)
+    assert capabilities.shortfall(("transformers",)) == ("unsupported", reason, "unsupported")
     told = doctor.report([("baseline", [Cell({"model_name": "bloom"}, ("transformers",))])])
     assert "'datasets' in the checkout is taken for" in told
     assert "rename the folder or file datasets in the checkout; for all" in told

@@ -34,6 +34,8 @@ ENDS = {
     "gives_an_object": ("failed", "TypeError: Object of type object is not JSON serializable", 1),
     "unsupported": ("unsupported", "needs a quantum computer", 1),
 }
+# Kinds of their errors by status; other cells fail by an exception or, executed twice, by their process's death.
+KINDS = {"ok": None, "oom": "out_of_memory", "unsupported": "unsupported"}
 
 # The report's process reads the cells from this module; the child cannot.
 CANNOT_BE_IMPORTED = """import sys
@@ -83,6 +85,7 @@ def test_a_report_with_every_fault_succeeds(tmp_path: Path) -> None:
     assert "Traceback" not in told
     assert told.splitlines()[-1] == "report: report/local/report.md"
     assert [row["status"] for row in workspace.rows("hanging")] == ["ok", "timeout", "ok"]
+    assert workspace.rows("hanging")[1]["provenance"]["error"]["kind"] == "timeout"
     report, rows = workspace.report(), {row["factors"]["what"]: row for row in workspace.rows("faults")}
     assert "timeout: longer than 2 s" in report
     for what, (status, reason, executions) in ENDS.items():
@@ -93,6 +96,8 @@ def test_a_report_with_every_fault_succeeds(tmp_path: Path) -> None:
         shown = re.search(rf"^\| {what} +\|(.*)$", report, re.MULTILINE)
         assert shown and [word for word in STATUSES if word in shown[1]] == ([status] if status != "ok" else [])
         assert (reason if status != "oom" else "oom: asked for ") in report
+        kind = KINDS.get(status, "died" if executions == 2 else "exception")
+        assert rows[what]["provenance"].get("error", {}).get("kind") == kind
     assert rows["numpy_oom"]["provenance"]["error"]["requested_bytes"] == 1 << 50
     assert "traceback" in rows["raises"]["provenance"]["error"]
 

@@ -59,8 +59,9 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
 def meant_to_fail(row: dict[str, Any]) -> bool:
     """Whether it is the cell that the model is to refuse, with the model's own message."""
     factors = row["factors"]
-    refused = row["reason"] == "RuntimeError: the feature number of src and tgt must be equal to d_model"
-    return row["experiment"] == "tensor_dims" and factors["features"] != factors["d_model"] and refused
+    refused = "RuntimeError: the feature number of src and tgt must be equal to d_model"
+    expected = row["reason"] == refused and row["provenance"]["error"]["kind"] == "expected"
+    return row["experiment"] == "tensor_dims" and factors["features"] != factors["d_model"] and expected
 
 
 def test_every_cell_ended_well(measured: Workspace) -> None:

@@ -139,7 +139,7 @@ def checked(call: backends.Call, factors: Mapping[str, Any], dtype: torch.dtype)
         with contextlib.suppress(Exception):
             if torch.equal(call(q, k, v, True), call(q, k, v, False)):
                 return error, "ignores is_causal, as the handout allows in PyTorch: its times, and ours, are not causal"
-        why = f"{type(wrong).__name__}: {wrong}".removeprefix("WrongResult: ")
+        why = str(wrong) if isinstance(wrong, WrongResult) else f"{type(wrong).__name__}: {wrong}"
         return error, f"not right where is_causal, which the handout allows in PyTorch ({why}): times are not causal"
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from statistics import median
 
+from perfscribe.base import error_kinds
 from perfscribe.experiments.cs336.ddp import drawings
 from perfscribe.experiments.cs336.ddp import show as ddp
 from perfscribe.experiments.cs336.ddp import subject as ddp_subject
@@ -149,7 +150,7 @@ def _place(row: Record) -> tuple[str, bool, float, str, str]:
 def _of_kernel(kernel: str, subject: str, rows: Sequence[Record]) -> Record:
     worst = max(rows, key=lambda row: form.STATUSES.index(row.status))
     best = min(rows, key=lambda row: form.STATUSES.index(row.status))
-    wrong = next((row for row in rows if "WrongResult" in row.reason), None)
+    wrong = next((row for row in rows if row.error.get("kind") == error_kinds.WRONG_RESULT), None)
     ran = any(row.status in form.RAN for row in rows)
     correct = "no" if wrong else "yes" if worst.ok else "not told" if ran else "not checked"
     ratios = [row.values["over_ours"] for row in rows if "over_ours" in row.values]
@@ -159,8 +160,7 @@ def _of_kernel(kernel: str, subject: str, rows: Sequence[Record]) -> Record:
     values = {"over_ours": median(ratios), "over_ours_iqr": median(spreads)} if ratios else {}
     cells = f"{sum(row.ok for row in rows)} of {len(rows)}"
     factors = {"subject": subject, "kernel": kernel, "correct": correct, "cells": cells}
-    reason = (wrong or worst).reason
-    factors["said"] = reason.rpartition("WrongResult: ")[2] or remark
+    factors["said"] = (wrong or worst).reason or remark
     return replace(best, factors=factors, values={**values, "remark": remark}, samples={}, series={})
 
 
