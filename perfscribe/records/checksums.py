@@ -30,13 +30,13 @@ THEN = {
 }
 
 
-def keep(site_folder: Path, unit: str, made: Iterable[Path]) -> None:
+def keep(site_folder: Path, unit: str, outputs: Iterable[Path]) -> None:
     """Record the unit's files; delete files that it made before and no longer makes.
 
     site_folder: results/<site>. unit: name of the plan file.
     """
     before = _listed(site_folder, unit) or {}
-    now = {os.path.relpath(path, site_folder): _mark(path) for path in made}
+    now = {os.path.relpath(path, site_folder): _mark(path) for path in outputs}
     _delete(site_folder, before.keys() - now.keys())
     files.write_json(site_folder / FOLDER / f"{unit}.json", now)
 
@@ -49,7 +49,7 @@ def renew(
     units: by unit, the output, relative to the site's folder, that is deleted to make it due. A unit without checksums
     is due, too, without a line; not on a published site, where git keeps the files.
     """
-    told = []
+    lines = []
     for unit, output in units.items():
         listed = _listed(site_folder, unit)
         if output.startswith("data/") and not (site_folder / output).exists():
@@ -59,10 +59,10 @@ def renew(
             path = os.path.relpath(site_folder / name, site_folder.parents[1])
             then = THEN.get(name.partition("/")[0], "made again")
             what = "differs from its checksum" if _file(site_folder, name).exists() else "is missing"
-            told.append(f"{path} {what}: {then}")
-        if (differing or (listed is None and not published)) and (made := _file(site_folder, output)).exists():
-            delete(made)
-    return told
+            lines.append(f"{path} {what}: {then}")
+        if (differing or (listed is None and not published)) and (file := _file(site_folder, output)).exists():
+            delete(file)
+    return lines
 
 
 def clear(site_folder: Path) -> list[str]:
@@ -72,13 +72,13 @@ def clear(site_folder: Path) -> list[str]:
     """
     lists = [path for path in sorted((site_folder / FOLDER).glob("*.json")) if not path.name.startswith("data-")]
     planned = [path for path in lists if (site_folder / "plan" / path.name).exists()]
-    made = {name for path in planned for name in _listed(site_folder, path.stem) or {}}
+    expected = {name for path in planned for name in _listed(site_folder, path.stem) or {}}
     gone = []
     for path in lists:
         if path not in planned:
-            gone += _delete(site_folder, (_listed(site_folder, path.stem) or {}).keys() - made)
+            gone += _delete(site_folder, (_listed(site_folder, path.stem) or {}).keys() - expected)
             path.unlink()
-    return gone + _delete(site_folder, _of_unplanned(site_folder) - made)
+    return gone + _delete(site_folder, _of_unplanned(site_folder) - expected)
 
 
 def _of_unplanned(site_folder: Path) -> set[str]:

@@ -61,14 +61,15 @@ def flags_of(row: Mapping[str, Any]) -> list[str]:
     provenance = row["provenance"]
     highest = max((gpu.get("sm_max") or 0 for gpu in provenance.get("gpu_clocks_mhz") or ()), default=0)
     others = [flag for flag in row["flags"] if not flag.startswith(MADE_HERE)]
-    told = variables_told(provenance.get("variables") or {})
-    set_by_user = [SET + ", ".join(told)] if told else []
+    variables = influential_variables(provenance.get("variables") or {})
+    set_by_user = [SET + ", ".join(variables)] if variables else []
     return [*flags(row["watch"], highest or None, provenance.get("attempts") or 1), *set_by_user, *others]
 
 
-def variables_told(variables: Mapping[str, str]) -> list[str]:
+def influential_variables(variables: Mapping[str, str]) -> list[str]:
     """Variables that change the speed of the same code, as NAME=value."""
-    return [told for name, text in sorted(variables.items()) if _CHANGES_TIMES.fullmatch(told := f"{name}={text}")]
+    assignments = (f"{name}={text}" for name, text in sorted(variables.items()))
+    return [assignment for assignment in assignments if _CHANGES_TIMES.fullmatch(assignment)]
 
 
 def _throttling(summary: Mapping[str, Any]) -> str:

@@ -34,47 +34,47 @@ def as_written(path: Path) -> Iterator[None]:
         raise ValueError(f"{path}: not as it was written ({type(error).__name__}: {text})") from error
 
 
-def name(found: str) -> str:
+def name(text: str) -> str:
     """Validate a name used in a path; ValueError if it could lead elsewhere."""
-    if not _NAME.fullmatch(found):
-        raise ValueError(f"{found!r} is no name")
-    return found
+    if not _NAME.fullmatch(text):
+        raise ValueError(f"{text!r} is no name")
+    return text
 
 
-def count(found: int, most: int) -> int:
-    """Validate a count; ValueError unless 0 <= found <= most."""
-    if not isinstance(found, int) or not 0 <= found <= most:
-        raise ValueError(f"{found!r} is no number up to {most}")
-    return found
+def count(number: int, most: int) -> int:
+    """Validate a count; ValueError unless 0 <= number <= most."""
+    if not isinstance(number, int) or not 0 <= number <= most:
+        raise ValueError(f"{number!r} is no number up to {most}")
+    return number
 
 
-def record(found: Any) -> dict[str, Any]:
+def record(content: Any) -> dict[str, Any]:
     """Validate a record; ValueError names the malformed part."""
-    if not isinstance(found, dict):
+    if not isinstance(content, dict):
         raise ValueError("no object")
     for part, kind in _KINDS.items():
-        if not isinstance(found.get(part), kind):
+        if not isinstance(content.get(part), kind):
             raise ValueError(f"{part} is no {kind.__name__}")
-    if found["status"] not in STATUSES:
-        raise ValueError(f"there is no status {found['status']!r}")
-    if not isinstance(found["provenance"].get("error", {}), dict):
+    if content["status"] not in STATUSES:
+        raise ValueError(f"there is no status {content['status']!r}")
+    if not isinstance(content["provenance"].get("error", {}), dict):
         raise ValueError("error is no object")
-    name(found["environment"])
-    numbers = [*found["samples"].values(), *found["warmup"].values(), list(found["spent"].values())]
-    if not all(isinstance(of, list) and set(map(type, of)) <= {int, float} for of in numbers):
+    name(content["environment"])
+    numbers = [*content["samples"].values(), *content["warmup"].values(), list(content["spent"].values())]
+    if not all(isinstance(values, list) and set(map(type, values)) <= {int, float} for values in numbers):
         raise ValueError("samples, warmup or spent hold no numbers")
-    return found
+    return content
 
 
-def event(found: Mapping[str, Any]) -> None:
+def event(content: Mapping[str, Any]) -> None:
     """Raise some exception if a journal's line is not a valid event."""
-    kind = found["event"]
-    float(found.get("time", 0))
+    kind = content["event"]
+    float(content.get("time", 0))
     if kind == "record":
-        record(found)
+        record(content)
     elif kind == "retired":
-        hash((*found["ids"], *((key, number) for key, number in found.get("slots", []))))
+        hash((*content["ids"], *((key, number) for key, number in content.get("slots", []))))
     elif kind == "waiting":
-        str(found["experiment"]) + str(found["what"])
+        str(content["experiment"]) + str(content["what"])
     else:
-        hash((str(found["key"]), int(found["round"])))
+        hash((str(content["key"]), int(content["round"])))

@@ -86,13 +86,13 @@ def _text(line: bytes) -> bytes:
 def parse(line: bytes) -> dict[str, Any]:
     """Parse a line without its line break; Damaged if it differs from what was written."""
     try:
-        found = json.loads(_text(line))
-        form.event(found)
+        event = json.loads(_text(line))
+        form.event(event)
     except Damaged:
         raise
     except form.NOT_OF_THE_FORM as error:
         raise Damaged(f"no event: {error}") from None
-    return dict(found)
+    return dict(event)
 
 
 def _lines(path: Path, read: Callable[[bytes], Any]) -> Iterator[tuple[bytes, Any, str]]:

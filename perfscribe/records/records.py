@@ -81,7 +81,7 @@ class Record:
     @property
     def provenances(self) -> list[dict[str, Any]]:
         """Provenance of each round that counts."""
-        return [one for one in (self.provenance, *self.later) if one]
+        return [provenance for provenance in (self.provenance, *self.later) if provenance]
 
     @property
     def ok(self) -> bool:
@@ -130,20 +130,20 @@ def _middle(rounds: Sequence[Any]) -> Any:
     """Median of numbers, an integer for integers; for anything else the first."""
     if len(rounds) == 1 or not all(map(is_number, rounds)):
         return rounds[0]
-    return (median_low if all(isinstance(one, int) for one in rounds) else median)(rounds)
+    return (median_low if all(isinstance(value, int) for value in rounds) else median)(rounds)
 
 
 def _middle_series(rounds: Sequence[list[Any] | None]) -> list[Any]:
     first = rounds[0] or []
-    alike = len(rounds) > 1 and all(one is not None and len(one) == len(first) for one in rounds)
+    alike = len(rounds) > 1 and all(values is not None and len(values) == len(first) for values in rounds)
     return [_middle(places) for places in zip(*rounds, strict=True)] if alike else list(first)  # type: ignore[arg-type]
 
 
 def _ranges(rounds: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     if len(rounds) == 1:
         return {}
-    held: dict[str, list[Any]] = {name: [one.get(name) for one in rounds] for name in rounds[0]}
-    return {name: max(found) - min(found) for name, found in held.items() if all(map(is_number, found))}
+    by_name: dict[str, list[Any]] = {name: [values.get(name) for values in rounds] for name in rounds[0]}
+    return {name: max(values) - min(values) for name, values in by_name.items() if all(map(is_number, values))}
 
 
 def is_number(value: Any) -> bool:
@@ -183,10 +183,10 @@ def load_by_experiment(paths: Iterable[Path], environments: Path | None = None) 
     grouped: dict[str, list[Path]] = {}
     for path in paths:
         grouped.setdefault(path.parent.name, []).append(path)
-    found = {name: load(sorted(group)) for name, group in grouped.items()}
+    experiments = {name: load(sorted(group)) for name, group in grouped.items()}
     if environments is not None:
-        known = {path.stem: str(files.read_object(path).get("gpu_model") or "") for path in environments.glob("*.json")}
-        for record in (record for cells in found.values() for record in cells):
-            models = {known.get(one, "") for one in record.environments}
+        gpus = {path.stem: str(files.read_object(path).get("gpu_model") or "") for path in environments.glob("*.json")}
+        for record in (record for cells in experiments.values() for record in cells):
+            models = {gpus.get(identity, "") for identity in record.environments}
             record.gpu = models.pop() if len(models) == 1 else ""
-    return found
+    return experiments

@@ -156,12 +156,12 @@ def kind_of(error: BaseException) -> str:
 
 def partial_measurement(error: BaseException) -> dict[str, Any]:
     """Measurement before the exception, as part of the cell's answer; empty if missing or invalid."""
-    found = partial.of_error(error)
+    measurement = partial.of_error(error)
     try:
-        if found is None:
+        if measurement is None:
             return {}
-        check(found)
-        answer = {"measurement": as_answer(found)}
+        check(measurement)
+        answer = {"measurement": as_answer(measurement)}
         json.dumps(answer, allow_nan=False)
     except (ValueError, TypeError):
         return {}

@@ -83,10 +83,10 @@ class Gate:
             return ""
         # On a cluster, backends with different needs are in separate shards.
         shards = [Shard(path, self.root) for path in plan_files]
-        found = _task(shards, demand)
-        if found is None:
+        planned = _task(shards, demand)
+        if planned is None:
             return f"{prefix(NO_FIGURE)}no self-test of {demand.backend} is planned (experiments.{SELF_TEST}.backend)"
-        shard, task = found
+        shard, task = planned
         record = self._recent(shard, task)
         if record is None:
             self.measure(shard, task)
@@ -100,9 +100,9 @@ class Gate:
             return None
         if task.cell["factors"].get("nodes", 1) > 1 and not _of_these_nodes(record):
             return None
-        made = datetime.datetime.fromisoformat(record["provenance"]["time"]).timestamp()
-        of_this_run = made >= float(shard.run_clock.get("started", float("inf")))
-        still_valid = not refusal(record) and time.time() - made < VALID_S
+        tested_s = datetime.datetime.fromisoformat(record["provenance"]["time"]).timestamp()
+        of_this_run = tested_s >= float(shard.run_clock.get("started", float("inf")))
+        still_valid = not refusal(record) and time.time() - tested_s < VALID_S
         if not (of_this_run or still_valid) or not self._same_hardware(record["environment"]):
             return None
         return record
@@ -122,13 +122,13 @@ def _of_these_nodes(record: Mapping[str, Any]) -> bool:
 def _task(shards: Iterable[Shard], demand: Demand) -> tuple[Shard, Task] | None:
     """Find the planned test and its shard, else adapt a test of the same backend to these processes."""
     every = [(shard, task) for shard in shards for task in shard.tasks]
-    same = [one for one in every if one[1].cell["factors"]["backend"] == demand.backend]
+    same = [(shard, task) for shard, task in every if task.cell["factors"]["backend"] == demand.backend]
     if not same:
         return None
-    asked = demand.world_size, demand.nodes
-    shard, task = min(same, key=lambda one: (_placed(one[1]) != asked, bool(one[1].cell["skip"])))
+    placed = demand.world_size, demand.nodes
+    shard, task = min(same, key=lambda pair: (_placed(pair[1]) != placed, bool(pair[1].cell["skip"])))
     factors = {**task.cell["factors"], "nodes": demand.nodes, "world_size": demand.world_size}
-    requires = list(of_ranks(factors["device"], *asked))
+    requires = list(of_ranks(factors["device"], *placed))
     key = cell_key(SELF_TEST, factors, shard.plan["fingerprint"], task.data_digest, shard.plan["seed"])
     return shard, replace(task, cell={**task.cell, "factors": factors, "requires": requires, "skip": ""}, key=key)
 

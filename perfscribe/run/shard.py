@@ -89,19 +89,19 @@ class Shard:
             any_key = (self.site_folder / "published.json").is_file() or ABSENT in task.data_digest
             of_code = history.newest(task.slot)
             return history.of_cell(task.cell["factors"], task.round) if any_key and of_code is None else of_code
-        found, newest = history.newest(task.slot, identity), history.newest(task.slot)
+        record, newest = history.newest(task.slot, identity), history.newest(task.slot)
         if newest is None:
             return None
-        if found is None or (_before_start(found) and not _before_start(newest)):  # measured elsewhere later
-            found = newest
-        if _before_start(found):
+        if record is None or (_before_start(record) and not _before_start(newest)):  # measured elsewhere later
+            record = newest
+        if _before_start(record):
             # The machine may have been given what it lacked then.
             lacking = self.lacking(task)
-            return found if lacking and lacking[:2] == (found["status"], found["reason"]) else None
-        if found["environment"] == identity:
-            return found
+            return record if lacking and lacking[:2] == (record["status"], record["reason"]) else None
+        if record["environment"] == identity:
+            return record
         # Another machine's out-of-memory says nothing about this one.
-        return found if self.plan["on_identity_change"] == "keep" and found["status"] == "ok" else None
+        return record if self.plan["on_identity_change"] == "keep" and record["status"] == "ok" else None
 
     def lacking(self, task: Task) -> Shortfall | None:
         """Return why a cell cannot run here or is held back; None if it can start.
@@ -127,12 +127,12 @@ class Shard:
 
     def row(self, task: Task, history: journal.History, identity: str | None) -> dict[str, Any]:
         """Return the task's row of the records file."""
-        found = self.standing(task, history, identity)
-        if task.cell["skip"] and (found is None or found["status"] != "unsupported"):
+        standing = self.standing(task, history, identity)
+        if task.cell["skip"] and (standing is None or standing["status"] != "unsupported"):
             record = self.fields(task, status="skipped", reason=task.cell["skip"])
         else:
             missing = {"status": "not_run", "reason": "not measured yet"}
-            record = self.fields(task, **missing) if found is None else found
+            record = self.fields(task, **missing) if standing is None else standing
         if identity is not None and record["environment"] not in ("", identity):
             record = {**record, "flags": [*record["flags"], f"kept from environment {record['environment']}"]}
         return {**record, "order": task.cell["position"]}

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from perfscribe.base import files
-from perfscribe.records.disturbances import variables_told
+from perfscribe.records.disturbances import influential_variables
 from perfscribe.records.records import Record
 
 # Key in provenance of published records from a cluster, replacing the node's name.
@@ -59,7 +59,7 @@ def telling_variables(records: Iterable[Record]) -> list[str]:
     for variables in (one.get("variables", {}) for record in records if record.ok for one in record.provenances):
         told = [f"{name}={text}" for name, text in variables.items() if COMMUNICATION.match(name)]
         if variables:
-            found.add(", ".join(sorted({*told, *variables_told(variables)})))
+            found.add(", ".join(sorted({*told, *influential_variables(variables)})))
     return sorted(found)
 
 
