@@ -22,7 +22,7 @@ class PeakRate:
 
 @dataclass(frozen=True)
 class PeakBandwidth:
-    """Bytes per second, and their source."""
+    """Peak bandwidth of a GPU's memory, or of PCIe in one direction, and its source."""
 
     bytes_per_s: float
     source: str

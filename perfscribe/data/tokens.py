@@ -31,7 +31,7 @@ def dataset_name(batch: int, context: int) -> str:
 
 
 def datasets(batches: Iterable[int], contexts: Iterable[int], seed: int) -> dict[str, dict[str, Any]]:
-    """Return the data sets for these batches and contexts, as an experiment's datasets(config) does."""
+    """Return what to plan, by name, for every batch size and context, as an experiment's datasets(config) does."""
     return {
         dataset_name(batch, context): {
             "kind": "tokens",

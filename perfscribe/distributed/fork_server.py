@@ -28,7 +28,7 @@ from perfscribe.distributed.needs import PRELOADED
 
 
 class ForkServer:
-    """The launcher's handle: starts the server with the first launch, and again if it has died."""
+    """The launcher's side: starts the server at start() or the first agent(), and again if it has died."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -36,7 +36,7 @@ class ForkServer:
         self._control: socket.socket | None = None
 
     def start(self, preloaded: Sequence[str]) -> None:
-        """Start the server if it is not running: it imports torch while this process does."""
+        """Start the server early, so that its imports overlap with the caller's; ignored if it runs."""
         with self._lock:
             self._running(preloaded)
 
@@ -90,7 +90,10 @@ def serve(descriptor: int, preloaded: Sequence[str]) -> None:
 
 
 def raise_ranks(launcher: socket.socket) -> None:
-    """Start an order's ranks; send the list of their process ids, then [rank, exit code] as each ends."""
+    """Read an order, one JSON line with each rank's environment and the program; fork its ranks.
+
+    Sends one JSON line with their process ids, then a line [rank, exit code] as each ends.
+    """
     order = json.loads(launcher.makefile("rb").readline())
     agent = os.getpid()
 

@@ -139,7 +139,7 @@ def nodes_granted() -> int:
 
 @cache
 def _nodes() -> tuple[list[str], str]:
-    """Node names of the job, and why they are unusable, e.g. because variables are set outside of a job."""
+    """Node names of the job, and why they are unusable ("" if they are usable), e.g. variables set outside of a job."""
     try:
         names = hosts.of_job(os.environ)
     except ValueError as error:
@@ -153,7 +153,7 @@ def _nodes() -> tuple[list[str], str]:
 
 
 def _several_nodes(count: int) -> tuple[Condition, ...]:
-    """Conditions of "nodes:<count>"."""
+    """Conditions of "nodes:<count>": usable node names, then enough nodes."""
     have, fault = nodes_granted(), _nodes()[1]
     reason = f"{have} node{'' if have == 1 else 's'}"
     fix = f"run on a cluster, by `--profile slurm`, whose jobs may have {count} nodes (cluster.max_nodes)"
@@ -277,7 +277,7 @@ def unmet(requires: Iterable[str]) -> list[Condition]:
 
 
 class Shortfall(NamedTuple):
-    """Status, reason and kind of error of a cell that cannot start."""
+    """Why a cell cannot start. kind: one of base.error_kinds."""
 
     status: str
     reason: str
@@ -294,6 +294,6 @@ def shortfall(requires: Iterable[str]) -> Shortfall | None:
 
 
 def missing(requires: Iterable[str]) -> str | None:
-    """Reason without the status, e.g. "no CUDA device"."""
+    """Reason why this machine cannot run a cell, e.g. "no CUDA device"; None if it can."""
     lacking = shortfall(requires)
     return lacking.reason if lacking else None

@@ -55,7 +55,7 @@ ONE_NODE, NOTHING = Need(1, 0), Need(0, 0)
 
 
 def executor_asked_for(arguments: Sequence[str]) -> str | None:
-    """Executor that Snakemake's command line or profile names; None for this machine."""
+    """Executor (a key of JOB_VARIABLES) that Snakemake's arguments or profile name; None if they name none of these."""
     from snakemake.cli import parse_args
 
     try:
@@ -140,7 +140,7 @@ class _Pile:
 
 @dataclass(frozen=True)
 class Share:
-    """Cells of one shard, and its job's resources."""
+    """Cells that one job measures, a shard of an experiment, and the nodes and GPUs that it asks for."""
 
     need: Need
     cells: list[Positioned]
@@ -192,7 +192,7 @@ def _add_jobs(piles: Sequence[_Pile], wanted: int) -> None:
 
 @dataclass(frozen=True)
 class Cluster:
-    """Cluster of a run. needs: of each shard, by experiment."""
+    """Settings of a run's cluster, and what its jobs ask for. needs: by experiment, one per shard."""
 
     settings: Mapping[str, Any]
     needs: Mapping[str, Sequence[Need]]
@@ -267,7 +267,7 @@ def read(plan_folder: Path) -> Cluster | None:
 
 
 def recorded(plan_folder: Path) -> dict[str, Any]:
-    """Cluster settings for the records of this process if it is a job of the cluster; else empty."""
+    """Cluster settings to write into records, without NOT_RECORDED; {} if this process is not in a cluster's job."""
     cluster = read(plan_folder)
     if cluster is None or JOB_VARIABLES[cluster.settings["executor"]] not in os.environ:
         return {}

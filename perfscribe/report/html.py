@@ -97,7 +97,7 @@ class _Renderer(RendererHTML):
         return f'<a href="{escapeHtml(target)}" rel="noreferrer">'
 
     def link_close(self, tokens: Sequence[Token], idx: int, options: Any, env: Any) -> str:
-        """Close a link; links do not nest."""
+        """Close a link, unless link_open() kept only its words."""
         if env["words_alone"]:
             env["words_alone"] -= 1
             return ""

@@ -1,4 +1,4 @@
-"""Phrases for chapters: wording of numbers used in several problems, each with a variant for "within noise"."""
+"""Helpers for the text of chapters: units, lists, names, and comparisons that respect noise."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def plural(count: Any, noun: str, several: str = "") -> str:
 
 
 def word(text: str) -> str:
-    """Token of a word that is a cell's result, such as `within noise`."""
+    """Mark a word as the result of a cell, as a number is: `within noise`."""
     return token(text, text)
 
 
@@ -135,14 +135,22 @@ def ranking(pairs: Iterable[tuple[str, Quantity]], unit: str = "", most: int = 3
 
 
 def published(experiment: str, source: str, metrics: Sequence[str] | str, **levels: Any) -> str:
-    """Published figures for these levels as printed in the source, joined by commas; `-` if one is missing."""
-    texts = []
-    for metric in [metrics] if isinstance(metrics, str) else metrics:
+    """Published figures for these levels, joined by commas; `-` if one is missing.
+
+    One is printed as in its source, several are rounded; what is no number is code.
+    """
+    texts, names = [], [metrics] if isinstance(metrics, str) else metrics
+    for metric in names:
         found = references.find(experiment, metric, source, **levels)
         if not found:
             return NOTHING
-        texts.append(found[0].text if found[0].value is not None else f"`{found[0].text}`")
-    return ", ".join(str(Number(float(text))) for text in texts) if len(texts) > 1 else texts[0]
+        text = found[0].text
+        if found[0].value is None:
+            text = f"`{text}`"
+        elif len(names) > 1:
+            text = str(Number(float(text)))
+        texts.append(text)
+    return ", ".join(texts)
 
 
 def noise(ours: Quantity, theirs: Quantity, words: str = ", the same within noise") -> str:
@@ -151,7 +159,7 @@ def noise(ours: Quantity, theirs: Quantity, words: str = ", the same within nois
 
 
 def spelt(name: Any) -> Any:
-    """Spelling of a level in prose."""
+    """A level as written in prose: `XL`, `NCCL`, `Gloo`; others unchanged."""
     return {"xl": "XL", "nccl": "NCCL", "gloo": "Gloo"}.get(name, name)
 
 

@@ -50,7 +50,7 @@ def model_loss(model: nn.Module, batch: Rows, items: Any) -> torch.Tensor:
 
 
 class Loop:
-    """A model (sharded if requested) and its optimizer, on one rank."""
+    """Optimizer steps and evaluation of a model on one rank; the caller has sharded the model, if at all."""
 
     def __init__(self, model: nn.Module, knobs: Knobs, device: torch.device, loss: LossFunction = model_loss) -> None:
         self.model, self.knobs, self.device, self.loss = model, knobs, device, loss
@@ -61,7 +61,10 @@ class Loop:
         self.ranks = dist.get_world_size() if dist.is_initialized() else 1
 
     def step(self, batches: list[Rows], items: int, rate: float) -> torch.Tensor:
-        """Run one optimizer step; return this rank's part of the loss on the device. items: labels of all ranks."""
+        """Run one optimizer step over the batches; return this rank's part of its loss, a tensor on the device.
+
+        items: labels in all ranks' batches of the step. rate: factor of the learning rate.
+        """
         total = torch.zeros((), device=self.device)
         for index, batch in enumerate(batches):
             with fsdp.exchange(self.model, index == len(batches) - 1), self._autocast():

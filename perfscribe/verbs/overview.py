@@ -79,7 +79,7 @@ def _levels(cell: Mapping[str, Any]) -> str:
 
 @dataclass
 class Counted:
-    """Cells of an experiment by status."""
+    """An experiment's rows for the table of cells, and its cells still to measure, by shard."""
 
     rows: list[list[object]] = field(default_factory=list)
     waiting: defaultdict[int, list[Due]] = field(default_factory=lambda: defaultdict(list))  # by shard

@@ -51,7 +51,10 @@ class Column:
     unit: str = ""
 
     def levels_in(self, header: str) -> Mapping[str, str] | None:
-        """Levels in a heading by the columns that the clause has in braces; None if it is for another heading."""
+        """Match a heading with the clause's; None if it is another.
+
+        `Forward {dtype}` on `Forward bf16` gives {"dtype": "bf16"}.
+        """
         parts = re.split(r"\{(\w+)\}", _plain(self.heading))
         pattern = "".join("(.+?)" if at % 2 else re.escape(part) for at, part in enumerate(parts))
         match = re.fullmatch(pattern, _plain(header))

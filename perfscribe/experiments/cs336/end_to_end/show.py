@@ -1,4 +1,4 @@
-"""Tables and figure of benchmarking_script and of benchmarking_mixed_precision's timings."""
+"""Tables and figure of the problem benchmarking_script, and of the times of benchmarking_mixed_precision."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ SOURCES = (*WITH_FP32, "damek")
 
 
 def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
-    """Return times with published ones, rates, and at one context every pass by precision."""
+    """Return times beside published ones; tokens/s and MFU; every pass by precision at the fullest context."""
     cells = records["end_to_end"]
     context = fullest_context(cells)
     passes = _single_passes(record for record in cells if record.factors["seq_len"] == context)

@@ -1,4 +1,4 @@
-"""The same work eager and compiled, with checks of both."""
+"""Attention and a training step, each eager and with torch.compile, and checks that both are correct."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ def _way(record: Record) -> tuple[Any, ...]:
 
 
 def by_variant(records: Sequence[Record]) -> list[Record]:
-    """Return rows by grid and variant, in the order of ranks."""
+    """Return one row per variant of each record, grouped by grid and variant, each group in the order of ranks."""
     rows = [
         replace(record, factors={**record.factors, "variant": variant})
         for record in records
@@ -63,7 +63,7 @@ def _setup_of(record: Record) -> Setup:
 
 
 def _specified(name: str, title: str, get: Callable[[Setup], Any], exact: bool = True) -> t.Column:
-    """Return a column of the set-up as specified, measured or not."""
+    """Return a column computed from factors only, so filled without measurements too."""
     return t.Column(name, title, lambda record: get(_setup_of(record)), kind="factor", exact=exact)
 
 
