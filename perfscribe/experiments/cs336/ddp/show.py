@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from statistics import median
 from typing import Any
 
@@ -216,14 +217,12 @@ def marked(sample: str, title: str) -> t.Column:
     """Return a column of a sample that PyTorch's DDP, or an older record, may lack."""
     lacks = {v.TORCH: "within backward", v.TORCH_VIEWS: "within backward"} if sample == "tail_ms" else {}
 
-    def get(row: Record) -> Any:
+    def read(statistic: str, row: Record) -> Any:
         if sample not in row.samples:
             return lacks.get(row.factors["implementation"], t.NOT_RECORDED)
-        return t.summary(row, sample).median
+        return getattr(t.summary(row, sample), statistic)
 
-    def spread(row: Record) -> Any:
-        return t.summary(row, sample).iqr if sample in row.samples else t.NOT_RECORDED
-
+    get, spread = partial(read, "median"), partial(read, "iqr")
     return t.Column(sample, title, get, spread=f"{sample}_iqr", spread_get=spread)
 
 
