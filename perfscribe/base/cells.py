@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, fields
+from typing import Any, TypeVar
 
 Level = str | int | float | bool | None
+Levels = TypeVar("Levels")
 
 
 class Unsupported(Exception):
@@ -40,6 +41,15 @@ class Cell:
 
     def __getitem__(self, factor: str) -> Any:
         return self.factors[factor]
+
+    def read(self, levels: type[Levels]) -> Levels:
+        """Return those of the factors that this dataclass has as fields; KeyError names one that the cell lacks."""
+        return read(self.factors, levels)
+
+
+def read(factors: Mapping[str, Any], levels: type[Levels]) -> Levels:
+    """Return those of the factors that this dataclass has as fields; KeyError names one that is missing."""
+    return levels(**{field.name: factors[field.name] for field in fields(levels)})  # type: ignore[arg-type]
 
 
 @dataclass

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -18,22 +19,36 @@ if TYPE_CHECKING:
 DEVICE_SHARE = 5
 
 
+@dataclass(frozen=True)
+class Attention:
+    """Factors of a cell."""
+
+    device: str
+    dtype: str
+    batch: int
+    seq_len: int
+    head_dim: int
+    warmup_passes: int
+    passes: int
+
+
 def run(cell: Cell) -> Measurement:
     """Check the result against float64, then time forward and backward passes and count their memory."""
     from perfscribe.attention.eager import scaled_dot_product_attention
     from perfscribe.experiments.cs336.attention.passes import Passes
 
-    device, passes = cell["device"], Passes(cell)
+    level = cell.read(Attention)
+    passes = Passes((level.batch, level.seq_len, level.head_dim), level.dtype, level.device)
     errors = passes.errors(scaled_dot_product_attention)
     measurement = Measurement(values={f"{name}_relative_error": error for name, error in errors.items()})
-    counts = {"warmup": cell["warmup_passes"], "timed": cell["passes"]}
+    counts = {"warmup": level.warmup_passes, "timed": level.passes}
     one_pass = partial(passes.both, scaled_dot_product_attention)
-    timings = time_phases(one_pass, **counts, device=device, prepare=passes.forget_gradients)
+    timings = time_phases(one_pass, **counts, device=level.device, prepare=passes.forget_gradients)
     for phase, name in (("forward", "forward_ms"), ("backward", "backward_ms"), (STEP, "both_ms")):
         record(measurement, name, timings[phase])
-    if device == "cuda":
-        _time_on_device(measurement, passes, max(5, cell["passes"] // DEVICE_SHARE))
-    measurement.values |= _memory(passes, device)
+    if level.device == "cuda":
+        _time_on_device(measurement, passes, max(5, level.passes // DEVICE_SHARE))
+    measurement.values |= _memory(passes, level.device)
     return measurement
 
 

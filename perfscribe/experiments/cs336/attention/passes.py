@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from perfscribe.attention.reference import Check
-from perfscribe.base.cells import Cell
 from perfscribe.instruments import precision
 from perfscribe.instruments.correctness import EAGER_TOLERANCE, require
 from perfscribe.instruments.timing import Mark
@@ -17,13 +17,12 @@ Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
 class Passes:
-    """A cell's q, k, v and gradient of the output: random, all (batch, seq_len, head_dim)."""
+    """Random q, k, v and gradient of the output, all of the same shape (batch, seq_len, head_dim)."""
 
-    def __init__(self, cell: Cell) -> None:
-        precision.set_matmul_precision(cell["dtype"])
-        self._tolerance = EAGER_TOLERANCE[cell["dtype"]]
-        shape = (cell["batch"], cell["seq_len"], cell["head_dim"])
-        kind = {"device": cell["device"], "dtype": precision.tensor_dtype(cell["dtype"])}
+    def __init__(self, shape: tuple[int, int, int], dtype: str, device: str) -> None:
+        precision.set_matmul_precision(dtype)
+        self._tolerance = EAGER_TOLERANCE[dtype]
+        kind: dict[str, Any] = {"device": device, "dtype": precision.tensor_dtype(dtype)}
         self.leaves = tuple(torch.randn(shape, requires_grad=True, **kind) for _ in range(3))
         self.d_out = torch.randn(shape, **kind)
 

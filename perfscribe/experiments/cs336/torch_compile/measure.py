@@ -7,6 +7,7 @@ shows how far equal variants differ. Compiled passes start from cold caches, and
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from perfscribe.base.cells import Cell, Measurement
@@ -24,61 +25,74 @@ if TYPE_CHECKING:
 FIRST_PASSES = 3
 
 
+@dataclass(frozen=True)
+class Compiled:
+    """Factors of a cell with either problem."""
+
+    problem: str
+    device: str
+    backend: str
+    turns: int
+    warmup_passes: int
+    passes: int
+
+
 def run(cell: Cell) -> Measurement:
     """Check both variants, count memory, time the first compiled passes, then all passes interleaved."""
     from perfscribe.experiments.cs336.torch_compile import pairs
     from perfscribe.instruments import compiling
 
-    measurement = Measurement(values={"compiler_start_s": compiling.start_compiler(cell["backend"], cell["device"])})
+    level = cell.read(Compiled)
+    measurement = Measurement(values={"compiler_start_s": compiling.start_compiler(level.backend, level.device)})
     with kept_on_failure(measurement), compiling.cold_caches():
-        pair = (pairs.attention_pair if cell["problem"] == "attention" else pairs.model_pair)(cell)
-        _eager_alone(cell, pair, measurement)
-        _compile(cell, pair, measurement)
-        _time(cell, pair, measurement)
+        pair = (pairs.attention_pair if level.problem == "attention" else pairs.model_pair)(cell, level.backend)
+        _eager_alone(level, pair, measurement)
+        _compile(level, pair, measurement)
+        _time(level, pair, measurement)
         measurement.values |= compiling.counts()
     return measurement
 
 
-def _eager_alone(cell: Cell, pair: Pair, measurement: Measurement) -> None:
+def _eager_alone(level: Compiled, pair: Pair, measurement: Measurement) -> None:
     """Check eager and take its peak while nothing else but the optimizer's state holds memory."""
     measurement.values |= pair.check_eager()
     pair.prepare()
     pair.eager(_unmarked)
-    measurement.values |= _peak("eager", cell, pair, pair.eager)
+    measurement.values |= _peak("eager", level.device, pair, pair.eager)
 
 
-def _compile(cell: Cell, pair: Pair, measurement: Measurement) -> None:
+def _compile(level: Compiled, pair: Pair, measurement: Measurement) -> None:
     """Time the first passes, which compile; then check correctness and take the peak."""
     first_ms = []
     for _ in range(FIRST_PASSES):
         pair.prepare()
-        synchronise(cell["device"])
+        synchronise(level.device)
         start = time.perf_counter()
         pair.compiled(_unmarked)
-        synchronise(cell["device"])
+        synchronise(level.device)
         first_ms.append((time.perf_counter() - start) * 1e3)
     measurement.series["first_passes_ms"] = first_ms
     measurement.compile_s = sum(first_ms) / 1e3
     measurement.values |= pair.check_compiled()
-    measurement.values |= _peak("compiled", cell, pair, pair.compiled)
+    measurement.values |= _peak("compiled", level.device, pair, pair.compiled)
 
 
-def _peak(name: str, cell: Cell, pair: Pair, one_pass: Callable[[Mark], object]) -> dict[str, Any]:
+def _peak(name: str, device: str, pair: Pair, one_pass: Callable[[Mark], object]) -> dict[str, Any]:
     from perfscribe.models.training_step import peak
 
     pair.prepare()
-    return peak(name, lambda: one_pass(_unmarked), cell["device"])
+    return peak(name, lambda: one_pass(_unmarked), device)
 
 
 def _unmarked(_: str) -> None:
     """Ignore the end of a phase, in untimed passes."""
 
 
-def _time(cell: Cell, pair: Pair, measurement: Measurement) -> None:
+def _time(level: Compiled, pair: Pair, measurement: Measurement) -> None:
     variants = {"eager": pair.eager, "compiled": pair.compiled, "eager_again": pair.eager}
-    passes = samples_within(measurement.series["first_passes_ms"][-1], cell["passes"])
-    counted = {"turns": cell["turns"], "warmup": cell["warmup_passes"], "timed": passes}
-    timed = time_interleaved(variants, **counted, device=cell["device"], prepare=pair.prepare)
+    passes = samples_within(measurement.series["first_passes_ms"][-1], level.passes)
+    counted = {"turns": level.turns, "warmup": level.warmup_passes, "timed": passes}
+    timed = time_interleaved(variants, **counted, device=level.device, prepare=pair.prepare)
     for variant, phases in timed.items():
         for phase, timing in phases.items():
             record(measurement, f"{variant}_{pair.whole if phase == STEP else phase}_ms", timing)

@@ -26,6 +26,17 @@ GRADIENT_TOLERANCE = {"fp32": 1e-3, "tf32": 5e-2, "bf16": 2e-1, "fp16": 5e-2}
 
 
 @dataclass(frozen=True)
+class Attention:
+    """Factors that the tensors of attention follow from."""
+
+    device: str
+    dtype: str
+    batch: int
+    seq_len: int
+    head_dim: int
+
+
+@dataclass(frozen=True)
 class Pair:
     """Eager and compiled variants, called with mark(name), which they call at the end of each phase.
 
@@ -42,9 +53,11 @@ class Pair:
     whole: str
 
 
-def attention_pair(cell: Cell) -> Pair:
+def attention_pair(cell: Cell, backend: str) -> Pair:
     """Return forward and backward of attention without a head axis, all tensors (batch, seq_len, head_dim)."""
-    passes, attend = Passes(cell), compiled(scaled_dot_product_attention, cell["backend"])
+    level = cell.read(Attention)
+    passes = Passes((level.batch, level.seq_len, level.head_dim), level.dtype, level.device)
+    attend = compiled(scaled_dot_product_attention, backend)
 
     def errors(name: str, attend: Attend) -> dict[str, float]:
         return {f"{name}_{part}_error": error for part, error in passes.errors(attend, f"{name}: ").items()}
@@ -59,12 +72,12 @@ def attention_pair(cell: Cell) -> Pair:
     )
 
 
-def model_pair(cell: Cell) -> Pair:
+def model_pair(cell: Cell, backend: str) -> Pair:
     """Return a training step with the model eager and compiled; both share the optimizer."""
     step = build(cell.factors, cell.data_folder)
     step.make_optimizer()
     other = copy.copy(step)  # the same parameters and optimizer, another forward
-    other.model = compiled(step.model, cell["backend"])
+    other.model = compiled(step.model, backend)
     return Pair(
         eager=step.full,
         compiled=other.full,
