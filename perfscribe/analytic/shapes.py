@@ -59,8 +59,8 @@ class Seq2SeqShape:
             raise ValueError(f"heads must divide d_model: {self.heads} does not divide {self.d_model}")
 
 
-# nano, micro and mini are ours, for machines without a GPU; the other five are table 1 of the handout of
-# Stanford CS336, assignment 2 (systems), version 1.0.4.
+# nano, micro and mini are ours, for machines without a GPU; small to 2.7B are table 1 of the handout of Stanford CS336,
+# assignment 2 (systems), version 1.0.4 of 2025, and 10B is of version 26.1.1 of 2026, which calls 2.7B xl.
 SIZES: dict[str, Shape] = {
     "nano": Shape(d_model=32, d_ff=128, layers=2, heads=2),
     "micro": Shape(d_model=128, d_ff=512, layers=4, heads=2),
@@ -70,4 +70,5 @@ SIZES: dict[str, Shape] = {
     "large": Shape(d_model=1280, d_ff=5120, layers=36, heads=20),
     "xl": Shape(d_model=1600, d_ff=6400, layers=48, heads=25),
     "2.7B": Shape(d_model=2560, d_ff=10240, layers=32, heads=32),
+    "10B": Shape(d_model=4608, d_ff=12288, layers=50, heads=36),
 }

@@ -30,7 +30,10 @@ HEADING = re.compile(r"(?m)^### (.+)$")
 TABLE_ID = re.compile(r"\b[a-z]\w*\.[a-z]\w*\b")
 PROBLEM_KEYS = ("name", "tables", "words", "let", "details", "part", "code_of", "on_paper")
 TABLE_KEYS = ("id", "where", "columns", "yours")
-INDEX_KEYS = ("chapter", "short", "title", "homework", "problems", "further", "drawn", "tables", "words", "let")
+INDEX_KEYS = (
+    *("chapter", "short", "title", "intro", "names", "levels", "homework", "problems", "further", "drawn"),
+    *("tables", "words", "let"),
+)
 
 
 @dataclass(frozen=True)
@@ -69,6 +72,21 @@ class Chapter:
     def short(self) -> str:
         """Short title for lists."""
         return str(self.index.get("short", self.title))
+
+    @property
+    def edition(self) -> str:
+        """Name of the index file, which tells apart the editions of a course, e.g. 2026."""
+        return self.path.stem
+
+    @property
+    def names(self) -> Mapping[str, Mapping[str, str]]:
+        """This edition's names of levels, by column and by the name in tables."""
+        return self.index.get("names") or {}
+
+    @property
+    def levels(self) -> Mapping[str, Mapping[str, Any]]:
+        """Levels by experiment and config key that this edition asks for instead of the preset's."""
+        return self.index.get("levels") or {}
 
     @property
     def further(self) -> Mapping[str, Any]:
@@ -132,12 +150,13 @@ def wants(chosen: Collection[str], tables: Collection[str]) -> bool:
     Tables that no chapter names are in every report, so that a user's own experiment is shown without a chapter.
     """
     ids = frozenset(tables)
-    named = {name: _tables(name) for name in (*names(), *chosen)}
-    return any(ids & named[name] for name in chosen) or not any(ids & tables for tables in named.values())
+    named = {name: tables_of(name) for name in (*names(), *chosen)}
+    return any(ids & named[name] for name in chosen) or not any(ids & of for of in named.values())
 
 
 @cache
-def _tables(name: str) -> frozenset[str]:
+def tables_of(name: str) -> frozenset[str]:
+    """Return the ids of a chapter's tables, read once."""
     return read(name).tables()
 
 

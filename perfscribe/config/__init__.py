@@ -18,6 +18,7 @@ from perfscribe.config.keys import PRESETS
 
 __all__ = ["PRESETS", "ConfigError", "check", "load", "resolve"]
 
+Levels = Mapping[str, Mapping[str, Mapping[str, Any]]]
 # Folders of report/ that are not sites.
 NO_SITES = ("notes",)
 
@@ -49,29 +50,44 @@ def check(raw: Mapping[str, Any]) -> None:
     presets_by_fault: dict[str, list[str]] = {}
     for preset in PRESETS:
         try:
-            _resolved(tree, preset)
+            _resolved(tree, preset, {})
         except ConfigError as error:
             presets_by_fault.setdefault(str(error), []).append(preset)
     for text, presets in presets_by_fault.items():
         raise ConfigError(text if len(presets) == len(PRESETS) else f"{text} (preset {' and '.join(presets)})")
 
 
-def resolve(raw: Mapping[str, Any], preset: str) -> dict[str, Any]:
+def resolve(raw: Mapping[str, Any], preset: str, levels: Levels | None = None) -> dict[str, Any]:
     """Return a new config for preset tiny, cpu or gpu: values chosen, defaults filled in, `preset` set.
 
+    levels: a chapter's, by experiment and key, then by preset; they replace the preset's own where `raw` keeps these.
     Raises ConfigError if the resulting config is not valid.
     """
-    return _resolved(_plain(raw), preset)
+    return _resolved(_plain(raw), preset, levels or {})
 
 
-def _resolved(tree: Mapping[str, Any], preset: str) -> dict[str, Any]:
+def _resolved(tree: Mapping[str, Any], preset: str, levels: Levels) -> dict[str, Any]:
     config: dict[str, Any] = _chosen(tree, schema.schema(), preset, ())
+    _replace_levels(config, levels, preset)
     text = schema.first_fault(config) or _relation_fault(config)
     if not text and config["site"] in NO_SITES:
         text = fault("site", config["site"], "a name that no folder of the project has")
     if text:
         raise ConfigError(text)
     return {**_with_constants(config, schema.schema(), preset), "preset": preset}
+
+
+def _replace_levels(config: dict[str, Any], levels: Levels, preset: str) -> None:
+    """Put a chapter's levels into a config where it has the preset's; a key of an inner section is `section.key`."""
+    for experiment, keys in levels.items():
+        for key, by_preset in keys.items():
+            path = ["experiments", experiment, *key.split(".")]
+            section, node = config, schema.schema()
+            for name in path[:-1]:
+                section, node = section[name], schema.properties(node)[name]
+            default = schema.default(schema.properties(node)[path[-1]], preset)
+            if section[path[-1]] == default:  # config.yaml states many defaults
+                section[path[-1]] = by_preset.get(preset, default)
 
 
 def _chosen(value: Any, node: schema.Schema, preset: str, path: tuple[str, ...]) -> Any:

@@ -12,7 +12,7 @@ from typing import Any
 Key = dict[str, Any]
 PRESETS = ("tiny", "cpu", "gpu")
 DTYPES = ("fp32", "tf32", "bf16", "fp16")
-SIZES = ("nano", "micro", "mini", "small", "medium", "large", "xl", "2.7B")
+SIZES = ("nano", "micro", "mini", "small", "medium", "large", "xl", "2.7B", "10B")
 LONGEST = 1_048_576  # tokens
 
 

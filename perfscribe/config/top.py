@@ -36,8 +36,8 @@ TOP = dict(
         "tiny | cpu | gpu; auto: gpu where a CUDA device is found, else cpu", ["auto", "tiny", "cpu", "gpu"], "auto"
     ),
     chapters=texts(
-        "chapters of the report: cs336 | polaris | fsdp | a folder with a chapter of your own; experiments that none "
-        "of them shows are not measured",
+        "chapters of the report: cs336 (2025) | cs336-2026 | polaris | fsdp | a folder with a chapter of your own; "
+        "experiments that none of them shows are not measured",
         CHAPTER,
         ["cs336", "polaris", "fsdp"],
         empty=False,

@@ -7,7 +7,8 @@ count, and Snakemake's metadata of earlier runs is not needed.
 from __future__ import annotations
 
 import copy
-from collections.abc import Collection, Mapping
+from collections import ChainMap
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,8 @@ COMMON_KEYS = ("enabled", "rounds", "shards", "isolation", "timeout_s", "alone")
 MOST_SHARDS = 10_000
 # Fields of a plan that index.json has.
 INDEXED = ("site", "preset", "chapters", "shards", "presentations", "datasets", "experiment_datasets", "gated")
+# Of each chapter: the config with its levels, and the tables that it shows.
+Configs = Sequence[tuple[Mapping[str, Any], frozenset[str]]]
 SHOWN_KINDS = frozenset(kind.name for kind in fields(Shown))
 # Module that decides the content of a data set, by kind.
 GENERATORS = {
@@ -110,27 +113,48 @@ def own_section(config: Mapping[str, Any], experiment: str) -> dict[str, Any]:
 
 def planned_cells(raw: Mapping[str, Any], experiment: str, preset: str) -> list[Cell]:
     """Return the preset's cells in the order of their tables, then, as skipped, the other cells of the full grid."""
-    return _grid(resolve(raw, preset), resolve(raw, FULL_PRESET), experiment)
+    return _grid(_by_chapter(raw, preset), _by_chapter(raw, FULL_PRESET), experiment)
 
 
-def _cells(config: Mapping[str, Any], experiment: str) -> list[Cell]:
+def _by_chapter(raw: Mapping[str, Any], preset: str) -> Configs:
+    """Return the resolved config of each chosen chapter, with the levels that its edition asks for."""
+    config = resolve(raw, preset)
+    levels = {name: chapters.read(name).levels for name in config["chapters"]}
+    return [(resolve(raw, preset, of) if of else config, chapters.tables_of(name)) for name, of in levels.items()]
+
+
+def _sections(configs: Configs, experiment: str) -> list[dict[str, Any]]:
+    """Return the experiment's sections of the chapters that show it; of the first if none does."""
+    shown = set(registry.shown(experiment).tables)
+    using = [config for config, tables in configs if tables & shown] or [configs[0][0]]
+    sections = [own_section(config, experiment) for config in using]
+    return [section for place, section in enumerate(sections) if section not in sections[:place]]
+
+
+def _cells(configs: Configs, experiment: str) -> list[Cell]:
+    """Return the cells of all chapters, each once."""
     module = registry.module(experiment, "levels")
     try:
-        return [demands.meeting(cell) for cell in module.cells(own_section(config, experiment))]
+        grids = [module.cells(section) for section in _sections(configs, experiment)]
     except KeyError as error:
         raise ValueError(f"{experiment}: cells() asks for {error}, which levels.py does not declare") from error
     except ValueError as error:
-        raise ValueError(f"experiments.{experiment}, preset {config['preset']}: {error}") from error
+        raise ValueError(f"experiments.{experiment}, preset {configs[0][0]['preset']}: {error}") from error
+    cells: dict[str, Cell] = {}
+    for grid in grids:
+        of_grid = {files.canonical(dict(cell.factors)): cell for cell in grid}
+        if len(of_grid) != len(grid):
+            raise ValueError(f"{experiment}: two cells have the same factors")
+        cells |= of_grid
+    return [*map(demands.meeting, cells.values())]
 
 
-def _grid(config: Mapping[str, Any], full_config: Mapping[str, Any], experiment: str) -> list[Cell]:
+def _grid(configs: Configs, full_configs: Configs, experiment: str) -> list[Cell]:
     """Return the cells as planned_cells does, from configs resolved for the preset and for the full grid."""
-    preset = config["preset"]
-    own = _cells(config, experiment)
-    full = _cells(full_config, experiment) if preset != FULL_PRESET else []
+    preset = configs[0][0]["preset"]
+    own = _cells(configs, experiment)
+    full = _cells(full_configs, experiment) if preset != FULL_PRESET else []
     seen = {files.canonical(dict(cell.factors)) for cell in own}
-    if len(seen) != len(own):
-        raise ValueError(f"{experiment}: two cells have the same factors")
     left_out = [
         Cell(cell.factors, cell.requires, cell.cost, cell.data, skip=f"preset {preset}")
         for cell in full
@@ -175,8 +199,8 @@ def _reads_data(cell: Cell) -> bool:
 
 
 def _cells_by_cost(
-    config: Mapping[str, Any],
-    full_config: Mapping[str, Any],
+    configs: Configs,
+    full_configs: Configs,
     experiment: str,
     of: list[subjects.Subject],
     code: Sources,
@@ -186,7 +210,7 @@ def _cells_by_cost(
     Cells of subjects follow ours, one subject after the other, since each has its own process.
     """
     courses = _chapters_of(registry.shown(experiment))
-    grid = _grid(config, full_config, experiment)
+    grid = _grid(configs, full_configs, experiment)
     grid += subjects.cells(experiment, grid, of, code)
     cells = [demands.waiting(cell, experiment, courses) for cell in grid]
     return sorted(
@@ -205,14 +229,13 @@ def _gpus(cells: Collection[Cell], need: cluster.Need | None) -> dict[str, int]:
     return {"gpus": machine.identity(())["gpu_count"] if need is None else need.gpus}
 
 
-def _data_units(plan: Plan, config: Mapping[str, Any], experiment: str, code: Sources) -> None:
+def _data_units(plan: Plan, configs: Configs, experiment: str, code: Sources) -> None:
     module = registry.module(experiment, "levels")
     if not hasattr(module, "datasets"):
         return
-    wanted = plan.experiment_datasets[experiment]
-    for name, dataset in module.datasets(own_section(config, experiment)).items():
-        if name not in wanted:
-            continue
+    datasets = ChainMap(*(module.datasets(section) for section in _sections(configs, experiment)))
+    for name in plan.experiment_datasets[experiment]:
+        dataset = datasets[name]
         kind = dataset.get("kind", "samples")
         plan.datasets[name] = list(dataset["files"])
         plan.units[f"data-{name}"] = {
@@ -323,21 +346,21 @@ def build(
     passed to reuse its caches. Raises ValueError if `only` leaves nothing to measure.
     """
     code = code or Sources(root)
-    config, full_config = resolve(raw, preset), resolve(raw, FULL_PRESET)
+    config, configs, full_configs = resolve(raw, preset), _by_chapter(raw, preset), _by_chapter(raw, FULL_PRESET)
     plan = Plan(site=config["site"], preset=preset, chapters=tuple(config["chapters"]))
     measured = [name for name in registry.measured() if _is_wanted(name, config, plan.chapters)]
     if config["only"] and not measured:
         names = ", ".join(config["only"])
         raise ValueError(f"config: only: {names}: not enabled, or shown by no chapter of {', '.join(plan.chapters)}")
     of = [subjects.read(name, path) for name, path in subjects.paths(config, root).items()]
-    cells = {name: _cells_by_cost(config, full_config, name, of, code) for name in measured}
+    cells = {name: _cells_by_cost(configs, full_configs, name, of, code) for name in measured}
     dealt = cluster.deal(cells, {name: config["experiments"][name]["shards"] for name in measured}, settings)
     if settings is not None:
         needs = {name: [share.need for share in shares] for name, shares in dealt.items()}
         plan.cluster = cluster.Cluster(settings, needs)
     for experiment in measured:
         _measure_units(plan, config, experiment, dealt[experiment], code)
-        _data_units(plan, config, experiment, code)
+        _data_units(plan, configs, experiment, code)
     _show(plan, code, bool(of))
     if settings is None and config["share_machine"]:
         _jobs_at_a_time(plan, config)

@@ -30,7 +30,7 @@ def pages(of: Mapping[str, Sequence[Problem]], folder: Path, captions: Mapping[s
     made = {}
     for problem in (problem for group in of.values() for problem in group):
         figures = [picture.figure for picture in problem.pictures]
-        made[problem.name] = _page(problem.heading, problem.details, folder, captions, problem.remarks, figures)
+        made[problem.name] = _page(problem.title, problem.details, folder, captions, problem.remarks, figures)
     for page_name, page in ((key, page) for name in of for key, page in chapters.read(name).further.items()):
         made[page_name] = _page(page["title"], page["show"], folder, captions, whole=page.get("whole", ()))
     named = {table for name in (*chapters.names(), *of) for table in chapters.read(name).tables()}

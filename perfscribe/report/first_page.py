@@ -68,7 +68,7 @@ def write(
 
     wrong = {one.code_of or one.key for one in problems if one.status() == "check failed"}
     entries = {
-        name: [{"link": links[one.key], "counts": counts(one, one.key in wrong)} for one in group if not one.code_of]
+        name: [{"link": one.link, "counts": counts(one, one.key in wrong)} for one in group if not one.code_of]
         for name, group in of.items()
     }
     names = {
@@ -81,8 +81,7 @@ def write(
             "has_emulated_links": any(table.mark == "†" for one in problems for table in one.tables),
         },
         "findings": [
-            {"text": one.finding, "link": links[one.key]}
-            for one in findings(problems, source.front["findings"], limits)
+            {"text": one.finding, "link": one.link} for one in findings(problems, source.front["findings"], limits)
         ],
         "chapters": [{"short": chapters.read(name).short, "problems": group} for name, group in entries.items()],
         "further": further,

@@ -23,17 +23,6 @@ LEFT_OUT = "Left out by the config, or not measured"
 ELSEWHERE = "Measured only in other settings, see their details"
 
 
-def anchor(heading: str) -> str:
-    """Anchor of a heading within its page, as Git hosts derive it."""
-    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
-
-
-def link(problem: Problem) -> str:
-    """Link to a problem's heading."""
-    text = re.sub(r"Problem \((.*)\)", r"\1", problem.heading)
-    return f"[{text}](#{anchor(problem.heading)})"
-
-
 def write(
     site: Site, summary: dict[str, Any], captions: Mapping[str, str], notes: Mapping[str, Mapping[str, str]]
 ) -> dict[str, str]:
@@ -42,10 +31,11 @@ def write(
     summary: of the site; its headlines are set here, and mistakes in problems' files, if any. captions: of its figures,
     by id. notes: written by people, by chapter and heading; text before the first heading is under "".
     """
-    of = {name: problems(chapters.read(name), site) for name in notes}
+    of = {name: problems(chapters.read(name), site, edition) for name, edition in _editions(notes).items()}
     pages = details.pages(of, site.folder, captions)
     links = {name: f"[details](details/{name}.md)" for name in pages}
-    links |= {problem.key: link(problem) for group in of.values() for problem in group}
+    # Of two editions the first has the links.
+    links |= {problem.key: problem.link for group in reversed(of.values()) for problem in group}
     titles = details.titles(of)
     further = [f"[{title}](details/{name}.md)" for name, title in titles.items() if name in pages]
     top, summary["headlines"] = first_page.write(site, summary, of, captions, links, further)
@@ -54,11 +44,21 @@ def write(
     parts = [top]
     for name, group in of.items():
         chapter = chapters.read(name)
-        parts += [f"## {chapter.title}", notes[name].get("", "")]
+        parts += [f"## {chapter.title}", str(chapter.index.get("intro", "")), notes[name].get("", "")]
         parts += [one.markdown(captions, one.name in pages, notes[name].get(one.heading, "")) for one in group]
     parts += ["## Not measured here", lacking([one for group in of.values() for one in group], pages)]
     text = "\n\n".join(part.strip("\n") for part in parts if part) + "\n"
     return {"report.md": text} | {f"details/{name}.md": page for name, page in pages.items()}
+
+
+def _editions(names: Collection[str]) -> dict[str, str]:
+    """Return each chapter's edition if another edition of its course comes before it, else ""."""
+    found, courses = {}, set()
+    for name in names:
+        chapter = chapters.read(name)
+        found[name] = chapter.edition if chapter.path.parent in courses else ""
+        courses.add(chapter.path.parent)
+    return found
 
 
 def by_heading(text: str, known: Collection[str], elsewhere: Mapping[str, str]) -> dict[str, str]:
@@ -101,9 +101,9 @@ def lacking(problems: Sequence[Problem], pages: Collection[str] = ()) -> str:
         for reason, of in names.items():
             if reason or problem.measured:
                 shown = " / ".join(of) if len(of) <= MOST_NAMES else f"{len(of)} rows"
-                by_reason.setdefault(reason or NO_CELL, {})[link(problem)] = f" ({shown})"
+                by_reason.setdefault(reason or NO_CELL, {})[problem.link] = f" ({shown})"
         if not problem.measured and not any(names):
-            by_reason.setdefault(_unmeasured(problem, pages), {})[link(problem)] = ""
+            by_reason.setdefault(_unmeasured(problem, pages), {})[problem.link] = ""
     lines = [
         f"- {reason}: {'; '.join(name + of for name, of in found.items())}." for reason, found in by_reason.items()
     ]

@@ -9,7 +9,7 @@ from typing import Any
 
 from perfscribe.base.chapters import Chapter, Source
 from perfscribe.report.quantities import END_REASON, NOTHING, PRIVATE, REASON, TOKEN, in_prose, is_incomplete
-from perfscribe.report.rows import Site
+from perfscribe.report.rows import Renamed, Site
 from perfscribe.report.templates import Template
 from perfscribe.show.markdown_tables import line
 
@@ -187,28 +187,37 @@ def _cells(row: list[str]) -> list[TableCell]:
     return [read_cell(text) for text in row]
 
 
+def anchor(heading: str) -> str:
+    """Anchor of a heading within its page, as Git hosts derive it."""
+    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+
+
 class Problem:
     """A problem of a chapter over a site. name: for links and files; letters: parts answered by its text.
 
     keeps_mistake: a mistake in the file becomes the attribute `mistake`, one line; else it raises ValueError.
+    edition: set where the report has another edition of the course, to tell links and headings apart.
     """
 
-    def __init__(self, chapter: Chapter, key: str, site: Site, keeps_mistake: bool = False) -> None:
-        self.chapter, self.key, self.site = chapter, key, site
+    def __init__(self, chapter: Chapter, key: str, site: Site, keeps_mistake: bool = False, edition: str = "") -> None:
+        self.chapter, self.key = chapter, key
+        self.site = site = Renamed(site, chapter.names) if chapter.names else site
         self.source = chapter.source(key)
         front = self.source.front
-        self.name = str(front.get("name", key))
+        self.name = str(front.get("name", key)) + (f"-{edition}" if edition else "")
         self.part = str(front.get("part", chapter.name))
         self.code_of = str(front.get("code_of", ""))  # problem that measures this one's code
         self.on_paper: Collection[str] = front.get("on_paper", ())  # letters that need no measurement
         self.ids = _ids(self.source)
         self.details = [*front.get("details", self.ids)]
         self.heading = self.source.heading
+        self.title = self.heading + (f", {edition}" if edition else "")
         self.mistake = ""
         self.blocks: list[Block] = []
         variables: dict[str, str] = {}
         try:
-            rendered, variables = Template(self.source, site, chapter, {"homework": chapter.homework(key)}).render()
+            names = {"homework": chapter.homework(key), "chapter": chapter.name}
+            rendered, variables = Template(self.source, site, chapter, names).render()
             self.blocks = blocks(rendered, self.source)
         except ValueError as error:
             if not keeps_mistake:
@@ -221,6 +230,12 @@ class Problem:
         self.remarks = _sentences(variables.get("details", ""))
         self.check = variables.get("check", "").strip()  # code: checked, or check failed
         self.measured = bool(self._own_status()) or any(cell.filled for table in self.tables for cell in table.cells)
+
+    @property
+    def link(self) -> str:
+        """Link to the problem's heading."""
+        text = re.sub(r"Problem \((.*)\)", r"\1", self.title)
+        return f"[{text}](#{anchor(self.title)})"
 
     def rows(self) -> list[Mapping[str, Any]]:
         """Stored rows of all its tables, for reasons why it has no figures."""
@@ -261,7 +276,7 @@ class Problem:
     def markdown(self, figures: Collection[str], has_details: bool = False, notes: str = "") -> str:
         """Render the problem in its file's order, then people's notes. figures: ids of the site's figures."""
         link = f"[Details](details/{self.name}.md)" if has_details else ""
-        parts = [f"### {self.heading}"]
+        parts = [f"### {self.title}"]
         if not self.measured:
             measured = [letter for letter in self.letters if letter not in self.on_paper]
             letters = f"{spanned(measured)}: " if measured else ""
@@ -311,6 +326,6 @@ def whole_page(template: Template) -> str:
     return text
 
 
-def problems(chapter: Chapter, site: Site) -> list[Problem]:
+def problems(chapter: Chapter, site: Site, edition: str = "") -> list[Problem]:
     """Make all problems of a chapter over a site; a mistake in a file costs only its own problem."""
-    return [Problem(chapter, key, site, keeps_mistake=True) for key in chapter.problems]
+    return [Problem(chapter, key, site, keeps_mistake=True, edition=edition) for key in chapter.problems]

@@ -75,6 +75,23 @@ class Site:
         return devices_of(str(row.cells.get("environment", "")), self.folder.parent / "environments")
 
 
+class Renamed(Site):
+    """A site whose levels have an edition's names: {column: {name in the tables: name}}."""
+
+    def __init__(self, site: Site, names: Mapping[str, Mapping[str, str]]) -> None:
+        super().__init__(site.name, site.folder, site.device)
+        self._site, self._names = site, names
+
+    def table(self, table: str) -> tables.Stored:
+        """Table by id, with the edition's names."""
+        stored = self._site.table(table)
+        rows = [{**row} for row in stored.rows]
+        for column in self._names.keys() & stored.columns.keys():
+            for row in rows:
+                row[column] = self._names[column].get(row[column], row[column])
+        return tables.Stored(stored.columns, rows)
+
+
 def of_name(root: Path, name: str) -> Site:
     """Return a site by name; ValueError (one line) if it has no results."""
     summary = root / "results" / name / "summary.json"

@@ -86,7 +86,7 @@ def test_cells_that_cannot_be_planned_are_one_line(
     monkeypatch: pytest.MonkeyPatch, cells: Callable[[dict], list[Cell]], message: str
 ) -> None:
     module = types.ModuleType("perfscribe.experiments.cs336.attention.levels")
-    module.cells = cells  # type: ignore[attr-defined]
+    module.cells, module.SHOWN = cells, registry.shown("attention")  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, module.__name__, module)
     with pytest.raises(ValueError, match=f"^{re.escape(message)}"):
         plan.planned_cells(RAW, "attention", "tiny")

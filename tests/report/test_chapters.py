@@ -41,7 +41,11 @@ def frozen(name: str) -> dict[str, list[str]]:
     return {part.split("\n", 1)[0]: [line for line in part.splitlines() if line.startswith("|")] for part in parts}
 
 
-@pytest.mark.parametrize(("chapter", "key"), [pair for pair in keys() if pair[1] not in OTHER_ROWS])
+# Frozen reports have the chapters of the default, committed sites its levels.
+DEFAULT = [(chapter, key) for chapter, key in keys() if chapter in registry.CHAPTERS]
+
+
+@pytest.mark.parametrize(("chapter", "key"), [pair for pair in DEFAULT if pair[1] not in OTHER_ROWS])
 def test_tables_are_those_of_the_frozen_reports(chapter: str, key: str) -> None:
     for name in SITES:
         if key in (*IN_MB, *WITH_A_COLUMN) and device(name) == "cpu":
@@ -66,10 +70,12 @@ def test_tables_are_those_of_the_frozen_reports(chapter: str, key: str) -> None:
 
 @pytest.mark.parametrize(("chapter", "key"), [*keys()])
 def test_no_half_sentence_whatever_rows_are_missing_and_figures_say(chapter: str, key: str) -> None:
+    of = chapters.read(chapter)
+    rarely = (chapter, key) not in DEFAULT and of.file(key).parent == of.path.parent  # a file that the default has too
     for name in SITES:
-        for seed in range(8):
+        for seed in range(2 if rarely else 8):
             assert_whole(problem(chapter, key, Mutilated(name, f"{name} {seed} {key}")), f"{name} {seed}")
-        for seed in range(4):
+        for seed in range(0 if rarely else 4):
             assert_whole(problem(chapter, key, Shaken(name, f"{name} {seed} {key}")), f"{name} shaken {seed}")
 
 
@@ -86,7 +92,7 @@ def assert_whole(drawn: Problem, where: str) -> None:
 def test_a_site_with_levels_of_its_own_has_them_in_its_tables(chapter: str, key: str) -> None:
     odd, drawn = problem(chapter, key, Odd()), problem(chapter, key, site("h200x4"))
     assert_whole(odd, "levels of its own")
-    for level in LEVELS.get(key, ()):
+    for level in LEVELS.get(key, ()) if (chapter, key) in DEFAULT else ():
         assert f"| {level} |" in odd.markdown({}) and f"| {level} |" not in drawn.markdown({})
 
 

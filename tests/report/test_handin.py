@@ -12,7 +12,7 @@ from chapter_sites import site as chapter_site
 from workspace import ROOT
 
 from perfscribe.base import chapters
-from perfscribe.report import handin
+from perfscribe.report import page
 from perfscribe.report.rows import known_tables
 from perfscribe.verbs.fill import verb
 
@@ -36,7 +36,7 @@ def test_problems_and_headers_are_the_courses_and_the_first_page_is_short(site: 
     wanted = [heading for chapter in names for heading in chapters.read(chapter).headings()]
     assert list(problems(site)) == wanted
     linked = re.findall(r"\]\(#([^)]*)\)", text_of(site))
-    assert set(linked) <= {handin.anchor(heading) for heading in [*wanted, "Not measured here"]}
+    assert set(linked) <= {page.anchor(heading) for heading in [*wanted, "Not measured here"]}
     beside = re.findall(r"\]\(((?:details/|figures/|appendix)[^)]*)\)", text_of(site))
     assert beside and all((ROOT / "report" / site / name).is_file() for name in beside)
     known = yaml.safe_load(Path(__file__).with_name("handin_headers.yaml").read_text(encoding="utf-8"))

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from workspace import ROOT
 
-from perfscribe.base import chapters, files
+from perfscribe.base import chapters, files, registry
 from perfscribe.report.page import HandinTable, TableCell, problems
 from perfscribe.report.rows import Site, of_name
 from perfscribe.verbs.fill import document, verb
@@ -422,7 +422,7 @@ def test_a_name_that_the_terminal_lacks_ends_nothing(tmp_path: Path, monkeypatch
 @pytest.mark.parametrize("name", ["h200x4", "cpu2"])
 def test_a_blanked_report_is_filled_again(name: str) -> None:
     of_site = of_name(ROOT, name)
-    made = [problem for chapter in chapters.names() for problem in problems(chapters.read(chapter), of_site)]
+    made = [problem for name in registry.CHAPTERS for problem in problems(chapters.read(name), of_site)]
     tables = [Known(problem.heading, table, problem.key) for problem in made for table in problem.tables]
     report = document.parse("\n\n".join(problem.markdown((), False, "") for problem in made) + "\n")
     wanted = list(report.lines)

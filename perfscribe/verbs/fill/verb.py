@@ -13,7 +13,7 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
-from perfscribe.base import called_from, chapters, files
+from perfscribe.base import called_from, chapters, files, registry
 from perfscribe.base.one_line import Parser
 from perfscribe.report import handin
 from perfscribe.report.page import TableCell, problems
@@ -44,7 +44,9 @@ def known(root: Path, name: str) -> list[Known]:
 
 
 def _known(site: Site, machines: str = "") -> list[Known]:
-    all_problems = [problem for chapter in chapters.names() for problem in problems(chapters.read(chapter), site)]
+    index = files.read_object(site.folder.parent / "plan" / "index.json")
+    names = dict.fromkeys([*index.get("chapters", ()), *registry.CHAPTERS])
+    all_problems = [problem for name in names for problem in problems(chapters.read(name), site)]
     return [
         Known(problem.heading, table, problem.key, machines) for problem in all_problems for table in problem.tables
     ]

@@ -1,0 +1,66 @@
+"""Two editions of a course: levels that an index adds to the plan, its names of levels, both in one report."""
+
+import re
+from typing import Any
+
+import pytest
+from chapter_sites import problem, site
+
+from perfscribe import config
+from perfscribe.base import chapters, registry
+from perfscribe.plan import plan
+from perfscribe.report import handin
+
+EDITIONS = [chapter for chapter in map(chapters.read, chapters.names()) if chapter.levels]
+BOTH = ["cs336", "cs336-2026"]
+
+
+def levels(experiment: str, *factors: str, preset: str = "gpu", **raw: Any) -> set[tuple[Any, ...]]:
+    """The levels of these factors in the planned cells."""
+    cells = plan.planned_cells(raw, experiment, preset)
+    return {tuple(cell.factors[name] for name in factors) for cell in cells if not cell.skip}
+
+
+def test_an_edition_measures_its_own_levels_and_two_measure_those_of_both() -> None:
+    former = {("2.7B", 128), ("2.7B", 256), ("2.7B", 512), ("small", 128), ("small", 256), ("small", 512)}
+    today = {("2.7B", 128), ("2.7B", 2048)}
+    factors = ("memory_profiling", "size", "seq_len")
+    assert levels(*factors, chapters=["cs336"]) == former
+    assert levels(*factors, chapters=["cs336-2026"]) == today
+    assert levels(*factors, chapters=BOTH) == former | today  # not every size at every length
+
+
+def test_what_a_user_sets_is_all_that_is_measured() -> None:
+    own = {"memory_profiling": {"seq_len": [64]}}
+    assert levels("memory_profiling", "seq_len", chapters=BOTH, experiments=own) == {(64,)}
+    assert levels("memory_profiling", "size", chapters=["cs336-2026"], experiments=own) == {("2.7B",)}
+
+
+@pytest.mark.parametrize("preset", config.PRESETS)
+@pytest.mark.parametrize("chapter", EDITIONS, ids=lambda chapter: chapter.name)
+def test_levels_of_an_index_are_what_their_keys_take(chapter: chapters.Chapter, preset: str) -> None:
+    config.resolve({}, preset, chapter.levels)
+    for experiment in chapter.levels:
+        assert chapter.tables() & set(registry.shown(experiment).tables), experiment
+
+
+def test_a_size_has_the_editions_name_in_its_chapter() -> None:
+    former, today = (problem(chapter, "benchmarking_script", site("h200x4")).markdown({}) for chapter in BOTH)
+    row = re.search(r"\| 2.7B \| forward (\|.*)", former)
+    assert row and f"| xl | forward {row[1]}" in today and "2.7B" not in today
+
+
+def test_headings_links_and_pages_of_two_editions_differ() -> None:
+    notes: dict[str, dict[str, str]] = {
+        "cs336": {},
+        "cs336-2026": {"Problem (pytorch_attention)": "A note for the second."},
+    }
+    summary = {"machines": [], "software": {}, "first_day": "", "last_day": "", "commits": [], "cells": {}}
+    summary |= {"nodes": 0, "disturbed": 0}
+    pages = handin.write(site("h200x4"), summary, {}, notes)
+    text = pages["report.md"]
+    headings = re.findall(r"(?m)^### (.+)", text)
+    assert len(headings) == len({*headings}) and "Problem (nsys_profile), 2026" in headings
+    for name in re.findall(r"\]\((details/[^)]*)\)", text):
+        assert name in pages, name
+    assert "A note for the second." in text.split("### Problem (pytorch_attention), 2026\n")[1].split("\n### ")[0]
