@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,25 @@ from perfscribe.instruments import precision, timing
 from perfscribe.models.transformer import Model, next_token_loss
 
 LEARNING_RATE = 1e-4
+
+
+@dataclass(frozen=True)
+class LanguageModel:
+    """Factors that a training step follows from."""
+
+    device: str
+    dtype: str
+    size: str
+    batch: int
+    seq_len: int
+
+
+@dataclass(frozen=True)
+class Steps:
+    """Factors that steps are timed by."""
+
+    warmup_steps: int
+    timed_steps: int
 
 
 def _nothing(_: str) -> None:
@@ -74,20 +94,20 @@ class Step:
         mark("optimizer")
 
 
-def build(factors: Mapping[str, Any], data_folder: str) -> Step:
-    """Make the step for device, size, seq_len, batch and dtype; the optimizer is not made yet.
+def build(of: LanguageModel, data_folder: str) -> Step:
+    """Make the step; the optimizer is not made yet.
 
     Raises torch's out-of-memory errors, and ValueError if there are too few token data.
     """
-    device, dtype = factors["device"], factors["dtype"]
-    precision.set_matmul_precision(dtype)
-    model = Model(SIZES[factors["size"]], factors["seq_len"], device=device)
-    token_ids = torch.from_numpy(tokens.read(Path(data_folder), factors["batch"], factors["seq_len"])).to(device)
-    return Step(model, token_ids, device, dtype)
+    precision.set_matmul_precision(of.dtype)
+    model = Model(SIZES[of.size], of.seq_len, device=of.device)
+    token_ids = torch.from_numpy(tokens.read(Path(data_folder), of.batch, of.seq_len)).to(of.device)
+    return Step(model, token_ids, of.device, of.dtype)
 
 
-def time_full(step: Step, measurement: Measurement, warmup: int, timed: int) -> None:
+def time_full(step: Step, measurement: Measurement, counts: Steps) -> None:
     """Time full steps by phase: forward_ms, backward_ms, optimizer_ms and full_step_ms."""
+    warmup, timed = counts.warmup_steps, counts.timed_steps
     phases = timing.time_phases(step.full, prepare=step.zero_grad, warmup=warmup, timed=timed, device=step.device)
     for name in ("forward", "backward", "optimizer"):
         timing.record(measurement, f"{name}_ms", phases[name])

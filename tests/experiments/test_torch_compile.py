@@ -61,7 +61,7 @@ def test_wrong_attention_is_refused_before_it_is_timed(monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize(("wrong", "what"), [("loss", "the loss"), ("gradient", r"blocks\.\S+\.weight")])
 def test_a_wrong_model_is_refused(data_folder: str, wrong: str, what: str) -> None:
-    step = training_step.build(cell("model").factors, data_folder)
+    step = training_step.build(cell("model").read(training_step.LanguageModel), data_folder)
 
     class Other(torch.nn.Module):
         def forward(self, token_ids: torch.Tensor) -> torch.Tensor:

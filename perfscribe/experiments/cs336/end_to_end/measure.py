@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from perfscribe.base.cells import Cell, Measurement
 
 
@@ -16,20 +18,21 @@ def run(cell: Cell) -> Measurement:
     from perfscribe.base.partial import kept_on_failure
     from perfscribe.instruments.timing import record, time_host
     from perfscribe.models.loss_check import check_loss
-    from perfscribe.models.training_step import build, peak, time_full
+    from perfscribe.models.training_step import LanguageModel, Steps, build, peak, time_full
 
-    step = build(cell.factors, cell.data_folder)
-    counts = {"warmup": cell["warmup_steps"], "timed": cell["timed_steps"], "device": step.device}
+    step = build(cell.read(LanguageModel), cell.data_folder)
+    counts = cell.read(Steps)
+    time = partial(time_host, warmup=counts.warmup_steps, timed=counts.timed_steps, device=step.device)
     measurement = Measurement(values={"parameters": sum(p.numel() for p in step.model.parameters())})
     with kept_on_failure(measurement):
         if step.device == "cuda":
             measurement.values["gpu_name"] = torch.cuda.get_device_name()
         measurement.values |= check_loss(step)
-        record(measurement, "forward_no_grad_ms", time_host(step.inference, **counts))
+        record(measurement, "forward_no_grad_ms", time(step.inference))
         measurement.values |= peak("forward_no_grad", step.inference, step.device)
-        record(measurement, "forward_backward_ms", time_host(step.forward_backward, prepare=step.zero_grad, **counts))
+        record(measurement, "forward_backward_ms", time(step.forward_backward, prepare=step.zero_grad))
         step.make_optimizer()
-        time_full(step, measurement, cell["warmup_steps"], cell["timed_steps"])
+        time_full(step, measurement, counts)
         step.zero_grad()
         measurement.values |= peak("forward_graph", step.loss, step.device)
         measurement.values |= peak("full_step", step.full, step.device)

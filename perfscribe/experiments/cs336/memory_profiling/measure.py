@@ -6,6 +6,7 @@ of other cells.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,24 +26,31 @@ TIMELINE_POINTS = 200
 LARGEST_GROUPS = 8
 
 
+@dataclass(frozen=True)
+class Recorded:
+    """Factor that says which pass is recorded."""
+
+    mode: str
+
+
 def run(cell: Cell) -> Measurement:
     """Warm up, take the peak of a pass without recording, then record one.
 
     One warm-up pass is enough to create AdamW's state and the workspaces of matrix products.
     """
     from perfscribe.base.partial import kept_on_failure
-    from perfscribe.models.training_step import build, peak
+    from perfscribe.models.training_step import LanguageModel, build, peak
 
-    step = build(cell.factors, cell.data_folder)
-    if cell["mode"] == "full_step":
+    step, mode = build(cell.read(LanguageModel), cell.data_folder), cell.read(Recorded).mode
+    if mode == "full_step":
         step.make_optimizer()
     measurement = Measurement(values={"parameters": sum(p.numel() for p in step.model.parameters())})
     with kept_on_failure(measurement):
-        if _warm_up(step, cell["mode"]):
+        if _warm_up(step, mode):
             step.zero_grad()
-            measurement.values |= peak("unrecorded", lambda: _pass(step, cell["mode"]), step.device)
+            measurement.values |= peak("unrecorded", lambda: _pass(step, mode), step.device)
         step.zero_grad()
-        _record(cell, step, measurement)
+        _record(cell, step, mode, measurement)
     return measurement
 
 
@@ -73,7 +81,7 @@ def _warm_up(step: Step, mode: str) -> bool:
     return True
 
 
-def _record(cell: Cell, step: Step, measurement: Measurement) -> None:
+def _record(cell: Cell, step: Step, mode: str, measurement: Measurement) -> None:
     """Record a pass, even one that runs out of memory: its history into files, its summary into the measurement."""
     from perfscribe.instruments.profiling.memory_recorder import Recorder
     from perfscribe.instruments.profiling.memory_timeline import Timeline
@@ -82,10 +90,10 @@ def _record(cell: Cell, step: Step, measurement: Measurement) -> None:
     recorder = Recorder(step.device, lambda: _labels(step), base.with_name(f"{base.name}.pickle"))
     try:
         with recorder:
-            _pass(step, cell["mode"], recorder.mark)
+            _pass(step, mode, recorder.mark)
     finally:
         recorder.history.write(base.with_name(f"{base.name}.json.gz"))
-        timeline = Timeline(recorder.history, PHASES[cell["mode"]], _copy_bytes(step))
+        timeline = Timeline(recorder.history, PHASES[mode], _copy_bytes(step))
         _keep_peaks(timeline, measurement)
         _keep_course(timeline, measurement)
         _keep_groups(timeline, measurement)

@@ -27,19 +27,29 @@ HOST_CLOCK_KEPT = ("forward", "full_step")
 MS_DIGITS = 6  # of a millisecond: nanoseconds, the resolution of both clocks
 
 
+@dataclass(frozen=True)
+class Passes:
+    """Factors that passes are traced by."""
+
+    device: str
+    warmup_steps: int
+    traced_steps: int
+    detailed: bool
+
+
 def run(cell: Cell) -> Measurement:
     """Time the passes without a profiler, then trace them; only inference if a training step runs out of memory."""
     import torch
 
     from perfscribe.base.partial import kept_on_failure
 
-    measurement = Measurement()
+    level, measurement = cell.read(Passes), Measurement()
     with kept_on_failure(measurement):
         out_of_memory = _time_untraced(cell, measurement)
         gc.collect()
-        if cell["device"] == "cuda":
+        if level.device == "cuda":
             torch.cuda.empty_cache()
-        _keep(cell, _trace(cell, full_step=out_of_memory is None), measurement)
+        _keep(_trace(cell, level, full_step=out_of_memory is None), level.detailed, measurement)
         if out_of_memory is not None:
             raise out_of_memory
     return measurement
@@ -50,15 +60,15 @@ def _time_untraced(cell: Cell, measurement: Measurement) -> BaseException | None
     from perfscribe.instruments.memory import is_oom
     from perfscribe.instruments.timing import record, time_host
     from perfscribe.models.loss_check import check_loss
-    from perfscribe.models.training_step import build, time_full
+    from perfscribe.models.training_step import LanguageModel, Steps, build, time_full
 
-    step = build(cell.factors, cell.data_folder)
-    counts = {"warmup": cell["warmup_steps"], "timed": cell["timed_steps"]}
+    step, counts = build(cell.read(LanguageModel), cell.data_folder), cell.read(Steps)
     measurement.values |= check_loss(step)
-    record(measurement, "inference_ms", time_host(step.inference, **counts, device=step.device))
+    inference = time_host(step.inference, warmup=counts.warmup_steps, timed=counts.timed_steps, device=step.device)
+    record(measurement, "inference_ms", inference)
     try:
         step.make_optimizer()
-        time_full(step, measurement, **counts)
+        time_full(step, measurement, counts)
     except Exception as error:
         if not is_oom(error):
             raise
@@ -83,7 +93,7 @@ class Traced:
     remark: str
 
 
-def _trace(cell: Cell, full_step: bool) -> Traced:
+def _trace(cell: Cell, level: Passes, full_step: bool) -> Traced:
     """Trace the passes by nsys; if that lacks kernels, also by torch's profiler, and keep nsys's ranges."""
     from perfscribe.experiments.cs336.nsys_profile import reading
     from perfscribe.instruments.profiling import nsys
@@ -91,14 +101,14 @@ def _trace(cell: Cell, full_step: bool) -> Traced:
     first, why = None, ""
     try:
         first, host_ms = _by_nsys(cell, full_step)
-        nsys.check(first, uses_cuda=cell["device"] == "cuda")
+        nsys.check(first, uses_cuda=level.device == "cuda")
         if first.kernels:
             reading.device_times(first)
     except (nsys.NsysError, reading.NoKernel) as error:
         why = str(error)
     if first is not None and first.kernels and not why:
         return Traced(first, first, host_ms, "; ".join(first.remarks))
-    second, torch_host_ms = _by_torch(cell, full_step)
+    second, torch_host_ms = _by_torch(cell, level, full_step)
     if first is None or not first.ranges:
         return Traced(second, second, torch_host_ms, why)
     return Traced(second, first, host_ms, why or f"{first.tool} saw no kernels ({first.no_kernels})")
@@ -111,10 +121,12 @@ def _by_nsys(cell: Cell, full_step: bool) -> tuple[Trace, dict[str, list[float]]
     """
     from perfscribe.instruments.profiling import nsys
     from perfscribe.instruments.profiling.nsys_export import read_sqlite
+    from perfscribe.models.training_step import LanguageModel
 
     found = nsys.find()
     data_folder = Path(cell.data_folder).resolve()
-    name = "-".join(str(cell[name]) for name in ("device", "size", "seq_len", "dtype"))
+    of = cell.read(LanguageModel)
+    name = f"{of.device}-{of.size}-{of.seq_len}-{of.dtype}"
     request = {"factors": dict(cell.factors), "data_folder": str(data_folder), "full_step": full_step}
     told, export = nsys.run_module(found, PROGRAM, request, data_folder.parent / "nsys" / name, TIMEOUT_S)
     try:
@@ -125,19 +137,19 @@ def _by_nsys(cell: Cell, full_step: bool) -> tuple[Trace, dict[str, list[float]]
         export.unlink(missing_ok=True)
 
 
-def _by_torch(cell: Cell, full_step: bool) -> tuple[Trace, dict[str, list[float]]]:
+def _by_torch(cell: Cell, level: Passes, full_step: bool) -> tuple[Trace, dict[str, list[float]]]:
     """Trace the same passes by torch's profiler, in this process."""
     from perfscribe.experiments.cs336.nsys_profile.program import traced_passes
     from perfscribe.instruments.profiling import torch_profiler
-    from perfscribe.models.training_step import build
+    from perfscribe.models.training_step import LanguageModel, build
 
-    step = build(cell.factors, cell.data_folder)
-    with torch_profiler.recording(cell["device"]) as recorded:
-        host_ms = traced_passes(step, warmup=cell["warmup_steps"], timed=cell["traced_steps"], full_step=full_step)
+    step = build(cell.read(LanguageModel), cell.data_folder)
+    with torch_profiler.recording(level.device) as recorded:
+        host_ms = traced_passes(step, warmup=level.warmup_steps, timed=level.traced_steps, full_step=full_step)
     return recorded.trace, host_ms
 
 
-def _keep(cell: Cell, traced: Traced, measurement: Measurement) -> None:
+def _keep(traced: Traced, detailed: bool, measurement: Measurement) -> None:
     """Add to the measurement what tables need of the traces."""
     from perfscribe.experiments.cs336.nsys_profile import reading
     from perfscribe.instruments.timing import HOST_CLOCK
@@ -150,7 +162,7 @@ def _keep(cell: Cell, traced: Traced, measurement: Measurement) -> None:
     ):
         measurement.samples |= samples
         measurement.timers |= dict.fromkeys(samples, tool)
-    measurement.series |= reading.kernel_series(traced.kernels, cell["detailed"])
+    measurement.series |= reading.kernel_series(traced.kernels, detailed)
     for group in (measurement.samples, measurement.warmup):
         group.update({name: [round(ms, MS_DIGITS) for ms in found] for name, found in group.items()})
     measurement.values |= {"range_tool": traced.ranges.tool, "kernel_tool": traced.kernels.tool}

@@ -13,6 +13,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from perfscribe.base.cells import read
+from perfscribe.experiments.cs336.nsys_profile.measure import Passes
 from perfscribe.instruments.profiling import ranges
 from perfscribe.instruments.timing import Mark, synchronise, time_host, time_phases
 
@@ -69,14 +71,14 @@ def traced_passes(step: Step, *, warmup: int, timed: int, full_step: bool) -> di
 
 def main(request_file: str, answer_file: str) -> None:
     """Build the requested step, run its passes, write the answer, or the error's text."""
-    from perfscribe.models.training_step import build
+    from perfscribe.models.training_step import LanguageModel, build
 
     request = json.loads(Path(request_file).read_text(encoding="utf-8"))
-    factors = request["factors"]
     answer: dict[str, Any] = {"error": "stopped before it was done"}
     try:
-        step = build(factors, request["data_folder"])
-        counts = {"warmup": factors["warmup_steps"], "timed": factors["traced_steps"]}
+        level = read(request["factors"], Passes)
+        step = build(read(request["factors"], LanguageModel), request["data_folder"])
+        counts = {"warmup": level.warmup_steps, "timed": level.traced_steps}
         answer = {"host_ms": traced_passes(step, **counts, full_step=request["full_step"])}
     except Exception as error:
         from perfscribe.instruments.memory import is_oom

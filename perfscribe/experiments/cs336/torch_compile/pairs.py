@@ -17,7 +17,7 @@ from perfscribe.instruments.compiling import compiled
 from perfscribe.instruments.correctness import LOSS_TOLERANCE, relative_error, require
 from perfscribe.instruments.timing import Mark
 from perfscribe.models import loss_check
-from perfscribe.models.training_step import Step, build
+from perfscribe.models.training_step import LanguageModel, Step, build
 from perfscribe.models.transformer import Model
 
 # Largest relative error (Frobenius norm) of a weight's gradient in a model, against eager's. Both are rounded through
@@ -74,7 +74,7 @@ def attention_pair(cell: Cell, backend: str) -> Pair:
 
 def model_pair(cell: Cell, backend: str) -> Pair:
     """Return a training step with the model eager and compiled; both share the optimizer."""
-    step = build(cell.factors, cell.data_folder)
+    step = build(cell.read(LanguageModel), cell.data_folder)
     step.make_optimizer()
     other = copy.copy(step)  # the same parameters and optimizer, another forward
     other.model = compiled(step.model, backend)

@@ -12,11 +12,11 @@ from perfscribe.base.cells import Cell, Measurement
 def run(cell: Cell) -> Measurement:
     """Time full steps by phase, first ones included; the loss is checked afterwards, so that it warms up nothing."""
     from perfscribe.models.loss_check import check_loss
-    from perfscribe.models.training_step import build, time_full
+    from perfscribe.models.training_step import LanguageModel, Steps, build, time_full
 
-    step = build(cell.factors, cell.data_folder)
+    step = build(cell.read(LanguageModel), cell.data_folder)
     step.make_optimizer()
     measurement = Measurement()
-    time_full(step, measurement, cell["warmup_steps"], cell["timed_steps"])
+    time_full(step, measurement, cell.read(Steps))
     measurement.values |= check_loss(step)
     return measurement
