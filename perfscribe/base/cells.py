@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields
 from typing import Any, TypeVar
 
 Level = str | int | float | bool | None
@@ -43,13 +43,14 @@ class Cell:
         return self.factors[factor]
 
     def read(self, levels: type[Levels]) -> Levels:
-        """Return those of the factors that this dataclass has as fields; KeyError names one that the cell lacks."""
+        """Return those of its factors that this dataclass has as fields; see read()."""
         return read(self.factors, levels)
 
 
 def read(factors: Mapping[str, Any], levels: type[Levels]) -> Levels:
-    """Return those of the factors that this dataclass has as fields; KeyError names one that is missing."""
-    return levels(**{field.name: factors[field.name] for field in fields(levels)})  # type: ignore[arg-type]
+    """Return those of the factors that this dataclass has as fields; KeyError: one without a default is missing."""
+    needed = [field.name for field in fields(levels) if field.name in factors or field.default is MISSING]  # type: ignore[arg-type]
+    return levels(**{name: factors[name] for name in needed})
 
 
 @dataclass

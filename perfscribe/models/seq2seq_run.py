@@ -16,17 +16,15 @@ def measure(cell: Cell, *, cold: bool = False) -> Measurement:
     The first epoch is warm-up: it pays one-time costs of the process and the shape. The loss is checked before it or,
     if cold, after the last epoch, so that nothing is warm when the clock starts.
     homework_clock_s: all epochs as the homework times them, up to when the last step is queued instead of done.
-    Samples have d_model features unless the cell has the factor `features`.
     """
-    factors = {"features": cell["d_model"], **cell.factors}
-    job = Job(**{name: factors[name] for name in Job.__dataclass_fields__ if name in factors})
+    job = cell.read(Job)
     result = Measurement(timers={"epoch_s": HOST_CLOCK})
     with kept_on_failure(result):
         training = Seq2SeqTraining(job)
         result.values["parameters"] = training.parameters()
         if not cold:
             result.values |= training.check()
-        done = [training.epoch() for _ in range(cell["epochs"])]
+        done = [training.epoch() for _ in range(job.epochs)]
         result.warmup["epoch_s"], result.samples["epoch_s"] = [done[0].time_s], [epoch.time_s for epoch in done[1:]]
         result.warmup_s, result.timed_s = done[0].time_s, sum(result.samples["epoch_s"])
         result.series["loss"] = [_finite(epoch.loss) for epoch in done]

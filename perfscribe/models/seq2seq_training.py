@@ -32,7 +32,7 @@ CHECKED_SAMPLES = 2
 class Job:
     """Configuration of a training.
 
-    features: per position of the samples; the model accepts only d_model.
+    features: per position of the samples, by default d_model; the model accepts no others.
     dtype: fp32, tf32, bf16 or fp16, of the matrix products.
     weights: fp32 or bf16, of parameters, gradients and optimizer state; bf16 makes the whole model bf16. With fp32
         weights, dtypes bf16 and fp16 use autocast, and fp16 scales the loss.
@@ -44,11 +44,12 @@ class Job:
     d_model: int
     layers: int
     d_ff: int
-    features: int
     source_length: int
     target_length: int
     samples: int
     batch: int
+    epochs: int
+    features: int | None = None
     dtype: str = "fp32"
     weights: str = "fp32"
     batches: str = "per_batch"
@@ -95,8 +96,8 @@ class Seq2SeqTraining:
         job = self.job
         generator = torch.Generator().manual_seed(torch.initial_seed())
         where = job.device if job.batches == "on_device" else "cpu"
-        lengths = (job.source_length, job.target_length)
-        source, target = (torch.rand(job.samples, n, job.features, generator=generator).to(where) for n in lengths)
+        lengths, features = (job.source_length, job.target_length), job.features or job.d_model
+        source, target = (torch.rand(job.samples, n, features, generator=generator).to(where) for n in lengths)
         return source, target
 
     def parameters(self) -> int:

@@ -11,7 +11,7 @@ from perfscribe.models.seq2seq_training import Job, Seq2SeqTraining
 
 def job(**changed) -> Job:
     levels = dict(device="cpu", d_model=16, layers=1, d_ff=32, features=16, source_length=1, target_length=5)
-    return Job(**{**levels, "samples": 10, "batch": 4, **changed})
+    return Job(**{**levels, "samples": 10, "batch": 4, "epochs": 1, **changed})
 
 
 @pytest.mark.parametrize("batches", ["per_sample", "per_batch", "on_device"])

@@ -17,10 +17,12 @@ def run(cell: Cell) -> Measurement:
     """Check the loss, then train; the model raises RuntimeError, as expected, if the features differ from its width."""
     from perfscribe.base import error_kinds
     from perfscribe.models.seq2seq_run import measure
+    from perfscribe.models.seq2seq_training import Job
 
     try:
         return measure(cell)
     except RuntimeError as error:
-        if cell["features"] != cell["d_model"]:
+        job = cell.read(Job)
+        if job.features != job.d_model:
             error_kinds.mark_expected(error)
         raise
