@@ -19,9 +19,10 @@ from typing import TYPE_CHECKING
 
 from perfscribe import config
 from perfscribe.base import cpu_sets
+from perfscribe.base.cells import read
 from perfscribe.config.keys import PRESETS
 from perfscribe.distributed import ranks
-from perfscribe.experiments.polaris.rank_methods.measure import SIZES
+from perfscribe.experiments.polaris.rank_methods.measure import Sizes
 from perfscribe.experiments.polaris.rank_methods.program import train
 
 if TYPE_CHECKING:
@@ -58,10 +59,9 @@ def join(timeout_s: float | None = None) -> Rank:
     return Rank(place, device, backend, 0)
 
 
-def sizes(preset: str) -> dict[str, int]:
+def sizes(preset: str) -> Sizes:
     """Return the experiment's sizes of a preset from config.yaml."""
-    section = config.resolve(config.load(ROOT / "config.yaml"), preset)["experiments"]["rank_methods"]
-    return {name: section[name] for name in SIZES}
+    return read(config.resolve(config.load(ROOT / "config.yaml"), preset)["experiments"]["rank_methods"], Sizes)
 
 
 @contextlib.contextmanager
@@ -103,9 +103,9 @@ def main() -> None:
     with profiled(asked.profile, rank) as after_step:
         found = train(wanted, rank, after_step)
     if place.rank == 0:
-        trained = wanted["samples"] * wanted["epochs"]
+        trained = wanted.samples * wanted.epochs
         print(
-            f"trained {wanted['epochs']} epochs in {found['training_s']:.3f} s, {trained / found['training_s']:.4g} "
+            f"trained {wanted.epochs} epochs in {found['training_s']:.3f} s, {trained / found['training_s']:.4g} "
             f"samples/s, final loss {found['final_loss']:.6g}",
             flush=True,
         )

@@ -11,6 +11,7 @@ import atexit
 import os
 import subprocess
 import tempfile
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,13 +27,55 @@ if TYPE_CHECKING:
 
 LAUNCHED, BOUND = "launched", "bound"  # parts of the experiment
 LAUNCH_S, BOUND_S = 180.0, 60.0
-SIZES = ("samples", "source_length", "target_length", "features", "layers", "d_ff", "batch", "epochs", "warmup_steps")
 EVEN, NEAREST = "even", "nearest"
 HERE, POLARIS = "this machine", "Polaris"
 # A node of Polaris: the cores nearest to each of its GPUs, and the binding lists used there. Source: ALCF's guide
 # (one 32-core EPYC 7543P with two threads per core, four A100); the homework's job script.
 POLARIS_CORES = tuple(tuple(range(first, first + 8)) + tuple(range(first + 32, first + 40)) for first in (24, 16, 8, 0))
 HOMEWORK_BINDING, GUIDE_BINDING = "list:0,1:8,9:16,17:24,25", "list:24:16:8:0"
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """Factors of both parts."""
+
+    part: str
+    launcher: str
+    world_size: int
+
+
+@dataclass(frozen=True)
+class Launch(Ranks):
+    """Factors of ranks that train, next to the training's sizes."""
+
+    method: str
+    backend: str
+
+
+@dataclass(frozen=True)
+class Binding(Ranks):
+    """Factors of ranks that are bound to cores."""
+
+    machine: str
+    cpu_bind: str
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Sizes of model, data and loop, as the homework names them; batch: samples per rank and step."""
+
+    samples: int
+    source_length: int
+    target_length: int
+    features: int
+    layers: int
+    d_ff: int
+    batch: int
+    epochs: int
+    warmup_steps: int
+
+
+SIZES = tuple(field.name for field in fields(Sizes))
 
 
 def run(cell: Cell) -> Measurement:
@@ -44,17 +87,18 @@ def run(cell: Cell) -> Measurement:
     granted (masks), gpu_cores.
     Raises Unsupported if the launcher or mpi4py is missing, or a binding names cores that are not granted here.
     """
-    return _launch(cell) if cell["part"] == LAUNCHED else _bind(cell)
+    if cell.read(Ranks).part == LAUNCHED:
+        return _launch(cell.read(Launch), cell.read(Sizes))
+    return _bind(cell.read(Binding))
 
 
-def _launch(cell: Cell) -> Measurement:
+def _launch(of: Launch, sizes: Sizes) -> Measurement:
     from perfscribe.instruments.timing import HOST_CLOCK, longest
 
-    sizes = {name: cell[name] for name in SIZES}
-    asks_mpi = cell["launcher"] != "perfscribe"  # our ranks start in a moment; MPI takes longer
-    bound = _cores_of(cell["world_size"]) if hasattr(os, "sched_setaffinity") else []
-    asked = {"method": cell["method"], "sizes": sizes, "asks_mpi": asks_mpi, "bound": bound}
-    ranks = _workers(cell).ask(asked)
+    asks_mpi = of.launcher != "perfscribe"  # our ranks start in a moment; MPI takes longer
+    bound = _cores_of(of.world_size) if hasattr(os, "sched_setaffinity") else []
+    asked = {"method": of.method, "sizes": vars(sizes), "asks_mpi": asks_mpi, "bound": bound}
+    ranks = _workers(of).ask(asked)
     hosts, total_s = ([rank[name] for rank in ranks] for name in ("host", "training_s"))
     epochs_s = longest([rank["epochs_s"] for rank in ranks])
     values = {name: ranks[0][name] for name in ("parameters", "final_loss", "variables_left")}
@@ -87,26 +131,26 @@ def _cores_of(ranks: int) -> list[cpu_sets.Cores]:
         return cpu_sets.even(cpu_sets.granted(), ranks)
 
 
-def _workers(cell: Cell) -> WorkerGroup:
+def _workers(of: Launch) -> WorkerGroup:
     """Return the launcher's ranks, kept for its other methods; ranks of another launcher are ended first."""
     from perfscribe.distributed import launch, launchers
     from perfscribe.distributed.fork_server import SERVER
 
-    command = tuple(launchers.command(cell["launcher"], cell["world_size"]))
+    command = tuple(launchers.command(of.launcher, of.world_size))
     if not command:  # imports torch in parallel with this process, but not the compiler, which no rank needs
         SERVER.start(needs.BASE)
     from perfscribe.experiments.polaris.rank_methods.program import on_rank
 
     atexit.register(launch.dismiss)
-    ranks = {name: cell[name] for name in ("world_size", "backend")}
-    return launch.waiting(on_rank, alone=True, timeout_s=LAUNCH_S, launcher=command, **ranks)
+    ranks = {"world_size": of.world_size, "backend": of.backend, "launcher": command}
+    return launch.waiting(on_rank, alone=True, timeout_s=LAUNCH_S, **ranks)
 
 
-def _bind(cell: Cell) -> Measurement:
-    here = cell["machine"] == HERE
+def _bind(of: Binding) -> Measurement:
+    here = of.machine == HERE
     nearest = binding.gpu_cores() if here else POLARIS_CORES
-    asked = _asked(cell["cpu_bind"], cell["world_size"], nearest)
-    masks = _granted(cell["launcher"], asked) if here else []
+    asked = _asked(of.cpu_bind, of.world_size, nearest)
+    masks = _granted(of.launcher, asked) if here else []
     series = {"asked": [cpu_sets.mask(cores) for cores in asked], "granted": masks}
     series["gpu_cores"] = [cpu_sets.shown(cores) for cores in nearest]
     return Measurement(values={"cpu_bind": binding.as_list(asked)}, series=series)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from perfscribe.base import cpu_sets
 from perfscribe.distributed import mpi_start
+from perfscribe.experiments.polaris.rank_methods.measure import Sizes
 
 if TYPE_CHECKING:
     import torch
@@ -46,7 +47,7 @@ def on_rank(arguments: Mapping[str, Any], rank: Rank) -> dict[str, Any]:
         "devices": devices,
         "variables_left": sum(bool(mpi_start.REMOVED.match(name)) for name in os.environ),
         "cores": list(cpu_sets.granted()),
-        **train(arguments["sizes"], rank, bound=cores),
+        **train(Sizes(**arguments["sizes"]), rank, bound=cores),
     }
 
 
@@ -68,14 +69,13 @@ def _move_to(cores: Iterable[int]) -> None:
 
 
 def train(
-    sizes: Mapping[str, int],
+    sizes: Sizes,
     rank: Rank,
     after_step: Callable[[], object] = lambda: None,
     bound: cpu_sets.Cores = (),
 ) -> dict[str, Any]:
     """Run warm-up steps, then epochs, each timed by the host clock between device synchronisations.
 
-    sizes: of model, data and loop, as the homework names them (measure.SIZES); batch: samples per rank and step.
     bound: cores; each epoch is followed by one pinned to them, so that drift affects both alike. Its results are
     bound_training_s and the cores granted. All ranks have the same model and samples; each trains on its share, drawn
     anew every epoch, and gradients are averaged in buckets during backward. Cross-entropy treats the target's
@@ -88,15 +88,15 @@ def train(
     torch.manual_seed(DATA_SEED)
     step, count = _stepper(sizes, rank)
     source, target = (
-        torch.rand(sizes["samples"], sizes[f"{name}_length"], sizes["features"]) for name in ("source", "target")
+        torch.rand(sizes.samples, length, sizes.features) for length in (sizes.source_length, sizes.target_length)
     )
     pairs = torch.utils.data.TensorDataset(source, target)
     sampler: Any = torch.utils.data.distributed.DistributedSampler(
         pairs, rank.place.world_size, rank.place.rank, seed=DATA_SEED
     )
-    loader = torch.utils.data.DataLoader(pairs, sampler=sampler, batch_size=sizes["batch"])
+    loader = torch.utils.data.DataLoader(pairs, sampler=sampler, batch_size=sizes.batch)
     warm = perf_counter()
-    for batch in itertools.islice(itertools.chain.from_iterable(itertools.repeat(loader)), sizes["warmup_steps"]):
+    for batch in itertools.islice(itertools.chain.from_iterable(itertools.repeat(loader)), sizes.warmup_steps):
         step(batch)
     synchronise(rank.device)
     torch.distributed.barrier()
@@ -114,7 +114,7 @@ def train(
 
     free_s, bound_s = [], []
     granted: cpu_sets.Cores = ()
-    for epoch in range(sizes["epochs"]):
+    for epoch in range(sizes.epochs):
         sampler.set_epoch(epoch)
         free_s.append(epoch_s())
         if bound:
@@ -132,7 +132,7 @@ def train(
     }
 
 
-def _stepper(sizes: Mapping[str, int], rank: Rank) -> tuple[Any, int]:
+def _stepper(sizes: Sizes, rank: Rank) -> tuple[Any, int]:
     """Return a function that trains on a batch and returns the loss, and the number of parameters."""
     import torch
 
@@ -140,8 +140,8 @@ def _stepper(sizes: Mapping[str, int], rank: Rank) -> tuple[Any, int]:
     from perfscribe.distributed.ddp import BucketedDDP
     from perfscribe.models.seq2seq import make_seq2seq
 
-    layers = sizes["layers"]
-    shape = Seq2SeqShape(sizes["features"], encoder_layers=layers, decoder_layers=layers, d_ff=sizes["d_ff"])
+    depth = {"encoder_layers": sizes.layers, "decoder_layers": sizes.layers}
+    shape = Seq2SeqShape(sizes.features, **depth, d_ff=sizes.d_ff)
     model = BucketedDDP(make_seq2seq(shape, device=rank.device), BUCKET_MB)
     model.train()
     optimizer = Adam(list(model.parameters()), LEARNING_RATE * rank.place.world_size)
