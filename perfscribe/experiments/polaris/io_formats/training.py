@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from perfscribe.analytic.shapes import Seq2SeqShape
-from perfscribe.base.cells import Cell
+from perfscribe.experiments.polaris.io_formats.measure import Training
 from perfscribe.instruments.timing import synchronise
 from perfscribe.models.seq2seq import make_seq2seq
 
@@ -37,11 +37,11 @@ class Trainer:
     target's shape; the loss treats the target's positions as classes: a workload, not a task.
     """
 
-    def __init__(self, cell: Cell) -> None:
+    def __init__(self, level: Training) -> None:
         torch.manual_seed(0)
-        self.cell, self.device = cell, cell["device"]
-        depth = {"encoder_layers": cell["layers"], "decoder_layers": cell["layers"]}
-        shape = Seq2SeqShape(d_model=cell["features"], **depth, d_ff=cell["d_ff"])
+        self.level, self.device = level, level.device
+        depth = {"encoder_layers": level.layers, "decoder_layers": level.layers}
+        shape = Seq2SeqShape(d_model=level.features, **depth, d_ff=level.d_ff)
         self.model = make_seq2seq(shape, device=self.device)
         self.model.train()
         self.criterion = torch.nn.CrossEntropyLoss()
@@ -51,10 +51,10 @@ class Trainer:
     def warm_up(self, steps: int) -> float:
         """Run steps on random samples in memory, loader included; return their wall seconds."""
         start = perf_counter()
-        cell = self.cell
-        sizes = [(steps * cell["batch"], cell[name], cell["features"]) for name in ("source_length", "target_length")]
-        pairs = torch.utils.data.TensorDataset(*(torch.rand(*size) for size in sizes))
-        self._epoch(torch.utils.data.DataLoader(pairs, batch_size=cell["batch"]), apart=True)
+        level, samples = self.level, steps * self.level.batch
+        lengths = (level.source_length, level.target_length)
+        pairs = torch.utils.data.TensorDataset(*(torch.rand(samples, length, level.features) for length in lengths))
+        self._epoch(torch.utils.data.DataLoader(pairs, batch_size=level.batch), apart=True)
         return perf_counter() - start
 
     def train(self, dataset: Any, epochs: int, apart: bool) -> list[Epoch]:
@@ -65,9 +65,9 @@ class Trainer:
         generator = torch.Generator().manual_seed(SHUFFLE_SEED)
         # training_samples are drawn again, without repetition, in every epoch
         sampler = torch.utils.data.RandomSampler(
-            dataset, replacement=False, num_samples=self.cell["training_samples"], generator=generator
+            dataset, replacement=False, num_samples=self.level.training_samples, generator=generator
         )
-        loader = torch.utils.data.DataLoader(dataset, sampler=sampler, batch_size=self.cell["batch"])
+        loader = torch.utils.data.DataLoader(dataset, sampler=sampler, batch_size=self.level.batch)
         return [self._epoch(loader, apart) for _ in range(epochs)]
 
     def _epoch(self, loader: Any, apart: bool) -> Epoch:
