@@ -6,6 +6,7 @@ measured is the wait for the loader.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING
@@ -17,6 +18,22 @@ if TYPE_CHECKING:
     from perfscribe.experiments.polaris.io_settings.reading import Source
 
 ALONE = {"reader": "h5py", "workers": 0, "threads": 1}
+
+
+@dataclass(frozen=True)
+class Reading:
+    """Factors of a cell."""
+
+    chunk: str | int
+    compression: str
+    chunk_cache_kib: int
+    reader: str
+    workers: int
+    threads: int
+    batch: int
+    epochs: int
+    epoch_samples: int
+    read_samples: int
 
 
 def run(cell: Cell) -> Measurement:
@@ -33,42 +50,42 @@ def run(cell: Cell) -> Measurement:
     from perfscribe.experiments.polaris.io_settings.reading import Source
     from perfscribe.instruments.timing import HOST_CLOCK
 
-    folder = Path(cell.data_folder)
+    level, folder = cell.read(Reading), Path(cell.data_folder)
     own_threads = torch.get_num_threads()
     torch.set_num_threads(1)  # `threads` counts reading threads; torch's intra-op threads would only copy
     try:
         source = Source(
-            folder / cell.data[0] / file_name(f"{cell['chunk']}-{cell['compression']}"),
+            folder / cell.data[0] / file_name(f"{level.chunk}-{level.compression}"),
             folder / f"{cell.data[0]}.digest",
-            cell["chunk_cache_kib"] * 1024,
+            level.chunk_cache_kib * 1024,
         )
-        result = _measured(source, cell)
+        result = _measured(source, level)
     finally:
         torch.set_num_threads(own_threads)
     result.timers = dict.fromkeys(result.samples, HOST_CLOCK)
     return result
 
 
-def _measured(source: Source, cell: Cell) -> Measurement:
+def _measured(source: Source, level: Reading) -> Measurement:
     from perfscribe.experiments.polaris.io_settings.reading import Loading, count_reads, read_singly
 
     start = perf_counter()
     arrays = source.checked_arrays()
-    loadings = {"epoch_s": Loading(source, cell, cell["workers"], cell["threads"])}
-    if cell["workers"] or cell["threads"] > 1:
-        loadings["alone_epoch_s"] = Loading(source, cell, 0, 1)
+    loadings = {"epoch_s": Loading(source, level, level.workers, level.threads)}
+    if level.workers or level.threads > 1:
+        loadings["alone_epoch_s"] = Loading(source, level, 0, 1)
     try:
         first_batch_ms, *_ = [loading.check(arrays) for loading in loadings.values()]
         begun = perf_counter()
         samples: dict[str, list[float]] = {name: [] for name in loadings} | {"first_batch_ms": [first_batch_ms]}
-        for _ in range(cell["epochs"]):
+        for _ in range(level.epochs):
             for name, loading in loadings.items():
                 samples[name].append(loading.epoch_s())
     finally:
         for loading in loadings.values():
             loading.close()
     values = source.facts()
-    if all(cell[name] == level for name, level in ALONE.items()):
-        samples |= read_singly(source, arrays, cell["read_samples"])
-        values |= count_reads(source, cell["read_samples"])
+    if ALONE.items() <= vars(level).items():
+        samples |= read_singly(source, arrays, level.read_samples)
+        values |= count_reads(source, level.read_samples)
     return Measurement(samples, values=values, warmup_s=begun - start, timed_s=perf_counter() - begun)

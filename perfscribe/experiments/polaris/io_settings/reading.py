@@ -18,10 +18,10 @@ import h5py
 import numpy as np
 import torch
 
-from perfscribe.base.cells import Cell
 from perfscribe.data import page_cache, synthetic
 from perfscribe.data.digest_file import load_digest, verify
 from perfscribe.data.layout import ARRAY_NAMES
+from perfscribe.experiments.polaris.io_settings.measure import Reading
 
 INDEX_SEED = 1
 COUNTED_READS = 64  # at most, of the timed reads
@@ -154,14 +154,14 @@ class Loading:
     Workers, if any, live as long as the loader; each opens the file itself.
     """
 
-    def __init__(self, source: Source, cell: Cell, workers: int, threads: int) -> None:
-        self._order = source.indices(cell["epoch_samples"])
-        self._samples = Samples(source, cell["reader"], threads)
+    def __init__(self, source: Source, level: Reading, workers: int, threads: int) -> None:
+        self._order = source.indices(level.epoch_samples)
+        self._samples = Samples(source, level.reader, threads)
         dataset: Any = self._samples  # torch's type requires its base class, but a map-style data set is enough
-        self._name = f"{source.path.name} by {cell['reader']}"
+        self._name = f"{source.path.name} by {level.reader}"
         self._loader: torch.utils.data.DataLoader[Any] = torch.utils.data.DataLoader(
             dataset,
-            batch_size=cell["batch"],
+            batch_size=level.batch,
             sampler=self._order,
             num_workers=workers,
             persistent_workers=workers > 0,
