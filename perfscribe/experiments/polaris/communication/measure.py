@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,9 +33,20 @@ Said = Mapping[str, Any]
 Turns = Mapping[str, Sequence[Sequence[Said]]]  # by placement, turn and rank
 
 
+@dataclass(frozen=True)
+class Profiled:
+    """Factors of a cell that ranks do not read."""
+
+    part: str
+    device: str
+    backend: str
+    implementation: str
+    turns: int
+
+
 def run(cell: Cell) -> Measurement:
     """Measure turns of both placements, or a single rank's trainings."""
-    if cell["part"] == "profiler":
+    if cell.read(Profiled).part == "profiler":
         return _run_alone(cell)
     return take_turns(cell, lambda placement: _workers(cell, placement))
 
@@ -47,17 +59,17 @@ def order_of_turns(turns: int) -> list[tuple[int, str]]:
 
 def take_turns(cell: Cell, workers: Callable[[str], WorkerGroup]) -> Measurement:
     """Alternate turns of both placements; if the cell has a data folder, the first turn's trace files are kept."""
-    spent = [0.0, 0.0]  # seconds of warm-up, of timed turns
+    level, spent = cell.read(Profiled), [0.0, 0.0]  # seconds of warm-up, of timed turns
     turns: dict[str, list[list[Said]]] = {name: [] for name in PLACEMENTS}
-    for turn, name in order_of_turns(cell["turns"]):
+    for turn, name in order_of_turns(level.turns):
         began = time.perf_counter()
         keep = ""
         if turn < 0 and cell.data_folder:
             folder = Path(cell.data_folder).resolve().parent / "traces"
-            keep = str(folder / f"{cell['backend']}-{cell['implementation']}-{name}")
+            keep = str(folder / f"{level.backend}-{level.implementation}-{name}")
         turns[name].append(workers(name).ask({"factors": dict(cell.factors), "keep": keep}))
         spent[turn >= 0] += time.perf_counter() - began
-    return combine(turns, str(cell["device"]), *spent)
+    return combine(turns, level.device, *spent)
 
 
 def _workers(cell: Cell, placement: str) -> WorkerGroup:
@@ -65,8 +77,8 @@ def _workers(cell: Cell, placement: str) -> WorkerGroup:
     from perfscribe.distributed.launch import waiting
     from perfscribe.experiments.polaris.communication.program import on_rank
 
-    way = {"backend": cell["backend"], "transport": TRANSPORTS[placement]}
-    return waiting(on_rank, world_size=RANKS, timeout_s=LIMIT_S, **way)
+    backend, transport = cell.read(Profiled).backend, TRANSPORTS[placement]
+    return waiting(on_rank, world_size=RANKS, timeout_s=LIMIT_S, backend=backend, transport=transport)
 
 
 def combine(turns: Turns, device: str, warmup_s: float = 0.0, timed_s: float = 0.0) -> Measurement:
@@ -132,7 +144,7 @@ def _run_alone(cell: Cell) -> Measurement:
     from perfscribe.distributed.launch import launch
     from perfscribe.experiments.polaris.communication.program import on_single_rank
 
-    arguments = {"factors": dict(cell.factors)}
-    (samples,) = launch(on_single_rank, arguments, world_size=1, backend=cell["backend"], timeout_s=LONGEST_S)
+    arguments, backend = {"factors": dict(cell.factors)}, cell.read(Profiled).backend
+    (samples,) = launch(on_single_rank, arguments, world_size=1, backend=backend, timeout_s=LONGEST_S)
     timers = dict.fromkeys(samples, "host clock")
     return Measurement(samples=samples, timers=timers, timed_s=sum(map(sum, samples.values())))

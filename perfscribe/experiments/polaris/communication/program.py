@@ -14,6 +14,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,6 +25,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from perfscribe.analytic.shapes import Seq2SeqShape
 from perfscribe.base import files
+from perfscribe.base.cells import read
 from perfscribe.distributed import links
 from perfscribe.distributed.ddp import BY_NAME, DataParallel
 from perfscribe.instruments import precision
@@ -43,7 +45,39 @@ DATA_SEED = 0
 PLAIN, FIRST, AGAIN = "plain", "first_profiled", "profiled"
 OPERATOR_COLUMNS = ("name", "calls", "host_us", "own_host_us", "device_us", "own_device_us")
 COMPRESSION = 5  # stronger compression takes longer than profiling
-_TRAININGS: dict[str, ProfiledTraining] = {}
+_TRAININGS: dict[Training, ProfiledTraining] = {}
+
+
+@dataclass(frozen=True)
+class Training:
+    """Factors that model and samples follow from."""
+
+    implementation: str
+    dtype: str
+    features: int
+    layers: int
+    d_ff: int
+    batch: int
+    batches: int
+    source_length: int
+    target_length: int
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Numbers of a profile's steps: before it, recorded and dropped, recorded."""
+
+    wait: int
+    warmup_steps: int
+    active: int
+
+
+@dataclass(frozen=True)
+class Repeated:
+    """Numbers of a single rank's trainings of each kind, and of the steps of one."""
+
+    trainings: int
+    training_steps: int
 
 
 class ProfiledTraining:
@@ -53,20 +87,17 @@ class ProfiledTraining:
     positions as classes: a workload, not a task. Each rank has different samples.
     """
 
-    def __init__(self, factors: Mapping[str, Any], rank: Rank) -> None:
+    def __init__(self, of: Training, rank: Rank) -> None:
         torch.manual_seed(DATA_SEED + rank.place.rank)
         self.device = rank.device
-        features, layers, batch = (factors[name] for name in ("features", "layers", "batch"))
-        self._batches = [
-            [torch.rand(batch, factors[f"{name}_length"], features) for name in ("source", "target")]
-            for _ in range(factors["batches"])
-        ]
-        shape = Seq2SeqShape(features, encoder_layers=layers, decoder_layers=layers, d_ff=factors["d_ff"])
+        lengths = (of.source_length, of.target_length)
+        self._batches = [[torch.rand(of.batch, length, of.features) for length in lengths] for _ in range(of.batches)]
+        shape = Seq2SeqShape(of.features, encoder_layers=of.layers, decoder_layers=of.layers, d_ff=of.d_ff)
         model = make_seq2seq(shape, device=rank.device)
         self.gradient_bytes = sum(tensor.nbytes for tensor in model.parameters())
         with torch.cuda.device(rank.device) if rank.device.type == "cuda" else nullcontext():
             # PyTorch's DDP has its defaults, as in the homework; the module is on its device already.
-            self.model = BY_NAME.get(factors["implementation"], DistributedDataParallel)(model)
+            self.model = BY_NAME.get(of.implementation, DistributedDataParallel)(model)
         self.criterion = torch.nn.CrossEntropyLoss()
         self.optimizer = torch.optim.Adam(model.parameters(), lr=LEARNING_RATE * rank.place.world_size)
         self._next = 0
@@ -89,21 +120,18 @@ class ProfiledTraining:
         del self.model
 
 
-def training_of(factors: Mapping[str, Any], rank: Rank) -> ProfiledTraining:
+def training_of(of: Training, rank: Rank) -> ProfiledTraining:
     """Return the training with these factors, kept until others are requested."""
-    key = repr(sorted(factors.items()))
-    if key not in _TRAININGS:
+    if of not in _TRAININGS:
         while _TRAININGS:
             _TRAININGS.popitem()[1].release()
         gc.collect()
-        precision.set_matmul_precision(factors["dtype"])
-        _TRAININGS[key] = ProfiledTraining(factors, rank)
-    return _TRAININGS[key]
+        precision.set_matmul_precision(of.dtype)
+        _TRAININGS[of] = ProfiledTraining(of, rank)
+    return _TRAININGS[of]
 
 
-def profiler_of(
-    factors: Mapping[str, Any], device: torch.device, ready: Ready, detailed: bool
-) -> torch.profiler.profile:
+def profiler_of(of: Schedule, device: torch.device, ready: Ready, detailed: bool) -> torch.profiler.profile:
     """Return the homework's profiler: wait, warm-up, active, once, with shapes.
 
     detailed: also memory, as in the homework; only on a GPU, because on a CPU it would be most of a trace.
@@ -111,10 +139,9 @@ def profiler_of(
     activities = [torch.profiler.ProfilerActivity.CPU]
     if device.type == "cuda":
         activities.append(torch.profiler.ProfilerActivity.CUDA)
-    wait, warmup, active = (factors[name] for name in ("wait", "warmup_steps", "active"))
     return torch.profiler.profile(
         activities=activities,
-        schedule=torch.profiler.schedule(wait=wait, warmup=warmup, active=active, repeat=1),
+        schedule=torch.profiler.schedule(wait=of.wait, warmup=of.warmup_steps, active=of.active, repeat=1),
         on_trace_ready=ready,
         record_shapes=True,
         profile_memory=detailed and device.type == "cuda",
@@ -131,7 +158,7 @@ def on_rank(arguments: Mapping[str, Any], rank: Rank) -> dict[str, Any]:
     trace names the host.
     """
     factors, keep = arguments["factors"], arguments["keep"]
-    training = training_of(factors, rank)
+    training, schedule = training_of(read(factors, Training), rank), read(factors, Schedule)
     with tempfile.TemporaryDirectory(prefix="kineto-") as folder:
         path = Path(folder) / "trace.json"
 
@@ -146,7 +173,7 @@ def on_rank(arguments: Mapping[str, Any], rank: Rank) -> dict[str, Any]:
 
         dist.barrier()
         synchronise(rank.device)
-        step_ms = _steps(training, factors, rank, ready, bool(keep))[-factors["active"] :]
+        step_ms = _steps(training, schedule, rank, ready, bool(keep))[-schedule.active :]
         with _no_collection():
             traced = read_trace(path, rank.device.type)
     link = links.told(0, 1) if keep and rank.device.type == "cuda" else {"link": links.NOT_TOLD}
@@ -163,13 +190,11 @@ def _no_collection() -> Iterator[None]:
         gc.enable()
 
 
-def _steps(
-    training: ProfiledTraining, factors: Mapping[str, Any], rank: Rank, ready: Ready, detailed: bool
-) -> list[float]:
+def _steps(training: ProfiledTraining, schedule: Schedule, rank: Rank, ready: Ready, detailed: bool) -> list[float]:
     """Return each step's host-clock milliseconds; each ends with a synchronise, so that traces contain it whole."""
     spent = []
-    with profiler_of(factors, rank.device, ready, detailed) as profiler:
-        for _ in range(factors["wait"] + factors["warmup_steps"] + factors["active"]):
+    with profiler_of(schedule, rank.device, ready, detailed) as profiler:
+        for _ in range(schedule.wait + schedule.warmup_steps + schedule.active):
             began = time.perf_counter()
             training.step()
             synchronise(rank.device)
@@ -234,22 +259,23 @@ def _in_operators(events: Iterable[Mapping[str, Any]]) -> int:
 
 def on_single_rank(arguments: Mapping[str, Any], rank: Rank) -> dict[str, list[float]]:
     """Return seconds of whole trainings as <training>_train_s: PLAIN, AGAIN, and FIRST, the process's first profile."""
-    factors = arguments["factors"]
+    schedule, repeated = read(arguments["factors"], Schedule), read(arguments["factors"], Repeated)
     if rank.device.type == "cpu":
         torch.set_num_threads(1)  # as each of two ranks has on two cores; more threads wait for each other
-    training = training_of(factors, rank)
-    for _ in range(factors["warmup_steps"] + 1):
+    training = training_of(read(arguments["factors"], Training), rank)
+    for _ in range(schedule.warmup_steps + 1):
         training.step()
     samples: dict[str, list[float]] = defaultdict(list)
-    samples[f"{FIRST}_train_s"].append(_train(training, factors, rank, profiled=True))
-    for turn in range(factors["trainings"]):
+    steps = repeated.training_steps
+    samples[f"{FIRST}_train_s"].append(_train(training, steps, rank, schedule))
+    for turn in range(repeated.trainings):
         for name in (PLAIN, AGAIN) if turn % 2 == 0 else (AGAIN, PLAIN):
-            samples[f"{name}_train_s"].append(_train(training, factors, rank, profiled=name == AGAIN))
+            samples[f"{name}_train_s"].append(_train(training, steps, rank, schedule if name == AGAIN else None))
     return dict(samples)
 
 
-def _train(training: ProfiledTraining, factors: Mapping[str, Any], rank: Rank, profiled: bool) -> float:
-    """Return wall seconds of the loop, within which the profile's trace is written, as in the homework."""
+def _train(training: ProfiledTraining, steps: int, rank: Rank, schedule: Schedule | None) -> float:
+    """Return wall seconds of the loop, within which the profile's trace, if any, is written, as in the homework."""
     with tempfile.TemporaryDirectory(prefix="kineto-") as folder:
 
         def ready(profiler: torch.profiler.profile) -> None:
@@ -257,8 +283,8 @@ def _train(training: ProfiledTraining, factors: Mapping[str, Any], rank: Rank, p
 
         synchronise(rank.device)
         began = time.perf_counter()
-        with profiler_of(factors, rank.device, ready, detailed=True) if profiled else nullcontext() as profiler:
-            for _ in range(factors["training_steps"]):
+        with profiler_of(schedule, rank.device, ready, detailed=True) if schedule else nullcontext() as profiler:
+            for _ in range(steps):
                 training.step()
                 if profiler is not None:
                     profiler.step()

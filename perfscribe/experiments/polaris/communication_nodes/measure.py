@@ -10,7 +10,7 @@ from contextlib import ExitStack, closing
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from perfscribe.experiments.polaris.communication.measure import LIMIT_S, PLACEMENTS, take_turns
+from perfscribe.experiments.polaris.communication.measure import LIMIT_S, PLACEMENTS, Profiled, take_turns
 
 if TYPE_CHECKING:
     from perfscribe.base.cells import Cell, Measurement
@@ -34,7 +34,7 @@ def _workers(cell: Cell, placement: str) -> WorkerGroup:
         on_rank,
         world_size=nodes * ranks_per_node,
         nodes=nodes,
-        backend=cell["backend"],
+        backend=cell.read(Profiled).backend,
         timeout_s=LIMIT_S,
         collective_timeout_s=COLLECTIVE_TIMEOUT_S,
     )
