@@ -35,13 +35,26 @@ Turns = Mapping[str, Sequence[Sequence[Said]]]  # by placement, turn and rank
 
 @dataclass(frozen=True)
 class Profiled:
-    """Factors of a cell that ranks do not read."""
+    """Factors of a cell; those with a default are of the single rank's trainings."""
 
     part: str
     device: str
     backend: str
     implementation: str
+    dtype: str
+    features: int
+    layers: int
+    d_ff: int
+    source_length: int
+    target_length: int
+    batch: int
+    batches: int
+    wait: int
+    warmup_steps: int
+    active: int
     turns: int
+    trainings: int = 0
+    training_steps: int = 0
 
 
 def run(cell: Cell) -> Measurement:

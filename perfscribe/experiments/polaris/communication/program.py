@@ -14,7 +14,6 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,6 +27,7 @@ from perfscribe.base import files
 from perfscribe.base.cells import read
 from perfscribe.distributed import links
 from perfscribe.distributed.ddp import BY_NAME, DataParallel
+from perfscribe.experiments.polaris.communication.measure import Profiled
 from perfscribe.instruments import precision
 from perfscribe.instruments.profiling.families import COMMUNICATION, GLOO, family
 from perfscribe.instruments.profiling.summary import Span, length_ns, merged
@@ -45,39 +45,7 @@ DATA_SEED = 0
 PLAIN, FIRST, AGAIN = "plain", "first_profiled", "profiled"
 OPERATOR_COLUMNS = ("name", "calls", "host_us", "own_host_us", "device_us", "own_device_us")
 COMPRESSION = 5  # stronger compression takes longer than profiling
-_TRAININGS: dict[Training, ProfiledTraining] = {}
-
-
-@dataclass(frozen=True)
-class Training:
-    """Factors that model and samples follow from."""
-
-    implementation: str
-    dtype: str
-    features: int
-    layers: int
-    d_ff: int
-    batch: int
-    batches: int
-    source_length: int
-    target_length: int
-
-
-@dataclass(frozen=True)
-class Schedule:
-    """Numbers of a profile's steps: before it, recorded and dropped, recorded."""
-
-    wait: int
-    warmup_steps: int
-    active: int
-
-
-@dataclass(frozen=True)
-class Repeated:
-    """Numbers of a single rank's trainings of each kind, and of the steps of one."""
-
-    trainings: int
-    training_steps: int
+_TRAININGS: dict[Profiled, ProfiledTraining] = {}
 
 
 class ProfiledTraining:
@@ -87,7 +55,7 @@ class ProfiledTraining:
     positions as classes: a workload, not a task. Each rank has different samples.
     """
 
-    def __init__(self, of: Training, rank: Rank) -> None:
+    def __init__(self, of: Profiled, rank: Rank) -> None:
         torch.manual_seed(DATA_SEED + rank.place.rank)
         self.device = rank.device
         lengths = (of.source_length, of.target_length)
@@ -120,7 +88,7 @@ class ProfiledTraining:
         del self.model
 
 
-def training_of(of: Training, rank: Rank) -> ProfiledTraining:
+def training_of(of: Profiled, rank: Rank) -> ProfiledTraining:
     """Return the training with these factors, kept until others are requested."""
     if of not in _TRAININGS:
         while _TRAININGS:
@@ -131,17 +99,21 @@ def training_of(of: Training, rank: Rank) -> ProfiledTraining:
     return _TRAININGS[of]
 
 
-def profiler_of(of: Schedule, device: torch.device, ready: Ready, detailed: bool) -> torch.profiler.profile:
-    """Return the homework's profiler: wait, warm-up, active, once, with shapes.
+def profiler_of(
+    steps: tuple[int, int, int], device: torch.device, ready: Ready, detailed: bool
+) -> torch.profiler.profile:
+    """Return the homework's profiler, once, with shapes.
 
+    steps: to wait, of warm-up, active.
     detailed: also memory, as in the homework; only on a GPU, because on a CPU it would be most of a trace.
     """
     activities = [torch.profiler.ProfilerActivity.CPU]
     if device.type == "cuda":
         activities.append(torch.profiler.ProfilerActivity.CUDA)
+    wait, warmup, active = steps
     return torch.profiler.profile(
         activities=activities,
-        schedule=torch.profiler.schedule(wait=of.wait, warmup=of.warmup_steps, active=of.active, repeat=1),
+        schedule=torch.profiler.schedule(wait=wait, warmup=warmup, active=active, repeat=1),
         on_trace_ready=ready,
         record_shapes=True,
         profile_memory=detailed and device.type == "cuda",
@@ -157,8 +129,8 @@ def on_rank(arguments: Mapping[str, Any], rank: Rank) -> dict[str, Any]:
     arguments: factors; keep: path prefix of files that stay on this machine, or "". They are not published, because a
     trace names the host.
     """
-    factors, keep = arguments["factors"], arguments["keep"]
-    training, schedule = training_of(read(factors, Training), rank), read(factors, Schedule)
+    of, keep = read(arguments["factors"], Profiled), arguments["keep"]
+    training = training_of(of, rank)
     with tempfile.TemporaryDirectory(prefix="kineto-") as folder:
         path = Path(folder) / "trace.json"
 
@@ -173,7 +145,7 @@ def on_rank(arguments: Mapping[str, Any], rank: Rank) -> dict[str, Any]:
 
         dist.barrier()
         synchronise(rank.device)
-        step_ms = _steps(training, schedule, rank, ready, bool(keep))[-schedule.active :]
+        step_ms = _steps(training, of, rank, ready, bool(keep))[-of.active :]
         with _no_collection():
             traced = read_trace(path, rank.device.type)
     link = links.told(0, 1) if keep and rank.device.type == "cuda" else {"link": links.NOT_TOLD}
@@ -190,11 +162,11 @@ def _no_collection() -> Iterator[None]:
         gc.enable()
 
 
-def _steps(training: ProfiledTraining, schedule: Schedule, rank: Rank, ready: Ready, detailed: bool) -> list[float]:
+def _steps(training: ProfiledTraining, of: Profiled, rank: Rank, ready: Ready, detailed: bool) -> list[float]:
     """Return each step's host-clock milliseconds; each ends with a synchronise, so that traces contain it whole."""
-    spent = []
-    with profiler_of(schedule, rank.device, ready, detailed) as profiler:
-        for _ in range(schedule.wait + schedule.warmup_steps + schedule.active):
+    steps, spent = (of.wait, of.warmup_steps, of.active), []
+    with profiler_of(steps, rank.device, ready, detailed) as profiler:
+        for _ in range(sum(steps)):
             began = time.perf_counter()
             training.step()
             synchronise(rank.device)
@@ -259,23 +231,23 @@ def _in_operators(events: Iterable[Mapping[str, Any]]) -> int:
 
 def on_single_rank(arguments: Mapping[str, Any], rank: Rank) -> dict[str, list[float]]:
     """Return seconds of whole trainings as <training>_train_s: PLAIN, AGAIN, and FIRST, the process's first profile."""
-    schedule, repeated = read(arguments["factors"], Schedule), read(arguments["factors"], Repeated)
+    of = read(arguments["factors"], Profiled)
     if rank.device.type == "cpu":
         torch.set_num_threads(1)  # as each of two ranks has on two cores; more threads wait for each other
-    training = training_of(read(arguments["factors"], Training), rank)
-    for _ in range(schedule.warmup_steps + 1):
+    training = training_of(of, rank)
+    for _ in range(of.warmup_steps + 1):
         training.step()
     samples: dict[str, list[float]] = defaultdict(list)
-    steps = repeated.training_steps
-    samples[f"{FIRST}_train_s"].append(_train(training, steps, rank, schedule))
-    for turn in range(repeated.trainings):
+    samples[f"{FIRST}_train_s"].append(_train(training, of, rank, profiled=True))
+    for turn in range(of.trainings):
         for name in (PLAIN, AGAIN) if turn % 2 == 0 else (AGAIN, PLAIN):
-            samples[f"{name}_train_s"].append(_train(training, steps, rank, schedule if name == AGAIN else None))
+            samples[f"{name}_train_s"].append(_train(training, of, rank, profiled=name == AGAIN))
     return dict(samples)
 
 
-def _train(training: ProfiledTraining, steps: int, rank: Rank, schedule: Schedule | None) -> float:
-    """Return wall seconds of the loop, within which the profile's trace, if any, is written, as in the homework."""
+def _train(training: ProfiledTraining, of: Profiled, rank: Rank, profiled: bool) -> float:
+    """Return wall seconds of the loop, within which the profile's trace is written, as in the homework."""
+    steps = (of.wait, of.warmup_steps, of.active)
     with tempfile.TemporaryDirectory(prefix="kineto-") as folder:
 
         def ready(profiler: torch.profiler.profile) -> None:
@@ -283,8 +255,8 @@ def _train(training: ProfiledTraining, steps: int, rank: Rank, schedule: Schedul
 
         synchronise(rank.device)
         began = time.perf_counter()
-        with profiler_of(schedule, rank.device, ready, detailed=True) if schedule else nullcontext() as profiler:
-            for _ in range(steps):
+        with profiler_of(steps, rank.device, ready, detailed=True) if profiled else nullcontext() as profiler:
+            for _ in range(of.training_steps):
                 training.step()
                 if profiler is not None:
                     profiler.step()

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from perfscribe.distributed.rank import Rank
 
 ROOT = Path(__file__).resolve().parents[4]
-PROFILED_STEPS = {"wait": 1, "warmup_steps": 1, "active": 2}
+PROFILED_STEPS = (1, 1, 2)  # skipped, warm-up, recorded
 
 
 def join(timeout_s: float | None = None) -> Rank:
@@ -70,7 +70,7 @@ def profiled(folder: Path | None, rank: Rank) -> Iterator[Callable[[], object]]:
     if folder is None:
         yield lambda: None
         return
-    from perfscribe.experiments.polaris.communication.program import Schedule, profiler_of, write_operators
+    from perfscribe.experiments.polaris.communication.program import profiler_of, write_operators
 
     folder.mkdir(parents=True, exist_ok=True)
     base = folder / f"rank-{rank.place.rank}"
@@ -79,7 +79,7 @@ def profiled(folder: Path | None, rank: Rank) -> Iterator[Callable[[], object]]:
         found.export_chrome_trace(f"{base}.json.gz")
         write_operators(found, base.with_suffix(".csv"))
 
-    with profiler_of(Schedule(**PROFILED_STEPS), rank.device, write, detailed=False) as recording:
+    with profiler_of(PROFILED_STEPS, rank.device, write, detailed=False) as recording:
         yield recording.step
 
 

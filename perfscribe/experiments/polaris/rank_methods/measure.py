@@ -11,7 +11,7 @@ import atexit
 import os
 import subprocess
 import tempfile
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 LAUNCHED, BOUND = "launched", "bound"  # parts of the experiment
 LAUNCH_S, BOUND_S = 180.0, 60.0
+SIZES = ("samples", "source_length", "target_length", "features", "layers", "d_ff", "batch", "epochs", "warmup_steps")
 EVEN, NEAREST = "even", "nearest"
 HERE, POLARIS = "this machine", "Polaris"
 # A node of Polaris: the cores nearest to each of its GPUs, and the binding lists used there. Source: ALCF's guide
@@ -37,27 +38,15 @@ HOMEWORK_BINDING, GUIDE_BINDING = "list:0,1:8,9:16,17:24,25", "list:24:16:8:0"
 
 @dataclass(frozen=True)
 class Ranks:
-    """Factors of both parts."""
+    """Factors of a cell of either part, which lacks those of the other."""
 
     part: str
     launcher: str
     world_size: int
-
-
-@dataclass(frozen=True)
-class Launch(Ranks):
-    """Factors of ranks that train, next to the training's sizes."""
-
-    method: str
-    backend: str
-
-
-@dataclass(frozen=True)
-class Binding(Ranks):
-    """Factors of ranks that are bound to cores."""
-
-    machine: str
-    cpu_bind: str
+    method: str = ""
+    backend: str = ""
+    machine: str = ""
+    cpu_bind: str = ""
 
 
 @dataclass(frozen=True)
@@ -75,9 +64,6 @@ class Sizes:
     warmup_steps: int
 
 
-SIZES = tuple(field.name for field in fields(Sizes))
-
-
 def run(cell: Cell) -> Measurement:
     """Measure one launch, or bind ranks once.
 
@@ -87,12 +73,11 @@ def run(cell: Cell) -> Measurement:
     granted (masks), gpu_cores.
     Raises Unsupported if the launcher or mpi4py is missing, or a binding names cores that are not granted here.
     """
-    if cell.read(Ranks).part == LAUNCHED:
-        return _launch(cell.read(Launch), cell.read(Sizes))
-    return _bind(cell.read(Binding))
+    of = cell.read(Ranks)
+    return _launch(of, cell.read(Sizes)) if of.part == LAUNCHED else _bind(of)
 
 
-def _launch(of: Launch, sizes: Sizes) -> Measurement:
+def _launch(of: Ranks, sizes: Sizes) -> Measurement:
     from perfscribe.instruments.timing import HOST_CLOCK, longest
 
     asks_mpi = of.launcher != "perfscribe"  # our ranks start in a moment; MPI takes longer
@@ -131,7 +116,7 @@ def _cores_of(ranks: int) -> list[cpu_sets.Cores]:
         return cpu_sets.even(cpu_sets.granted(), ranks)
 
 
-def _workers(of: Launch) -> WorkerGroup:
+def _workers(of: Ranks) -> WorkerGroup:
     """Return the launcher's ranks, kept for its other methods; ranks of another launcher are ended first."""
     from perfscribe.distributed import launch, launchers
     from perfscribe.distributed.fork_server import SERVER
@@ -146,7 +131,7 @@ def _workers(of: Launch) -> WorkerGroup:
     return launch.waiting(on_rank, alone=True, timeout_s=LAUNCH_S, **ranks)
 
 
-def _bind(of: Binding) -> Measurement:
+def _bind(of: Ranks) -> Measurement:
     here = of.machine == HERE
     nearest = binding.gpu_cores() if here else POLARIS_CORES
     asked = _asked(of.cpu_bind, of.world_size, nearest)

@@ -140,8 +140,8 @@ def _stepper(sizes: Sizes, rank: Rank) -> tuple[Any, int]:
     from perfscribe.distributed.ddp import BucketedDDP
     from perfscribe.models.seq2seq import make_seq2seq
 
-    depth = {"encoder_layers": sizes.layers, "decoder_layers": sizes.layers}
-    shape = Seq2SeqShape(sizes.features, **depth, d_ff=sizes.d_ff)
+    layers = sizes.layers
+    shape = Seq2SeqShape(sizes.features, encoder_layers=layers, decoder_layers=layers, d_ff=sizes.d_ff)
     model = BucketedDDP(make_seq2seq(shape, device=rank.device), BUCKET_MB)
     model.train()
     optimizer = Adam(list(model.parameters()), LEARNING_RATE * rank.place.world_size)
