@@ -29,6 +29,8 @@ class Cell:
         cells run in ascending order of cost.
     data: names of the data sets that run(cell) reads.
     data_folder: folder that contains them; filled in by the worker.
+    round: number of the pass over the grid, from 1; filled in by the worker. Later rounds may leave out what does not
+        vary between processes; what they leave out is taken from the first.
     skip: reason why this cell is not measured; such a cell is printed as skipped.
     """
 
@@ -37,6 +39,7 @@ class Cell:
     cost: float = 1.0
     data: tuple[str, ...] = ()
     data_folder: str = ""
+    round: int = 1
     skip: str = ""
 
     def __getitem__(self, factor: str) -> Any:

@@ -6,12 +6,15 @@ cannot compile, so graphs, graph breaks and recompilations are counted.
 
 from __future__ import annotations
 
+import os
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
+from pathlib import Path
 from typing import Any, TypeVar, cast
+from unittest.mock import patch
 
 import torch
 
@@ -28,10 +31,22 @@ def compiled(function: Function, backend: str) -> Function:
 @contextmanager
 def cold_caches() -> Iterator[None]:
     """Hide earlier compilations, on disk and in this process, from inductor and Triton."""
-    from torch._inductor.utils import fresh_cache
-
-    with tempfile.TemporaryDirectory(prefix="perfscribe-compile-") as folder, fresh_cache(dir=folder):
+    with tempfile.TemporaryDirectory(prefix="perfscribe-compile-") as folder, caches(Path(folder)):
         yield
+
+
+@contextmanager
+def caches(folder: Path) -> Iterator[None]:
+    """Let inductor and Triton keep compiled code in a folder; earlier compilations of this process are forgotten."""
+    from torch._inductor.utils import clear_caches
+
+    places = {"TORCHINDUCTOR_CACHE_DIR": str(folder), "TRITON_CACHE_DIR": str(folder / "triton")}
+    clear_caches()
+    try:
+        with patch.dict(os.environ, places):
+            yield
+    finally:
+        clear_caches()
 
 
 @cache

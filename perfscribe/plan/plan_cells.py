@@ -11,20 +11,21 @@ from perfscribe.base.cells import Cell
 
 
 def cell_to_json(cell: Cell) -> dict[str, Any]:
-    """Convert a cell for a plan file, without its data folder."""
+    """Convert a cell for a plan file, without what the worker fills in."""
     held = {**vars(cell), "factors": dict(cell.factors)}
-    del held["data_folder"]
+    del held["data_folder"], held["round"]
     return held
 
 
-def cell_from_json(value: Mapping[str, Any], data_folder: str = "") -> Cell:
-    """Invert cell_to_json; data_folder: folder of the data sets."""
+def cell_from_json(value: Mapping[str, Any], data_folder: str = "", number: int = 1) -> Cell:
+    """Invert cell_to_json; data_folder: folder of the data sets; number: of the round."""
     return Cell(
         factors=dict(value["factors"]),
         requires=tuple(value["requires"]),
         cost=value["cost"],
         data=tuple(value["data"]),
         data_folder=data_folder,
+        round=number,
         skip=value["skip"],
     )
 

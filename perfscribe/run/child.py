@@ -174,7 +174,7 @@ def run_cell(module: Any, request: Mapping[str, Any]) -> dict[str, Any]:
     try:
         if "subject" in request["cell"]["factors"]:  # user's code: imported only in processes that measure none of ours
             module = importlib.import_module(f"{module.__package__}.subject")
-        measurement = module.run(cell_from_json(request["cell"], request["data_folder"]))
+        measurement = module.run(cell_from_json(request["cell"], request["data_folder"], request["round"]))
         check(measurement)
         complaint = compiler_complaint(measurement.values)
         if complaint:

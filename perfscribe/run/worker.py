@@ -148,6 +148,7 @@ class Worker:
             "cell": task.cell,
             "seed": self.shard.plan["seed"],
             "data_folder": str(self.shard.site_folder / "data"),
+            "round": task.round,
         }
         started = time.perf_counter()
         handles = [gpu.handle for gpu in self.lease.gpus]

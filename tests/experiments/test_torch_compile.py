@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -44,6 +45,17 @@ def test_what_compiling_takes_is_apart_from_the_passes() -> None:
     assert {len(samples) for samples in found.samples.values()} == {4}
     assert found.compile_s == pytest.approx(sum(found.series["first_passes_ms"]) / 1e3)
     assert found.values["graphs"] == 1 and found.values["graph_breaks"] == found.values["recompiles"] == 0
+
+
+def test_a_later_round_finds_compiled_code_and_leaves_out_what_compiling_took(tmp_path: Path) -> None:
+    first = cell("attention", str(tmp_path / "data"))
+    assert "first_passes_ms" in measure.run(first).series
+    (folder,) = (tmp_path / "cache" / "torch_compile").iterdir()
+    (folder / "kept").touch()
+    found = measure.run(replace(first, round=2))
+    assert not found.series and not found.compile_s and found.samples and (folder / "kept").exists()
+    measure.run(first)
+    assert not (folder / "kept").exists()
 
 
 @pytest.mark.parametrize("part", ["output", "dk"])

@@ -11,7 +11,7 @@ def run(cell: Cell) -> Measurement:
     """Time a full step by phases, forward with and without a graph, and forward with backward as one; count memory.
 
     Peaks are those of untimed passes. The passes that need least memory come first; if a later one fails, the earlier
-    results are kept.
+    results are kept. Rounds after the first only time full steps.
     """
     import torch
 
@@ -28,12 +28,14 @@ def run(cell: Cell) -> Measurement:
         if step.device == "cuda":
             measurement.values["gpu_name"] = torch.cuda.get_device_name()
         measurement.values |= check_loss(step)
-        record(measurement, "forward_no_grad_ms", time(step.inference))
-        measurement.values |= peak("forward_no_grad", step.inference, step.device)
-        record(measurement, "forward_backward_ms", time(step.forward_backward, prepare=step.zero_grad))
+        if cell.round == 1:
+            record(measurement, "forward_no_grad_ms", time(step.inference))
+            measurement.values |= peak("forward_no_grad", step.inference, step.device)
+            record(measurement, "forward_backward_ms", time(step.forward_backward, prepare=step.zero_grad))
         step.make_optimizer()
         time_full(step, measurement, counts)
-        step.zero_grad()
-        measurement.values |= peak("forward_graph", step.loss, step.device)
-        measurement.values |= peak("full_step", step.full, step.device)
+        if cell.round == 1:
+            step.zero_grad()
+            measurement.values |= peak("forward_graph", step.loss, step.device)
+            measurement.values |= peak("full_step", step.full, step.device)
     return measurement

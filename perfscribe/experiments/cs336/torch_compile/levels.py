@@ -33,7 +33,7 @@ LEVELS = experiment(
     isolation=isolation("job", gpu="cell"),
     timeout_s=timeout(1200),
     device=devices(["cpu"], gpu=["cuda"]),
-    turns=whole("turns of eager and compiled; an interval needs 6 or more", 1, 1000, 6, gpu=8),
+    turns=whole("turns of eager and compiled in each round; an interval needs 6 or more in all", 1, 1000, 6, gpu=3),
     attention=section(
         "the attention grid of `attention`",
         backend=choices(
