@@ -18,6 +18,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import IO, Any, BinaryIO, cast
 
 from perfscribe.base import cpu_sets
@@ -34,6 +35,16 @@ from perfscribe.distributed.watching import EXIT_S, KEPT_LINES, RunningRanks, ex
 DEATH_S = 30.0
 LOG_LINES = 20_000
 COLLECTIVE_TIMEOUT_S = 600.0  # longer than any cell's: ranks start with their first cell's timeout
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """Factors that ranks are started by, under the names of WorkerGroup's options."""
+
+    world_size: int
+    backend: str
+    nodes: int = 1
+    transport: str = "default"
 
 
 def launch(program: str | Callable[..., Any], arguments: Mapping[str, Any], **options: Any) -> list[Any]:

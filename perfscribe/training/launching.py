@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
 from perfscribe.analytic.weak_scaling import step_flop
 from perfscribe.analytic.workshop_shapes import BLOOM, BloomShape, SimpleGptShape
-from perfscribe.base.cells import Cell, Measurement
+from perfscribe.base.cells import Cell, Measurement, read
 from perfscribe.data import squad_sets
 from perfscribe.distributed import needs
 from perfscribe.instruments import precision
@@ -29,9 +30,24 @@ BLOOMS_CODE = "transformers.models.bloom.modeling_bloom"
 RANDOM, TUNED = "random", "tuned"
 
 
+@dataclass(frozen=True)
+class Training:
+    """Factors that a rank reads next to its knobs; those with a default are of the tuned loop."""
+
+    model_name: str
+    weights: str
+    dtype: str
+    labels: str
+    loop: str
+    wrap: str
+    compiled: bool = False
+    memory_percent: float = 0
+    steps: int = 0
+
+
 def shape_of(factors: Mapping[str, Any]) -> SimpleGptShape | BloomShape:
     """Shape of a cell's model."""
-    return BLOOM.get(factors["model_name"]) or SimpleGptShape(**{name: factors[name] for name in SHAPE})
+    return BLOOM.get(factors["model_name"]) or read(factors, SimpleGptShape)
 
 
 def wrap_of(levels: Mapping[str, Any]) -> str:
@@ -106,16 +122,14 @@ def work(factors: Mapping[str, Any], config: Mapping[str, Any]) -> float:
 
 def run(of: Cell) -> Measurement:
     """Launch the ranks and combine their results into one measurement."""
-    from perfscribe.distributed.launch import launch
+    from perfscribe.distributed.launch import Ranks, launch
     from perfscribe.training.on_ranks import on_rank
 
     ranks = launch(
         on_rank,
         {"factors": dict(of.factors), "data_folder": of.data_folder, "dataset": of.data[0]},
-        world_size=of["world_size"],
-        nodes=int(of.factors.get("nodes") or 1),
         timeout_s=LAUNCH_TIMEOUT_S,
-        backend=of["backend"],
+        **vars(of.read(Ranks)),
     )
     return combine(ranks)
 

@@ -11,14 +11,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from perfscribe.analytic.workshop_shapes import SimpleGptShape
+from perfscribe.analytic.workshop_shapes import BloomShape, SimpleGptShape
+from perfscribe.base.cells import read
 from perfscribe.data import squad_sets
 from perfscribe.distributed import fsdp
 from perfscribe.instruments.timing import synchronise
 from perfscribe.models import bloom, simple_gpt
 from perfscribe.training import bare_loop, knobs
 from perfscribe.training.bare_loop import Curve, Rows
-from perfscribe.training.launching import RANDOM, shape_of
+from perfscribe.training.launching import RANDOM, Training, shape_of
 from perfscribe.training.meters import SpeedMeter, UtilisationMeter
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ class Job:
 
     model: nn.Module
     knobs: knobs.Knobs
-    factors: Mapping[str, Any]
+    level: Training
     rank: Rank
     data: squad_sets.TokenisedSet
     speed: SpeedMeter
@@ -41,14 +42,15 @@ class Job:
 def on_rank(arguments: Mapping[str, Any], rank: Rank) -> dict[str, Any]:
     """Run a training on this rank and return its results; launching.combine merges the ranks.
 
-    arguments: factors (model_name; for simple_gpt its sizes; the knobs; loop, wrap, labels, weights), data_folder and
-    dataset. Samples are the times of optimizer steps.
+    arguments: factors (Training's; for simple_gpt its sizes; the knobs), data_folder and dataset. Samples are the times
+    of optimizer steps.
     """
     factors, device = arguments["factors"], rank.device
+    level = read(factors, Training)
     same_threads(device)
     own, ranks = knobs_of(factors, rank.seed), rank.place.world_size
-    held = squad_sets.read(Path(arguments["data_folder"]), arguments["dataset"], factors["labels"])
-    model = build(factors, rank.seed, device)
+    held = squad_sets.read(Path(arguments["data_folder"]), arguments["dataset"], level.labels)
+    model = build(level, shape_of(factors), rank.seed, device)
     values = {
         "parameters": sum(p.numel() for p in model.parameters()),
         "vocabulary_reached": int(held.facts["tokenizer"]["vocabulary_reached"]),
@@ -57,8 +59,8 @@ def on_rank(arguments: Mapping[str, Any], rank: Rank) -> dict[str, Any]:
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
     speed = SpeedMeter(own.rows_a_step * ranks, settle=partial(synchronise, device))
-    job = Job(model, own, factors, rank, held, speed, UtilisationMeter(device))
-    curve, figures = {"trainer": _by_trainer, "bare loop": _by_loop, "tuned": _tuned}[factors["loop"]](job)
+    job = Job(model, own, level, rank, held, speed, UtilisationMeter(device))
+    curve, figures = {"trainer": _by_trainer, "bare loop": _by_loop, "tuned": _tuned}[level.loop](job)
     return {
         "host": rank.place.host,
         "samples": {"step_ms": [1e3 * s for s in speed.step_s]},
@@ -79,9 +81,9 @@ def _by_trainer(job: Job) -> Outcome:
 
 
 def _by_loop(job: Job) -> Outcome:
-    if job.factors["wrap"] == fsdp.FSDP2:
+    if job.level.wrap == fsdp.FSDP2:
         fsdp.shard(job.model, fsdp.blocks_of(job.model), job.knobs.dtype, job.knobs.dtype)
-    found = fsdp.require(job.factors["wrap"], job.model)
+    found = fsdp.require(job.level.wrap, job.model)
     loop, rows = bare_loop.Loop(job.model, job.knobs, job.rank.device), tensors(job.data.training)
     evaluation = tensors(job.data.evaluation)
     curve = bare_loop.train(loop, rows, evaluation, job.rank.place.rank, job.speed, job.utilisation)
@@ -102,18 +104,18 @@ def same_threads(device: torch.device) -> None:
 
 def knobs_of(factors: Mapping[str, Any], seed: int) -> knobs.Knobs:
     """Make the knobs of a cell; its dtype sets the workshop's switches fp16 and bf16."""
-    low = {name: factors["dtype"] == name for name in ("fp16", "bf16")}
-    return knobs.of(factors, **low, device=factors["device"], seed=seed % 2**32)
+    dtype = read(factors, Training).dtype
+    return knobs.of(factors, fp16=dtype == "fp16", bf16=dtype == "bf16", seed=seed % 2**32)
 
 
-def build(factors: Mapping[str, Any], seed: int, device: torch.device) -> nn.Module:
+def build(level: Training, shape: SimpleGptShape | BloomShape, seed: int, device: torch.device) -> nn.Module:
     """Make the model of a cell, with the same weights on every rank."""
-    shape, weights = shape_of(factors), factors["weights"]
+    weights = level.weights
     if isinstance(shape, SimpleGptShape):
         return simple_gpt.build(shape, seed, str(device))
     if weights not in (RANDOM, bloom.HUB):
         weights = str(squad_sets.from_checkout(weights))
-    model: nn.Module = bloom.build(factors["model_name"], None if weights == RANDOM else weights, seed, str(device))
+    model: nn.Module = bloom.build(level.model_name, None if weights == RANDOM else weights, seed, str(device))
     return model
 
 

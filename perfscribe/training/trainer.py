@@ -160,7 +160,7 @@ def train(job: Job) -> tuple[Curve, fsdp.Sharded, dict[str, float]]:
 
     RuntimeError if the wrapping is not the one asked for.
     """
-    wrap = job.factors["wrap"]
+    wrap = job.level.wrap
     if wrap == fsdp.NONE:
         for name in PLACE:  # otherwise Trainer wraps a model by DDP even on one rank
             os.environ.pop(name, None)

@@ -45,8 +45,8 @@ def prepare(model: nn.Module, dtype: str, compiled: bool) -> Callable[..., torch
 
 def train(job: Job, rows: Rows) -> tuple[Curve, dict[str, Any]]:
     """Find the batch size, compile, then time steps of one batch with the job's meters."""
-    factors, rank = job.factors, job.rank
-    loss_of = prepare(job.model, factors["dtype"], factors["compiled"])
+    level, rank = job.level, job.rank
+    loss_of = prepare(job.model, level.dtype, level.compiled)
     found = fsdp.require(fsdp.FSDP2, job.model)
 
     def loss(module: nn.Module, batch: Rows, items: Any) -> torch.Tensor:
@@ -55,7 +55,7 @@ def train(job: Job, rows: Rows) -> tuple[Curve, dict[str, Any]]:
     began = time.perf_counter()
     loop = Loop(job.model, job.knobs, rank.device, loss)
     job.model.train()
-    size = _fitting(loop, rows, rank, factors["memory_percent"])
+    size = _fitting(loop, rows, rank, level.memory_percent)
     batch, items = _batch(rows, size, rank)
     for _ in range(WARMUP_STEPS):
         loop.step([batch], items, 1.0)
@@ -77,7 +77,7 @@ def train(job: Job, rows: Rows) -> tuple[Curve, dict[str, Any]]:
 def _timed(loop: Loop, batch: Rows, items: int, job: Job) -> tuple[float, list[float]]:
     """Run all timed steps; return their total seconds and their losses."""
     began, losses = time.perf_counter(), []
-    for step in range(job.factors["steps"]):
+    for step in range(job.level.steps):
         job.speed.begin_step()
         losses.append(loop.step([batch], items, 1.0))
         job.speed.end_step()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 import tempfile
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from perfscribe.base.cells import Cell, Measurement, Unsupported
@@ -29,6 +30,21 @@ STATE_BYTES = 3 * WEIGHT_BYTES  # of a parameter: its weight and AdamW's two mom
 PIECES_BYTES = 64 * 2**20
 
 
+@dataclass(frozen=True)
+class Checkpoints:
+    """Factors of a cell next to those of any training."""
+
+    device: str
+    loop: str
+    backend: str
+    saved_by: int
+    resumed_by: int
+    rows_per_step: int
+    batch_size: int
+    save_steps: int
+    keep_checkpoints: int
+
+
 def predicted_bytes(parameters: int, written_again: int = 0) -> int:
     """Return bytes of a checkpoint's tensors; written_again: elements of tied matrices stored under a second name."""
     return STATE_BYTES * parameters + WEIGHT_BYTES * written_again
@@ -43,7 +59,8 @@ def run(cell: Cell) -> Measurement:
     """Train and save, then resume with other ranks. Raises Unsupported for Trainer without GPUs."""
     from perfscribe.experiments.fsdp.checkpoints.program import on_rank
 
-    if cell["loop"] == TRAINER and cell["device"] == "cpu":
+    level = cell.read(Checkpoints)
+    if level.loop == TRAINER and level.device == "cpu":
         raise Unsupported(ON_A_CPU)
     return both(cell, on_rank)
 
@@ -52,19 +69,18 @@ def both(cell: Cell, on_rank: Callable[..., Any]) -> Measurement:
     """Run the training that saves and the one that resumes, with this program on each rank."""
     from perfscribe.distributed.launch import launch
 
-    seed = random.getrandbits(31)  # derived from the cell's seed
+    level, seed = cell.read(Checkpoints), random.getrandbits(31)  # derived from the cell's seed
     with tempfile.TemporaryDirectory() as folder:
         common = {"data_folder": cell.data_folder, "dataset": cell.data[0], "folder": folder, "order_seed": seed}
         results = []
-        for ranks, resume in ((cell["saved_by"], False), (cell["resumed_by"], True)):
-            per_rank = cell["rows_per_step"] // ranks // cell["batch_size"]
-            factors = {**cell.factors, "grad_acc": per_rank}
+        for ranks, resume in ((level.saved_by, False), (level.resumed_by, True)):
+            factors = {**cell.factors, "grad_acc": level.rows_per_step // ranks // level.batch_size}
             said = launch(
                 on_rank,
                 {**common, "factors": factors, "resume": resume},
                 world_size=ranks,
                 timeout_s=launching.LAUNCH_TIMEOUT_S / 2,
-                backend=cell["backend"],
+                backend=level.backend,
                 seed=seed,
             )
             results.append(said)

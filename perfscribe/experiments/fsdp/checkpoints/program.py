@@ -21,11 +21,13 @@ from torch.distributed.checkpoint import state_dict_loader, state_dict_saver
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from transformers import Trainer, TrainerCallback
 
+from perfscribe.base.cells import read
 from perfscribe.data import squad_sets
 from perfscribe.distributed import fsdp
-from perfscribe.experiments.fsdp.checkpoints.measure import TRAINER, needed_bytes
+from perfscribe.experiments.fsdp.checkpoints.measure import TRAINER, Checkpoints, needed_bytes
 from perfscribe.training import bare_loop, on_ranks, trainer
 from perfscribe.training.bare_loop import Loop
+from perfscribe.training.launching import Training, shape_of
 from perfscribe.training.meters import SpeedMeter, UtilisationMeter
 
 if TYPE_CHECKING:
@@ -41,14 +43,15 @@ def on_rank(arguments: Mapping[str, Any], rank: Rank) -> dict[str, Any]:
     arguments: factors, data_folder, dataset, folder of the checkpoints; resume: whether to start from the last one.
     """
     factors, folder = arguments["factors"], Path(arguments["folder"])
+    of, level = read(factors, Training), read(factors, Checkpoints)
     on_ranks.same_threads(rank.device)
-    held = squad_sets.read(Path(arguments["data_folder"]), arguments["dataset"], factors["labels"])
-    model = on_ranks.build(factors, rank.seed, rank.device)
+    held = squad_sets.read(Path(arguments["data_folder"]), arguments["dataset"], of.labels)
+    model = on_ranks.build(of, shape_of(factors), rank.seed, rank.device)
     parameters = sum(p.numel() for p in model.parameters())
-    by_trainer = factors["loop"] == TRAINER
+    by_trainer = level.loop == TRAINER
     # Trainer writes a tied matrix under each of its names.
     again = sum(model.get_parameter(name).numel() for name in tied_names(model)) if by_trainer else 0
-    require_room(folder, parameters, factors["keep_checkpoints"], again)
+    require_room(folder, parameters, level.keep_checkpoints, again)
     found = (_by_trainer if by_trainer else _by_loop)(arguments, rank, model, held)
     found["values"] |= {"parameters": parameters, "again_parameters": again}
     return found
@@ -87,8 +90,8 @@ def tied_names(model: nn.Module) -> dict[str, str]:
 
 
 def _by_loop(arguments: Mapping[str, Any], rank: Rank, model: nn.Module, held: TokenisedSet) -> dict[str, Any]:
-    factors, folder = arguments["factors"], Path(arguments["folder"])
-    knobs = on_ranks.knobs_of(factors, arguments["order_seed"])
+    level, folder = read(arguments["factors"], Checkpoints), Path(arguments["folder"])
+    knobs = on_ranks.knobs_of(arguments["factors"], arguments["order_seed"])
     fsdp.shard(model, fsdp.blocks_of(model), knobs.dtype, knobs.dtype)
     found = fsdp.require(fsdp.FSDP2, model)
     loop = Loop(model, knobs, rank.device)
@@ -103,10 +106,10 @@ def _by_loop(arguments: Mapping[str, Any], rank: Rank, model: nn.Module, held: T
     steps = knobs.num_epochs * bare_loop.steps_per_epoch(knobs, len(rows["labels"]), rank.place.world_size)
 
     def after_step(done: int) -> None:
-        if arguments["resume"] or done % factors["save_steps"] or done == steps:
+        if arguments["resume"] or done % level.save_steps or done == steps:
             return  # after the last step there is nothing to resume
         began = time.perf_counter()
-        path = save(loop, done, folder, factors["keep_checkpoints"])
+        path = save(loop, done, folder, level.keep_checkpoints)
         values.update(save_s=time.perf_counter() - began, checkpoint_bytes=size_bytes(path))
 
     meters = SpeedMeter(knobs.rows_a_step), UtilisationMeter(rank.device)
@@ -182,8 +185,8 @@ class NotAtTheEnd(TrainerCallback):  # type: ignore[misc]
 
 def _by_trainer(arguments: Mapping[str, Any], rank: Rank, model: nn.Module, data: TokenisedSet) -> dict[str, Any]:
     """Train by Trainer; RuntimeError if it does not divide the model."""
-    factors, folder, resume = arguments["factors"], Path(arguments["folder"]), arguments["resume"]
-    knobs = on_ranks.knobs_of(factors, arguments["order_seed"])
+    level, folder, resume = read(arguments["factors"], Checkpoints), Path(arguments["folder"]), arguments["resume"]
+    knobs = on_ranks.knobs_of(arguments["factors"], arguments["order_seed"])
     behind, path = finished(folder, "checkpoint")[-1] if resume else (0, None)
     made: Any = trainer.make(
         model,
@@ -193,8 +196,8 @@ def _by_trainer(arguments: Mapping[str, Any], rank: Rank, model: nn.Module, data
         NotAtTheEnd(),
         TimedTrainer,
         save_strategy="steps",
-        save_steps=factors["save_steps"],
-        save_total_limit=factors["keep_checkpoints"],
+        save_steps=level.save_steps,
+        save_total_limit=level.keep_checkpoints,
         prediction_loss_only=True,
         **trainer.distributed(fsdp.FSDP2, model, rank.backend),
     )
