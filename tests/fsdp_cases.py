@@ -13,6 +13,7 @@ from torch.distributed.fsdp import FullyShardedDataParallel
 from perfscribe.analytic import fsdp_memory, fsdp_plan, fsdp_traffic
 from perfscribe.analytic.fsdp_plan import Plan
 from perfscribe.analytic.workshop_shapes import SimpleGptShape
+from perfscribe.base.cells import read
 from perfscribe.distributed import fsdp
 from perfscribe.distributed.collective_bytes import Collectives
 from perfscribe.distributed.fsdp import local, wrap
@@ -222,7 +223,7 @@ def left_behind(arguments: Mapping[str, Any], rank: Any) -> list[dict[str, Any]]
     for factors in arguments["plans"]:
         strategies.fresh(rank.device)
         before = allocated_bytes(rank.device)
-        trained = strategies.Trained(factors, rank)
+        trained = strategies.Trained(strategies.plan_of(factors), read(factors, strategies.Steps), rank)
         known, added = trained.at_rest_bytes(), allocated_bytes(rank.device) - before
         state = sum(held_bytes(trained.training.optimizer).values())
         held = [local(one.detach()) for one in tensors_of(trained.training)]

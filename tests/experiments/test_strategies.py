@@ -9,7 +9,7 @@ import torch
 from unmeasured import raw_config
 
 from perfscribe import config
-from perfscribe.base.cells import Cell
+from perfscribe.base.cells import Cell, read
 from perfscribe.distributed.launch import launch
 from perfscribe.experiments.fsdp.strategies import levels, measure, program
 from perfscribe.instruments.correctness import WrongResult
@@ -49,7 +49,7 @@ def test_a_model_that_computes_something_else_once_wrapped_is_refused(monkeypatc
     losses = iter((3.0, 4.0))
     monkeypatch.setattr(program, "loss_of", lambda module, ids: torch.tensor(next(losses), requires_grad=True))
     with pytest.raises(WrongResult, match=r"the first loss is off by 0\.33 against the model's before it was wrapped"):
-        program.Trained(single, rank)
+        program.Trained(measure.plan_of(single), read(single, measure.Steps), rank)
 
 
 def test_a_loss_is_that_of_all_ranks_rows() -> None:

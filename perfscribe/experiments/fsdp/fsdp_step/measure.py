@@ -16,11 +16,11 @@ LIMIT_S = 240.0  # of a cell; below the worker's limit, so that a hanging rank i
 
 def run(cell: Cell) -> Measurement:
     """Return step times of the slowest rank; the rest is rank 0's."""
-    from perfscribe.distributed.launch import waiting
+    from perfscribe.distributed.launch import Ranks, waiting
     from perfscribe.experiments.fsdp.fsdp_step.program import on_rank
 
-    ranks = {name: cell[name] for name in ("world_size", "backend")}
-    said = waiting(on_rank, alone=True, timeout_s=LIMIT_S, **ranks).ask(dict(cell.factors), LIMIT_S)
+    workers = waiting(on_rank, alone=True, timeout_s=LIMIT_S, **vars(cell.read(Ranks)))
+    said = workers.ask(dict(cell.factors), LIMIT_S)
     found = Measurement(values=said[0]["values"])
     record_of_ranks(found, "step_ms", [rank["step_ms"] for rank in said])
     return found

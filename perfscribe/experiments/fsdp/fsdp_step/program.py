@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from perfscribe.base.cells import read
 from perfscribe.distributed.process_group import together
 from perfscribe.experiments.cs336.ddp import tracing
+from perfscribe.experiments.fsdp.strategies.measure import Steps, plan_of
 from perfscribe.experiments.fsdp.strategies.program import Trained, fresh
 from perfscribe.instruments.timing import time_host
 
@@ -22,12 +24,13 @@ def on_rank(factors: Mapping[str, Any], rank: Rank) -> dict[str, Any]:
     """Return step times, and computing and communication of a traced step (ms). Raises what Trained raises."""
     if rank.device.type == "cpu":  # as in strategies
         torch.set_num_threads(1)
+    of = read(factors, Steps)
     fresh(rank.device)
     try:
-        with closing(Trained(factors, rank)) as trained:
+        with closing(Trained(plan_of(factors), of, rank)) as trained:
             values = {"peak_allocated_bytes": trained.memory()["peak_allocated_bytes"], **trained.applied}
             prepare = partial(together, rank.device)
-            counts = {"warmup": factors["warmup_steps"], "timed": factors["timed_steps"]}
+            counts = {"warmup": of.warmup_steps, "timed": of.timed_steps}
             timing = time_host(trained.step, device=rank.device, prepare=prepare, **counts)
             trace = tracing.record(prepare, lambda _: trained.step(), rank.device.type)
             values |= tracing.lanes(trace, rank.place.world_size, rank.device.type).values()

@@ -6,10 +6,11 @@ prefetching; another sums the gradients of two micro-batches. Ranks are started 
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from perfscribe.analytic.fsdp_plan import FSDP1, IMPLICIT, PER_BLOCK, Plan
-from perfscribe.base.cells import Cell, Measurement
+from perfscribe.analytic.fsdp_plan import FSDP1, IMPLICIT, Plan
+from perfscribe.base.cells import Cell, Measurement, read
 from perfscribe.distributed import needs
 from perfscribe.instruments.timing import record_of_ranks
 
@@ -27,14 +28,25 @@ PRELOADED = (*needs.PRELOADED, "torch.nn.parallel.distributed", "torch.profiler"
 LIMIT_S = 240.0  # of a cell; below the worker's limit, so that a hanging rank is named
 
 
+@dataclass(frozen=True)
+class Steps:
+    """Factors of a cell next to its plan; those with a default are of some parts only."""
+
+    model: str
+    batch: int
+    seq_len: int
+    part: str = GRID
+    turns: int = 0
+    warmup_steps: int = 0
+    timed_steps: int = 0
+    variants: str = ""
+    exchange: str = ""
+
+
 def plan_of(factors: Mapping[str, Any]) -> Plan:
     """Return the plan of a cell's factors."""
-    api = factors["api"]
-    return Plan(
-        **{name: factors[name] for name in (*PLAN, "reduce_dtype")},
-        wrapping=factors.get("wrapping", PER_BLOCK),
-        prefetch=factors.get("prefetch", FSDP1_PREFETCH if api == FSDP1 else IMPLICIT),
-    )
+    plan = read(factors, Plan)
+    return replace(plan, prefetch=FSDP1_PREFETCH) if (plan.api, plan.prefetch) == (FSDP1, IMPLICIT) else plan
 
 
 def from_level(level: str) -> list[dict[str, str]]:
@@ -50,11 +62,11 @@ def key_of(variant: Mapping[str, str]) -> str:
 
 def run(cell: Cell) -> Measurement:
     """Run the cell on its ranks and combine their results."""
-    from perfscribe.distributed.launch import waiting
+    from perfscribe.distributed.launch import Ranks, waiting
     from perfscribe.experiments.fsdp.strategies.program import on_rank
 
-    ranks = {name: cell[name] for name in ("world_size", "backend")}
-    return combine(waiting(on_rank, alone=True, timeout_s=LIMIT_S, **ranks).ask(dict(cell.factors), LIMIT_S))
+    workers = waiting(on_rank, alone=True, timeout_s=LIMIT_S, **vars(cell.read(Ranks)))
+    return combine(workers.ask(dict(cell.factors), LIMIT_S))
 
 
 def combine(ranks: Sequence[Mapping[str, Any]]) -> Measurement:

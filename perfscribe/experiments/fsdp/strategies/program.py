@@ -17,8 +17,9 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from perfscribe.analytic import fsdp_traffic
-from perfscribe.analytic.fsdp_plan import DDP
+from perfscribe.analytic.fsdp_plan import DDP, Plan
 from perfscribe.analytic.workshop_shapes import BLOOM, SimpleGptShape
+from perfscribe.base.cells import read
 from perfscribe.distributed import fsdp
 from perfscribe.distributed.collective_bytes import Collectives
 from perfscribe.distributed.fsdp_training import (
@@ -36,6 +37,7 @@ from perfscribe.experiments.fsdp.strategies.measure import (
     EACH,
     MICRO_BATCHES,
     WRAPPING,
+    Steps,
     from_level,
     key_of,
     plan_of,
@@ -65,20 +67,21 @@ def on_rank(arguments: Mapping[str, Any], rank: Rank) -> dict[str, Any]:
     fresh(rank.device)
     try:
         of_part = {WRAPPING: _interleaved, ACCUMULATION: _accumulated}
-        return of_part.get(arguments["part"], _alone)(arguments, rank)
+        of = read(arguments, Steps)
+        return of_part.get(of.part, _alone)(of, arguments, rank)
     finally:
         fresh(rank.device)
 
 
-def _alone(factors: Mapping[str, Any], rank: Rank) -> dict[str, Any]:
+def _alone(of: Steps, factors: Mapping[str, Any], rank: Rank) -> dict[str, Any]:
     """Check, inspect and time one plan, with nothing else on the device."""
-    with closing(Trained(factors, rank)) as trained:
+    with closing(Trained(plan_of(factors), of, rank)) as trained:
         values = _looked_at(trained)
         fresh(rank.device)
         timing = time_host(
             trained.step,
-            warmup=factors["warmup_steps"],
-            timed=factors["timed_steps"],
+            warmup=of.warmup_steps,
+            timed=of.timed_steps,
             device=rank.device,
             prepare=partial(together, rank.device),
         )
@@ -95,16 +98,17 @@ def _looked_at(trained: Trained, beside: Iterable[Trained] = ()) -> dict[str, An
     return {"first_loss": trained.first_loss} | traffic | trained.memory(beside)
 
 
-def _interleaved(factors: Mapping[str, Any], rank: Rank) -> dict[str, Any]:
+def _interleaved(of: Steps, factors: Mapping[str, Any], rank: Rank) -> dict[str, Any]:
     """Inspect each variant of wrapping and prefetching, then time all of them interleaved."""
     with ExitStack() as stack:
         variants: dict[str, Trained] = {}
-        for one in from_level(factors["variants"]):
-            variants[key_of(one)] = stack.enter_context(closing(Trained({**factors, **one}, rank)))
-        return _time_all(factors, variants, rank)
+        for one in from_level(of.variants):
+            trained = Trained(plan_of({**factors, **one}), of, rank)
+            variants[key_of(one)] = stack.enter_context(closing(trained))
+        return _time_all(of, variants, rank)
 
 
-def _time_all(factors: Mapping[str, Any], variants: Mapping[str, Trained], rank: Rank) -> dict[str, Any]:
+def _time_all(of: Steps, variants: Mapping[str, Trained], rank: Rank) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for name, trained in variants.items():
         found = _looked_at(trained, [other for other in variants.values() if other is not trained])
@@ -113,9 +117,9 @@ def _time_all(factors: Mapping[str, Any], variants: Mapping[str, Trained], rank:
     fresh(rank.device)
     timed = time_interleaved(
         {name: as_one(trained.step) for name, trained in variants.items()},
-        turns=factors["turns"],
-        warmup=factors["warmup_steps"],
-        timed=factors["timed_steps"],
+        turns=of.turns,
+        warmup=of.warmup_steps,
+        timed=of.timed_steps,
         device=rank.device,
         prepare=partial(together, rank.device),
     )
@@ -127,10 +131,10 @@ def _time_all(factors: Mapping[str, Any], variants: Mapping[str, Trained], rank:
     }
 
 
-def _accumulated(factors: Mapping[str, Any], rank: Rank) -> dict[str, Any]:
+def _accumulated(of: Steps, factors: Mapping[str, Any], rank: Rank) -> dict[str, Any]:
     """Return the gradient norm of two micro-batches, exchanged with each or with the last, and one process's norm."""
-    ids = random_ids({**factors, "batch": MICRO_BATCHES}, rank)
-    model = build(factors["model"], rank.device)
+    ids = random_ids(of.model, MICRO_BATCHES, of.seq_len, rank)
+    model = build(of.model, rank.device)
     loss_of(model, ids).backward()  # type: ignore[no-untyped-call]
     squares = torch.zeros((), dtype=torch.float64, device=rank.device)
     for parameter in model.parameters():
@@ -140,7 +144,7 @@ def _accumulated(factors: Mapping[str, Any], rank: Rank) -> dict[str, Any]:
     expected = float(squares.sqrt())
     model.zero_grad(set_to_none=True)
     wrapped = fsdp.wrap(model, plan_of(factors), rank.device)
-    training = FsdpTraining(wrapped, loss_of, everywhere=factors["exchange"] == EACH)
+    training = FsdpTraining(wrapped, loss_of, everywhere=of.exchange == EACH)
     training.passes(ids.chunk(MICRO_BATCHES))
     parts = [part.double().square().sum().to(rank.device) for part in local_gradients(training.optimizer)]
     total = torch.stack(parts).sum() if parts else torch.zeros((), dtype=torch.float64, device=rank.device)
@@ -223,11 +227,11 @@ class Trained:
     the one requested.
     """
 
-    def __init__(self, factors: Mapping[str, Any], rank: Rank) -> None:
-        self.device, plan = rank.device, plan_of(factors)
+    def __init__(self, plan: Plan, of: Steps, rank: Rank) -> None:
+        self.device = rank.device
         precision.set_matmul_precision("fp32")
-        model = build(factors["model"], self.device)
-        self.ids = random_ids(factors, rank)
+        model = build(of.model, self.device)
+        self.ids = random_ids(of.model, of.batch, of.seq_len, rank)
         self.layout = layout(model)
         with torch.no_grad(), precision.autocast(self.device.type, plan.dtype):
             expected = float(loss_of(model, self.ids))
@@ -311,9 +315,8 @@ def _without_scratch(device: torch.device) -> None:
     fresh(device)
 
 
-def random_ids(factors: Mapping[str, Any], rank: Rank) -> Tensor:
+def random_ids(model: str, batch: int, seq_len: int, rank: Rank) -> Tensor:
     """Return token ids (batch, seq_len) of this rank, the same for all plans."""
     generator = torch.Generator().manual_seed(rank.place.rank + 1)
-    model = SMALL.get(factors["model"]) or BLOOM[factors["model"]]
-    size = (factors["batch"], factors["seq_len"])
-    return torch.randint(model.vocab_size, size, generator=generator).to(rank.device)
+    shape = SMALL.get(model) or BLOOM[model]
+    return torch.randint(shape.vocab_size, (batch, seq_len), generator=generator).to(rank.device)
