@@ -6,9 +6,11 @@ importing Trainer takes seconds; tables custom_single_node_* show the small one.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from perfscribe.analytic.workshop_shapes import SimpleGptShape
+from perfscribe.base.cells import read
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -20,15 +22,24 @@ SIMPLE_GPT = ("model_vocab_size", "hidden_size", "num_layers", "num_heads", "ffn
 SOURCE = {"bloom": "source", "simple_gpt": "source_prompt"}
 
 
-def labels_of(factors: Mapping[str, Any]) -> str:
-    """Return the data set's name of the cell's kind of labels."""
-    return SOURCE[factors["model"]] if factors["labels"] == "source" else "answer"
+@dataclass(frozen=True)
+class Baseline:
+    """Factors of a cell next to its knobs and the small model's sizes; those with a default are BLOOM's."""
+
+    model: str
+    device: str
+    labels: str
+    rows: int
+    fp16: bool
+    new_tokens: int
+    generation_batch: int
+    model_name: str = ""
+    weights: str = "random"
 
 
 def shape_of(factors: Mapping[str, Any]) -> SimpleGptShape:
     """Return the small model's shape; ValueError if its heads do not divide its width."""
-    names = [name for name in SIMPLE_GPT if name != "model_vocab_size"]
-    return SimpleGptShape(vocab_size=factors["model_vocab_size"], **{name: factors[name] for name in names})
+    return read({**factors, "vocab_size": factors["model_vocab_size"]}, SimpleGptShape)
 
 
 def run(cell: Cell) -> Measurement:

@@ -20,13 +20,12 @@ from perfscribe.base.cells import Cell, Measurement, Unsupported
 from perfscribe.data import model_weights, squad_sets
 from perfscribe.data.tokenizer import texts_of
 from perfscribe.distributed import fsdp
-from perfscribe.experiments.fsdp.baseline.measure import labels_of, shape_of
+from perfscribe.experiments.fsdp.baseline.measure import SOURCE, Baseline, shape_of
 from perfscribe.instruments import precision
 from perfscribe.instruments.memory import CUDA_COUNTER, PeakMemory
 from perfscribe.instruments.timing import HOST_CLOCK
 from perfscribe.models import bloom, simple_gpt
 from perfscribe.training import knobs, squad_scores, trainer
-from perfscribe.training.knobs import Knobs
 
 if TYPE_CHECKING:
     from perfscribe.data.squad_sets import TokenisedSet
@@ -47,52 +46,49 @@ GPU_FIGURES = ("gpu_utilisation_percent", "gpu_utilisation_std_percent", "gpu_us
 def measured(cell: Cell) -> Measurement:
     """Train and evaluate one cell and return all its results."""
     seed = torch.initial_seed() % 2**32  # set by the process that runs cells
-    wanted = _knobs(cell, seed)
-    if cell["device"] == "cpu":
+    level = cell.read(Baseline)
+    if level.device == "cpu" and level.fp16:
+        raise Unsupported("fp16 training needs a GPU: Trainer has no loss scaler for a CPU")
+    wanted = knobs.of(cell.factors, seed=seed)
+    if level.device == "cpu":
         torch.set_num_threads(1)  # as elsewhere: with such small models, several threads wait more than they gain
-    data = squad_sets.read(Path(cell.data_folder), cell.data[0], labels_of(cell.factors))
-    data = replace(data, training={name: array[: cell["rows"]] for name, array in data.training.items()})
-    model, vocabulary = _model(cell, seed)
+    labels = SOURCE[level.model] if level.labels == "source" else "answer"
+    data = squad_sets.read(Path(cell.data_folder), cell.data[0], labels)
+    data = replace(data, training={name: array[: level.rows] for name, array in data.training.items()})
+    model, vocabulary = _model(cell, level, seed)
     if (reached := data.facts["tokenizer"]["vocabulary_reached"]) > vocabulary:
         raise ValueError(f"vocab_size: the tokenizer has {reached} entries, the model {vocabulary}")
-    before = _scores(model, data, cell, wanted.dtype, "before")
-    clock = StepClock(cell["device"])
+    before = _scores(model, data, level, wanted.dtype, "before")
+    clock = StepClock(level.device)
     with tempfile.TemporaryDirectory() as folder:
         made = trainer.make(model, data, wanted, Path(folder), clock)
         if clock.on_gpu:
             torch.cuda.empty_cache()
             torch.cuda.reset_peak_memory_stats()
-        with GpuWatch(cell["device"]) as watch:
+        with GpuWatch(level.device) as watch:
             metrics = made.train().metrics
     found = measurement(made, metrics, clock)
-    weights = cell.factors.get("weights", "random")
     found.values |= {
-        "weights": "path" if weights == "folder" else weights,
+        "weights": "path" if level.weights == "folder" else level.weights,
         **_memory(made, clock),
         **watch.values(),
         **_facts(data),
         **before,
     }
-    found.values |= _scores(model, data, cell, wanted.dtype, "after") | identical(data)
+    found.values |= _scores(model, data, level, wanted.dtype, "after") | identical(data)
     return found
 
 
-def _model(cell: Cell, seed: int) -> tuple[torch.nn.Module, int]:
-    if cell["model"] == "simple_gpt":
+def _model(cell: Cell, level: Baseline, seed: int) -> tuple[torch.nn.Module, int]:
+    if level.model == "simple_gpt":
         shape = shape_of(cell.factors)
-        made = simple_gpt.build(shape, seed, cell["device"], shift_labels=cell["labels"] != "source")
+        made = simple_gpt.build(shape, seed, level.device, shift_labels=level.labels != "source")
         return made, shape.vocab_size
-    weights = {"random": None, bloom.HUB: bloom.HUB}.get(cell["weights"], "")
+    weights = {"random": None, bloom.HUB: bloom.HUB}.get(level.weights, "")
     if weights == "":
         weights = model_weights.location(Path(cell.data_folder), cell.data[1])
-    made = bloom.build(cell["model_name"], weights, seed, cell["device"])
-    return made, bloom.shape_of(cell["model_name"]).vocab_size
-
-
-def _knobs(cell: Cell, seed: int) -> Knobs:
-    if cell["device"] == "cpu" and cell["fp16"]:
-        raise Unsupported("fp16 training needs a GPU: Trainer has no loss scaler for a CPU")
-    return knobs.of(cell.factors, seed=seed)
+    made = bloom.build(level.model_name, weights, seed, level.device)
+    return made, bloom.shape_of(level.model_name).vocab_size
 
 
 def _memory(made: Trainer, clock: StepClock) -> dict[str, Any]:
@@ -267,8 +263,8 @@ class GpuWatch:
 # --- answers ----------------------------------------------------------------------------------------------------
 
 
-def _scores(model: Any, data: TokenisedSet, cell: Cell, dtype: str, when: str) -> dict[str, float]:
-    texts = generate(model, data, cell["new_tokens"], cell["generation_batch"], cell["device"], dtype)
+def _scores(model: Any, data: TokenisedSet, level: Baseline, dtype: str, when: str) -> dict[str, float]:
+    texts = generate(model, data, level.new_tokens, level.generation_batch, level.device, dtype)
     return {f"{when}_{name}": figure for name, figure in scored(texts, data).items()}
 
 

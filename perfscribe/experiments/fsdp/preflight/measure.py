@@ -6,7 +6,7 @@ same number of processes are skipped if the bandwidth is below the threshold.
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from perfscribe.analytic.traffic import bus_factor
@@ -20,6 +20,21 @@ NCCL_CHOOSES = "default"
 TIMEOUT_S = 170.0  # below the worker's limit, so that a hanging rank is named
 
 
+@dataclass(frozen=True)
+class AllReduce:
+    """Factors of a cell."""
+
+    device: str
+    world_size: int
+    nodes: int
+    program: str
+    size_mib: float
+    warmup: int
+    iterations: int
+    threshold_gb_per_s: float
+    algorithm: str
+
+
 def run(cell: Cell) -> Measurement:
     """Run the all-reduce and judge it.
 
@@ -29,7 +44,8 @@ def run(cell: Cell) -> Measurement:
     """
     from perfscribe.distributed import nccl_tests
 
-    may_be_nvidias = cell["device"] == "cuda" and cell["nodes"] == 1 and cell["program"] == "auto"
+    level = cell.read(AllReduce)
+    may_be_nvidias = level.device == "cuda" and level.nodes == 1 and level.program == "auto"
     program = nccl_tests.find() if may_be_nvidias else None
     outcome, log = _by_nvidia(cell, program) if program else _by_own_loop(cell)
     samples = {"time_ms": list(outcome.times_ms)} if outcome.times_ms else {}
@@ -50,14 +66,14 @@ def run(cell: Cell) -> Measurement:
             "pairs": len(outcome.pairs),
         },
         series={"log": log},
-        timers={"time_ms": "CUDA events" if cell["device"] == "cuda" else "host clock"} if samples else {},
+        timers={"time_ms": "CUDA events" if level.device == "cuda" else "host clock"} if samples else {},
         warmup_s=sum(outcome.warmup_ms) * 1e-3,
         timed_s=sum(outcome.times_ms) * 1e-3,
     )
 
 
-def _trial(cell: Cell) -> Trial:
-    return Trial(round(cell["size_mib"] * MIB), cell["warmup"], cell["iterations"], cell["threshold_gb_per_s"])
+def _trial(of: AllReduce) -> Trial:
+    return Trial(round(of.size_mib * MIB), of.warmup, of.iterations, of.threshold_gb_per_s)
 
 
 def _by_own_loop(cell: Cell) -> tuple[Outcome, list[str]]:
@@ -72,10 +88,11 @@ def _by_nvidia(cell: Cell, program: str) -> tuple[Outcome, list[str]]:
 
     from perfscribe.distributed import nccl_tests
 
-    trial, world_size = _trial(cell), cell["world_size"]
+    level = cell.read(AllReduce)
+    trial, world_size = _trial(level), level.world_size
     words = nccl_tests.command(program, trial.size_bytes, world_size, trial.warmup, trial.timed)
     environment = dict(os.environ)
-    with self_test.algorithm(environment, _algorithm(cell)):
+    with self_test.algorithm(environment, _algorithm(level)):
         output = nccl_tests.run(words, TIMEOUT_S, environment)
     figure = nccl_tests.parse(output, world_size)
     outcome = Outcome(trial, "nccl", world_size, figure.hosts * world_size, figure.busbw_gb_per_s)
@@ -88,12 +105,12 @@ def _by_nvidia(cell: Cell, program: str) -> tuple[Outcome, list[str]]:
 def _launch(program: Any, cell: Cell) -> list[Any]:
     import os
 
-    from perfscribe.distributed.launch import launch
+    from perfscribe.distributed.launch import Ranks, launch
 
-    ranks = {name: cell[name] for name in ("world_size", "nodes", "backend")}
-    with self_test.algorithm(os.environ, _algorithm(cell)):
-        return launch(program, {"trial": asdict(_trial(cell))}, timeout_s=TIMEOUT_S, **ranks)
+    level = cell.read(AllReduce)
+    with self_test.algorithm(os.environ, _algorithm(level)):
+        return launch(program, {"trial": asdict(_trial(level))}, timeout_s=TIMEOUT_S, **vars(cell.read(Ranks)))
 
 
-def _algorithm(cell: Cell) -> str | None:
-    return None if cell["algorithm"] == NCCL_CHOOSES else str(cell["algorithm"])
+def _algorithm(of: AllReduce) -> str | None:
+    return None if of.algorithm == NCCL_CHOOSES else of.algorithm
