@@ -7,6 +7,7 @@ because the log slows every call.
 
 from __future__ import annotations
 
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from perfscribe.analytic.traffic import size_bytes
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from perfscribe.base.cells import Cell, Measurement
+    from perfscribe.distributed.launch import WorkerGroup
     from perfscribe.distributed.rank import Rank
 
 PRELOADED = needs.BASE
@@ -27,6 +29,21 @@ CONNECTIONS = {"nvlink": "P2P", "shm": "SHM", "tcp": "NET/Socket"}
 NOT_LOGGED, NO_LINKS = "not in NCCL's log", "not told"
 
 
+@dataclass(frozen=True)
+class Collective:
+    """Factors of a cell."""
+
+    operation: str
+    backend: str
+    transport: str
+    world_size: int
+    size_mb: float
+    megabyte: str
+    warmup_steps: int
+    samples: int
+    limit_s: float
+
+
 def run(cell: Cell) -> Measurement:
     """Time the cell's collective; with NCCL by two timers, and read NCCL's choices from its log.
 
@@ -34,54 +51,48 @@ def run(cell: Cell) -> Measurement:
     rank_<r>_ms. values: see collectives.combine; algorithm, protocol, channels, connections, links with NCCL.
     Raises RuntimeError if NCCL's log shows another transport than the forced one.
     """
-    from dataclasses import asdict
-
     from perfscribe.distributed import collectives, launch
 
-    size = size_bytes(cell["size_mb"], cell["megabyte"])
-    times = {"warmup": cell["warmup_steps"], "timed": cell["samples"], "limit_s": cell["limit_s"]}
-    message = collectives.Message(cell["operation"], size, **times)
-    timers = ["", collectives.HOST_CLOCK] if cell["backend"] == "nccl" else [""]
+    of = cell.read(Collective)
+    size = size_bytes(of.size_mb, of.megabyte)
+    message = collectives.Message(of.operation, size, warmup=of.warmup_steps, timed=of.samples, limit_s=of.limit_s)
+    timers = ["", collectives.HOST_CLOCK] if of.backend == "nccl" else [""]
     messages = [{**asdict(message), "timer": timer} for timer in timers]
-    timeout_s = _timeout_s(cell, len(timers))
-    workers = launch.waiting(collectives.run_on_rank, timeout_s=timeout_s, **_way(cell))
+    timeout_s = _timeout_s(of, len(timers))
+    ranks = vars(cell.read(launch.Ranks))
+    workers = launch.waiting(collectives.run_on_rank, timeout_s=timeout_s, **ranks)
     said = workers.ask({"messages": messages}, timeout_s)
-    measurement, *by_host = [collectives.combine(message, ranks) for ranks in zip(*said, strict=True)]
+    measurement, *by_host = [collectives.combine(message, each) for each in zip(*said, strict=True)]
     for other in by_host:
         for name in ("samples", "warmup", "timers"):
             getattr(measurement, name)["host_ms"] = getattr(other, name)["time_ms"]
         measurement.warmup_s += other.warmup_s
         measurement.timed_s += other.timed_s
-    if cell["backend"] == "nccl":
-        measurement.values |= _choices(cell, asdict(message), timeout_s, measurement.values["message_bytes"])
+    if of.backend == "nccl":
+        workers = launch.waiting(send_once, timeout_s=timeout_s, nccl_log=True, **ranks)
+        links = workers.ask({"message": asdict(message)}, timeout_s)[0]
+        measurement.values |= _choices(of, workers, measurement.values["message_bytes"]) | {"links": links}
     return measurement
 
 
-def _timeout_s(cell: Cell, timers: int) -> float:
-    calls = timers * (1 + cell["warmup_steps"] + cell["samples"])
-    moved = float(size_bytes(cell["size_mb"], cell["megabyte"]) * cell["world_size"] * calls)
-    return min(LONGEST_S, STARTING_S + moved / LEAST_BYTES_PER_S[cell["backend"]])
+def _timeout_s(of: Collective, timers: int) -> float:
+    calls = timers * (1 + of.warmup_steps + of.samples)
+    moved = float(size_bytes(of.size_mb, of.megabyte) * of.world_size * calls)
+    return min(LONGEST_S, STARTING_S + moved / LEAST_BYTES_PER_S[of.backend])
 
 
-def _way(cell: Cell) -> dict[str, Any]:
-    return {name: cell[name] for name in ("backend", "transport", "world_size")}
-
-
-def _choices(cell: Cell, message: Mapping[str, Any], timeout_s: float, message_bytes: int) -> dict[str, Any]:
-    """Send the message once more and return NCCL's logged choices for it, and the GPUs' links."""
-    from perfscribe.distributed import launch
+def _choices(of: Collective, workers: WorkerGroup, message_bytes: int) -> dict[str, Any]:
+    """Return NCCL's choices for the message, from the log of these ranks; RuntimeError: another transport."""
     from perfscribe.distributed.nccl_log import parse_nccl_log
 
-    workers = launch.waiting(send_once, timeout_s=timeout_s, nccl_log=True, **_way(cell))
-    links = workers.ask({"message": message}, timeout_s)[0]
     log = parse_nccl_log(line for lines in workers.output.values() for line in lines)
-    forced = CONNECTIONS.get(cell["transport"])
+    forced = CONNECTIONS.get(of.transport)
     others = sorted(set(log.connections) - {forced}) if forced else []
     if others:
-        raise RuntimeError(f"transport {cell['transport']} was asked for, NCCL joined channels by {', '.join(others)}")
-    chosen = log.choice(cell["operation"], message_bytes, cell["world_size"])
+        raise RuntimeError(f"transport {of.transport} was asked for, NCCL joined channels by {', '.join(others)}")
+    chosen = log.choice(of.operation, message_bytes, of.world_size)
     told = {name: getattr(chosen, name, NOT_LOGGED) for name in ("algorithm", "protocol", "channels")}
-    return {**told, "connections": ", ".join(log.connections) or NOT_LOGGED, "links": links}
+    return {**told, "connections": ", ".join(log.connections) or NOT_LOGGED}
 
 
 def send_once(arguments: Mapping[str, Any], rank: Rank) -> str:

@@ -7,6 +7,7 @@ entirely in one dtype, against float64 of the same rounded inputs.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from perfscribe.base.cells import Cell, Measurement
@@ -15,19 +16,32 @@ DTYPES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
 BATCH, IN_FEATURES, OUT_FEATURES = 8, 20, 5  # of the toy model; its dtypes do not depend on these
 
 
+@dataclass(frozen=True)
+class Autocast:
+    """Factors of a cell; those with a default are of the variance."""
+
+    part: str
+    device: str
+    dtype: str
+    variance_mean: float = 0
+    variance_std: float = 0
+    features: int = 0
+
+
 def run(cell: Cell) -> Measurement:
     """Measure one cell: six dtypes and the loss, or the errors of mean and variance."""
-    if cell["part"] == "dtypes":
-        return Measurement(values=autocast_values(cell["device"], DTYPES[cell["dtype"]]))
+    of = cell.read(Autocast)
+    if of.part == "dtypes":
+        return Measurement(values=autocast_values(of.device, DTYPES[of.dtype]))
     from perfscribe.experiments.cs336.autocast_dtypes.variance import variance_values
 
     return Measurement(
         values=variance_values(
-            device=cell["device"],
-            dtype_name=DTYPES[cell["dtype"]],
-            mean=float(cell["variance_mean"]),
-            std=float(cell["variance_std"]),
-            features=int(cell["features"]),
+            device=of.device,
+            dtype_name=DTYPES[of.dtype],
+            mean=of.variance_mean,
+            std=of.variance_std,
+            features=of.features,
         )
     )
 

@@ -21,7 +21,7 @@ def run(cell: Cell) -> Measurement:
 
     A missing value is "none"; its formula gives the reason.
     """
-    inputs = Inputs(**{name: cell[name] for name in cell.factors})
+    inputs = cell.read(Inputs)
     lines = [*account(inputs), *remedies(inputs)]
     return Measurement(
         values={line.name: "none" if line.value is None else line.value for line in lines},

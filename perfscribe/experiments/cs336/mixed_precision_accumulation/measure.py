@@ -7,6 +7,7 @@ accumulator's dtype near the sum.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
@@ -25,6 +26,16 @@ ACCUMULATIONS = {
 OF_THE_SUM = ("sum", "error", "relative_error", "error_from_accumulation", "ulp_at_sum", "last_increment")
 
 
+@dataclass(frozen=True)
+class Accumulation:
+    """Factors of a cell."""
+
+    device: str
+    accumulation: str
+    terms: int
+    addend: float
+
+
 def run(cell: Cell) -> Measurement:
     """Add the addend up term by term and compare with exact arithmetic.
 
@@ -36,13 +47,13 @@ def run(cell: Cell) -> Measurement:
     """
     import torch
 
-    terms, addend = int(cell["terms"]), float(cell["addend"])
-    dtypes = [getattr(torch, name) for name in ACCUMULATIONS[cell["accumulation"]]]
+    of = cell.read(Accumulation)
+    dtypes = [getattr(torch, name) for name in ACCUMULATIONS[of.accumulation]]
     accumulator_dtype, rounded_dtype, added_dtype = dtypes
-    term = torch.tensor(addend, dtype=rounded_dtype, device=cell["device"])
-    before_last, total = accumulate(term, added_dtype, accumulator_dtype, terms)
-    exact_sum = terms * Fraction(str(addend))
-    rounded_sum = terms * Fraction(term.item())
+    term = torch.tensor(of.addend, dtype=rounded_dtype, device=of.device)
+    before_last, total = accumulate(term, added_dtype, accumulator_dtype, of.terms)
+    exact_sum = of.terms * Fraction(str(of.addend))
+    rounded_sum = of.terms * Fraction(term.item())
     values: dict[str, float | str] = {
         "exact_sum": float(exact_sum),
         "rounded_addend": term.item(),
