@@ -79,7 +79,7 @@ def measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callab
             file.parent.mkdir(parents=True, exist_ok=True)
             np.save(file, tokens.arrays(16, cell["seq_len"] + 1, 10_000, 0)["tokens"])
         children.append(Child(experiment, ROOT, 0))
-        request = {"cell": cell_to_json(cell), "seed": 0, "data_folder": str(tmp_path / "data")}
+        request = {"cell": cell_to_json(cell), "seed": 0, "data_folder": str(tmp_path / "data"), "round": 1}
         return children[-1].run(request, 60)
 
     yield run
