@@ -10,6 +10,7 @@ import contextlib
 import sys
 import tomllib
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,14 @@ KERNELS = {
     OPTIMIZER: (("get_sharded_optimizer",),),
 }
 REQUIRED = 2
+
+
+@dataclass(frozen=True)
+class Subject:
+    """Factors of a cell that runs a subject's code."""
+
+    subject: str
+    kernel: str
 
 
 def checkout(adapters: Path) -> Path:

@@ -37,7 +37,7 @@ def _checked(number: int, fault: str) -> None:
     rank: Any = SimpleNamespace(place=SimpleNamespace(rank=number, world_size=2), device=torch.device("cpu"), seed=7)
     ids = torch.randint(10_000, (4, 9), generator=torch.Generator().manual_seed(0))
     with mock.patch.object(Wrapped, "finish", finish):
-        program.errors([Variant("naive")], {"device": "cpu", "dtype": "fp32"}, ids, rank)
+        program.errors([Variant("naive")], "fp32", ids, rank)
 
 
 def _gradients(rank: int) -> None:

@@ -16,6 +16,7 @@ from ranks import run_ranks
 
 from perfscribe.analytic.shapes import SIZES
 from perfscribe.analytic.sharding import schemes
+from perfscribe.base.cells import read
 from perfscribe.experiments.cs336.optimizer_state_sharding import levels, measure, program, show
 from perfscribe.experiments.cs336.optimizer_state_sharding.measure import IMPLEMENTATIONS, SHARDED
 from perfscribe.instruments.correctness import WrongResult
@@ -93,9 +94,9 @@ def refusal(rank: int, folder: Path, fault: str) -> str:
         return made
 
     me: Any = SimpleNamespace(place=SimpleNamespace(rank=rank, world_size=2), device=torch.device("cpu"))
-    factors = FACTORS | {"wrapper": "flat", "data_folder": str(folder)}
+    level = read(FACTORS | {"wrapper": "flat", "data_folder": str(folder)}, measure.Sharding)
     with mock.patch.object(program, "make_optimizer", broken), pytest.raises(WrongResult) as caught:
-        program.difference(program.ShardedTraining(Model(SIZES["nano"], CONTEXT), factors, me))
+        program.difference(program.ShardedTraining(Model(SIZES["nano"], CONTEXT), level, me))
     return str(caught.value)
 
 

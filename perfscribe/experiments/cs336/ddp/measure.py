@@ -6,6 +6,7 @@ without its communication, so that they are compared in the same minutes, on the
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from perfscribe.base.cells import Cell, Measurement
@@ -21,6 +22,20 @@ LAUNCH_TIMEOUT_S = 540.0
 MARKED = ("_step_backward_ms", "_off_backward_ms", "_tail_ms")
 
 
+@dataclass(frozen=True)
+class Training:
+    """Factors of a cell."""
+
+    variants: str
+    size: str
+    seq_len: int
+    batch: int
+    dtype: str
+    turns: int
+    steps: int
+    warmup_steps: int
+
+
 def run(cell: Cell) -> Measurement:
     """Check every implementation, time all interleaved, then trace a step of each, in one launch."""
     from perfscribe.experiments.cs336.ddp.program import on_rank
@@ -30,12 +45,12 @@ def run(cell: Cell) -> Measurement:
 
 def launched(cell: Cell, on_rank: Callable[..., Any]) -> Measurement:
     """Launch the cell's ranks once with this program."""
-    from perfscribe.distributed.launch import launch
+    from perfscribe.distributed.launch import Ranks, launch
 
     arguments = {"factors": dict(cell.factors), "data_folder": cell.data_folder}
-    ranks = {name: cell[name] for name in ("world_size", "backend")}
+    ranks = vars(cell.read(Ranks))
     measurement = combine(launch(on_rank, arguments, timeout_s=LAUNCH_TIMEOUT_S, **ranks))
-    measurement.values["implementations"] = len(cell["variants"].split())
+    measurement.values["implementations"] = len(cell.read(Training).variants.split())
     return measurement
 
 

@@ -25,11 +25,13 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from perfscribe.analytic.shapes import SIZES
+from perfscribe.base.cells import read
 from perfscribe.data import tokens
 from perfscribe.distributed.ddp import BY_NAME, BucketedDDP, DataParallel
 from perfscribe.distributed.process_group import together
 from perfscribe.experiments.cs336.ddp import tracing
 from perfscribe.experiments.cs336.ddp import variants as v
+from perfscribe.experiments.cs336.ddp.measure import Training
 from perfscribe.instruments import precision
 from perfscribe.instruments.correctness import WrongResult, relative_error, require
 from perfscribe.instruments.timing import CUDA_EVENTS, HOST_CLOCK, Mark, synchronise, time_host, time_phases
@@ -53,14 +55,15 @@ def on_rank(arguments: Mapping[str, Any], rank: Rank, wrappers: Wrappers = BY_NA
     wrappers: by implementation, except those with buckets and PyTorch's.
     """
     wrap = partial(Wrapped, wrappers=wrappers)
-    factors, of = arguments["factors"], v.from_level(arguments["factors"]["variants"])
-    precision.set_matmul_precision(factors["dtype"])
-    whole = tokens.read(Path(arguments["data_folder"]), factors["batch"], factors["seq_len"])
+    level = read(arguments["factors"], Training)
+    of = v.from_level(level.variants)
+    precision.set_matmul_precision(level.dtype)
+    whole = tokens.read(Path(arguments["data_folder"]), level.batch, level.seq_len)
     token_ids = torch.from_numpy(whole).to(rank.device)
     found = Found()
-    found.values |= {f"{key}_error": error for key, error in errors(of, factors, token_ids, rank, wrap).items()}
-    bench = Bench(factors, share(token_ids, rank), rank, found, wrap)
-    for turn in range(factors["turns"]):
+    found.values |= {f"{key}_error": error for key, error in errors(of, level.dtype, token_ids, rank, wrap).items()}
+    bench = Bench(level, share(token_ids, rank), rank, found, wrap)
+    for turn in range(level.turns):
         for variant in of if turn % 2 == 0 else reversed(of):
             bench.take_turn(variant, turn)
     for variant in v.traced(of):
@@ -168,12 +171,10 @@ class Moments:
 class Bench:
     """One model, its optimizer and this rank's part of the batch, around which implementations alternate."""
 
-    def __init__(
-        self, factors: Mapping[str, Any], token_ids: torch.Tensor, rank: Rank, found: Found, wrap: Wrap
-    ) -> None:
-        self.factors, self.rank, self.found, self.wrap = factors, rank, found, wrap
-        model = Model(SIZES[factors["size"]], factors["seq_len"], device=rank.device)
-        self.training = Step(model, token_ids, factors["device"], factors["dtype"])
+    def __init__(self, level: Training, token_ids: torch.Tensor, rank: Rank, found: Found, wrap: Wrap) -> None:
+        self.level, self.rank, self.found, self.wrap = level, rank, found, wrap
+        model = Model(SIZES[level.size], level.seq_len, device=rank.device)
+        self.training = Step(model, token_ids, rank.device.type, level.dtype)
         self.training.make_optimizer()
         sizes = [tensor.nbytes for tensor in model.parameters()]
         found.values |= {"parameter_tensors": len(sizes), "gradient_bytes": sum(sizes)}
@@ -186,7 +187,7 @@ class Bench:
             self.found.values |= {f"{variant.key}_{name}": one for name, one in counted.items()}
             require_equal_gradients(self.training.model, variant.key)
         began = time.perf_counter()
-        order = ["step", "off"] * self.factors["steps"]
+        order = ["step", "off"] * self.level.steps
         with without_collection():
             for name in order if turn % 2 == 0 else reversed(order):
                 moments = Moments(self.rank.device)
@@ -205,8 +206,8 @@ class Bench:
         """Trace one step, with equal replicas."""
         wrapped = self.wrap(variant, self.training.model)
         self._warm_up(wrapped)
-        seen = tracing.record(self.prepare, lambda mark: self.step(wrapped, mark), self.factors["device"])
-        lanes = tracing.lanes(seen, self.rank.place.world_size, self.factors["device"])
+        seen = tracing.record(self.prepare, lambda mark: self.step(wrapped, mark), self.rank.device.type)
+        lanes = tracing.lanes(seen, self.rank.place.world_size, self.rank.device.type)
         self.found.traced_values |= {f"{variant.key}_{name}": one for name, one in lanes.values().items()}
         if self.rank.place.rank == 0:
             self.found.series |= {f"{variant.key}_{name}": one for name, one in lanes.series().items()}
@@ -241,7 +242,7 @@ class Bench:
     def _warm_up(self, wrapped: Wrapped) -> dict[str, float]:
         """Run warm-up steps; return all-reduces, buckets and peak memory of the last, whose gradients stay."""
         # PyTorch's DDP rearranges its buckets in its second step.
-        steps = self.factors["warmup_steps"] + (wrapped.ours is None)
+        steps = self.level.warmup_steps + (wrapped.ours is None)
         device, on_gpu = self.rank.device, self.rank.device.type == "cuda"
         began, counted = time.perf_counter(), dict[str, float]()
         for _ in range(steps):
@@ -302,12 +303,12 @@ def share(token_ids: Tensor, rank: Rank) -> Tensor:
 
 
 def errors(
-    of: Sequence[v.Variant], factors: Mapping[str, Any], token_ids: Tensor, rank: Rank, wrap: Wrap = Wrapped
+    of: Sequence[v.Variant], dtype: str, token_ids: Tensor, rank: Rank, wrap: Wrap = Wrapped
 ) -> dict[str, float]:
     """Return by variant the largest error of any parameter tensor's change over v.CHECKED_STEPS steps.
 
-    A small model on the cell's device, in its dtype. token_ids: the whole batch (batch, length + 1). Ranks other than 0
-    start with different parameters, which the wrapper must overwrite.
+    A small model on the rank's device. token_ids: the whole batch (batch, length + 1). Ranks other than 0 start with
+    different parameters, which the wrapper must overwrite.
     Raises WrongResult for an error beyond the tolerance.
     """
     token_ids = token_ids[:, : CHECKED_LENGTH + 1]
@@ -316,7 +317,7 @@ def errors(
     for tensor in begin.parameters():
         dist.broadcast(tensor.detach(), 0)
     alone = copy.deepcopy(begin)
-    _train(alone, alone, lambda: None, token_ids, factors)
+    _train(alone, alone, lambda: None, token_ids, dtype)
     before, expected = dict(begin.named_parameters()), dict(alone.named_parameters())
     found = {}
     for variant in of:
@@ -325,7 +326,7 @@ def errors(
             for tensor in model.parameters() if rank.place.rank else ():
                 tensor.add_(1)
         wrapped = wrap(variant, model)
-        _train(model, wrapped.call, wrapped.finish, share(token_ids, rank), factors)
+        _train(model, wrapped.call, wrapped.finish, share(token_ids, rank), dtype)
         wrapped.release()
         changes = {
             f"{variant.key}: {name}'s change in {v.CHECKED_STEPS} steps": relative_error(
@@ -333,17 +334,15 @@ def errors(
             )
             for name, got in model.named_parameters()
         }
-        found[variant.key] = require(changes, v.TOLERANCE[factors["dtype"]], "a single process")
+        found[variant.key] = require(changes, v.TOLERANCE[dtype], "a single process")
     return found
 
 
-def _train(
-    model: Model, call: nn.Module, finish: Callable[[], object], token_ids: Tensor, factors: Mapping[str, Any]
-) -> None:
+def _train(model: Model, call: nn.Module, finish: Callable[[], object], token_ids: Tensor, dtype: str) -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=CHECKED_RATE)
     for _ in range(v.CHECKED_STEPS):
         model.zero_grad(set_to_none=True)
-        with precision.autocast(factors["device"], factors["dtype"]):
+        with precision.autocast(token_ids.device.type, dtype):
             loss = next_token_loss(call, token_ids[:, :-1], token_ids[:, 1:])
         loss.backward()  # type: ignore[no-untyped-call]
         finish()

@@ -8,11 +8,11 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from perfscribe.base.cells import Cell, Measurement
+from perfscribe.base.cells import Cell, Measurement, read
 from perfscribe.experiments.cs336.ddp import measure as m
 from perfscribe.experiments.cs336.ddp import variants as v
 from perfscribe.instruments.correctness import WrongResult, require_close
-from perfscribe.subjects import BUCKETED, INDIVIDUAL
+from perfscribe.subjects import BUCKETED, INDIVIDUAL, Subject
 from perfscribe.subjects.loading import adapters, subjects_code
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def cells(of: Sequence[Cell], name: str, kernels: Collection[str]) -> list[Cell]
     found = []
     for cell in of:
         for kernel, ours in OURS.items():
-            beside = [one for one in v.from_level(cell["variants"]) if one.implementation in ours]
+            beside = [one for one in v.from_level(cell.read(m.Training).variants) if one.implementation in ours]
             theirs = [
                 v.Variant(SEPARATOR.join([name, one.key.replace(":", SEPARATOR)]))
                 for one in beside
@@ -69,8 +69,8 @@ def on_rank(arguments: Mapping[str, Any], rank: Rank) -> dict[str, Any]:
     factors, early = arguments["factors"], dict[str, list[Theirs]]()
     wrappers = dict[str, Any](BY_NAME)
     with subjects_code():
-        functions = adapters(factors["subject"], factors["kernel"])
-        for variant in v.from_level(factors["variants"]):
+        functions = adapters(**vars(read(factors, Subject)))
+        for variant in v.from_level(read(factors, m.Training).variants):
             if theirs := parsed(variant):
                 sizes = [] if theirs.bucket_mb is None else [theirs.bucket_mb]
                 made = early.setdefault(variant.key, [])

@@ -7,6 +7,7 @@ in each turn, which shows how far equal variants differ.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from perfscribe.base.cells import Cell, Measurement
@@ -35,6 +36,22 @@ ACTIVATIONS, COMMUNICATION, OTHER = "activations and temporaries", "communicatio
 KINDS = (PARAMETERS, GRADIENTS, STATE, ACTIVATIONS, COMMUNICATION, OTHER)
 
 
+@dataclass(frozen=True)
+class Sharding:
+    """Factors of a cell, and the folder of its data."""
+
+    data_folder: str
+    size: str
+    seq_len: int
+    batch: int
+    dtype: str
+    wrapper: str
+    turns: int
+    warmup_steps: int
+    timed_steps: int
+    optimizer_steps: int
+
+
 def run(cell: Cell) -> Measurement:
     """Launch the ranks and combine their results."""
     from perfscribe.experiments.cs336.optimizer_state_sharding.program import on_rank
@@ -44,11 +61,10 @@ def run(cell: Cell) -> Measurement:
 
 def launched(cell: Cell, on_rank: Callable[..., Any]) -> Measurement:
     """Launch the cell's ranks once with this program."""
-    from perfscribe.distributed.launch import launch
+    from perfscribe.distributed.launch import Ranks, launch
 
     arguments = {**cell.factors, "data_folder": str(cell.data_folder)}
-    ranks = {name: cell[name] for name in ("world_size", "backend")}
-    return combine(launch(on_rank, arguments, timeout_s=LAUNCH_TIMEOUT_S, **ranks))
+    return combine(launch(on_rank, arguments, timeout_s=LAUNCH_TIMEOUT_S, **vars(cell.read(Ranks))))
 
 
 def combine(ranks: Sequence[Mapping[str, Any]]) -> Measurement:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from perfscribe.analytic.shapes import SIZES
+from perfscribe.base.cells import read
 from perfscribe.data import tokens
 from perfscribe.distributed.ddp import BY_NAME
 from perfscribe.distributed.process_group import together
@@ -50,15 +51,16 @@ def measured(
     rank: Rank,
     make: Mapping[str, Make],
     check: Callable[[ShardedTraining], float],
-    time_steps: Callable[[ShardedTraining, Mapping[str, Any]], Mapping[str, Timing]],
+    time_steps: Callable[[ShardedTraining, m.Sharding], Mapping[str, Timing]],
 ) -> dict[str, Any]:
     """Return memory with each optimizer, traffic, the check's result, and times."""
     gc.collect()
     gc.freeze()  # exclude libraries: counting memory on a CPU traverses every other Python object
-    precision.set_matmul_precision(arguments["dtype"])
-    model = Model(SIZES[arguments["size"]], arguments["seq_len"], device=rank.device)
+    level = read(arguments, m.Sharding)
+    precision.set_matmul_precision(level.dtype)
+    model = Model(SIZES[level.size], level.seq_len, device=rank.device)
     init = after_init(list(model.parameters()), rank.device)
-    training = ShardedTraining(model, arguments, rank)
+    training = ShardedTraining(model, level, rank)
     memory, outside = {}, {}
     for name, one in make.items():
         memory[name] = {m.INIT: init} | measure_memory(training, partial(one, training.parameters))
@@ -69,7 +71,7 @@ def measured(
         "outside": outside,
         "traffic": traffic,
         "difference": check(training),
-        "timings": {name: vars(timing) for name, timing in time_steps(training, arguments).items()},
+        "timings": {name: vars(timing) for name, timing in time_steps(training, level).items()},
     }
 
 
@@ -79,12 +81,12 @@ class ShardedTraining:
     inputs, targets: token ids (B / world size, S), int64. Raises ValueError if there are too few token data.
     """
 
-    def __init__(self, model: Model, factors: Mapping[str, Any], rank: Rank) -> None:
+    def __init__(self, model: Model, level: m.Sharding, rank: Rank) -> None:
         self.device = rank.device
-        self.replica = BY_NAME[factors["wrapper"]](model)
+        self.replica = BY_NAME[level.wrapper](model)
         self.parameters = list(model.parameters())
-        held = tokens.read(Path(factors["data_folder"]), factors["batch"], factors["seq_len"])
-        mine = torch.from_numpy(held).chunk(factors["world_size"])[rank.place.rank].to(rank.device)
+        held = tokens.read(Path(level.data_folder), level.batch, level.seq_len)
+        mine = torch.from_numpy(held).chunk(rank.place.world_size)[rank.place.rank].to(rank.device)
         self.inputs, self.targets = mine[:, :-1].contiguous(), mine[:, 1:].contiguous()
 
     def zero_grad(self) -> None:
@@ -150,21 +152,19 @@ def _apart(parameter: Tensor, other: Tensor) -> float:
     return float((apart / other.abs()).masked_fill_(apart == 0, 0).max())  # equal elements may be 0
 
 
-def _time_steps(training: ShardedTraining, factors: Mapping[str, Any]) -> dict[str, Timing]:
+def _time_steps(training: ShardedTraining, level: m.Sharding) -> dict[str, Timing]:
     """Time whole steps, then optimizer steps only, all optimizers interleaved; and the parts of our sharded step."""
     optimizers = {name: make_optimizer(name, training.parameters) for name in m.IMPLEMENTATIONS}
-    found = time_steps(training, factors, {**optimizers, m.AGAIN: optimizers[m.UNSHARDED]})
+    found = time_steps(training, level, {**optimizers, m.AGAIN: optimizers[m.UNSHARDED]})
     sharded = optimizers[m.SHARDED]
     assert isinstance(sharded, ShardedOptimizer)
-    counts = _counts(training, factors) | {"timed": factors["optimizer_steps"]}
+    counts = _counts(training, level) | {"timed": level.optimizer_steps}
     counts["prepare"] = partial(together, training.device)
     (parts,) = time_interleaved({m.SHARDED: _in_parts(sharded)}, **counts).values()
     return found | {f"{m.SHARDED}_{part}_ms": parts[part] for part in ("update", "exchange")}
 
 
-def time_steps(
-    training: ShardedTraining, factors: Mapping[str, Any], optimizers: Mapping[str, Any]
-) -> dict[str, Timing]:
+def time_steps(training: ShardedTraining, level: m.Sharding, optimizers: Mapping[str, Any]) -> dict[str, Timing]:
     """Return <optimizer>_step_ms of whole steps and <optimizer>_optimizer_ms of optimizer steps, interleaved."""
     if training.device.type == "cuda":
         torch.cuda.empty_cache()
@@ -177,21 +177,19 @@ def time_steps(
         training.zero_grad()
         together(training.device)
 
-    counts = _counts(training, factors)
+    counts = _counts(training, level)
     steps = {name: as_one(training.passes, one.step) for name, one in optimizers.items()}
-    whole = time_interleaved(steps, timed=factors["timed_steps"], prepare=fresh, **counts)
+    whole = time_interleaved(steps, timed=level.timed_steps, prepare=fresh, **counts)
     training.zero_grad()
     training.passes()
     steps = {name: as_one(one.step) for name, one in optimizers.items()}
-    alone = time_interleaved(
-        steps, timed=factors["optimizer_steps"], prepare=partial(together, training.device), **counts
-    )
+    alone = time_interleaved(steps, timed=level.optimizer_steps, prepare=partial(together, training.device), **counts)
     found = {f"{name}_step_ms": phases[STEP] for name, phases in whole.items()}
     return found | {f"{name}_optimizer_ms": phases[STEP] for name, phases in alone.items()}
 
 
-def _counts(training: ShardedTraining, factors: Mapping[str, Any]) -> dict[str, Any]:
-    return {"turns": factors["turns"], "warmup": factors["warmup_steps"], "device": training.device}
+def _counts(training: ShardedTraining, level: m.Sharding) -> dict[str, Any]:
+    return {"turns": level.turns, "warmup": level.warmup_steps, "device": training.device}
 
 
 def _in_parts(optimizer: ShardedOptimizer) -> Callable[[Mark], None]:

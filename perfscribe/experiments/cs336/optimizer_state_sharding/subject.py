@@ -9,10 +9,10 @@ from functools import partial
 from types import CellType, FunctionType, MethodType, ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from perfscribe.base.cells import Cell, Measurement
+from perfscribe.base.cells import Cell, Measurement, read
 from perfscribe.experiments.cs336.optimizer_state_sharding import measure as m
 from perfscribe.instruments.correctness import require_close
-from perfscribe.subjects import OPTIMIZER
+from perfscribe.subjects import OPTIMIZER, Subject
 from perfscribe.subjects.loading import adapters, subjects_code
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def _on_rank(arguments: Mapping[str, Any], rank: Rank) -> dict[str, Any]:
 
     from perfscribe.experiments.cs336.optimizer_state_sharding import program as p
 
-    (get,) = adapters(arguments["subject"], arguments["kernel"])
+    (get,) = adapters(**vars(read(arguments, Subject)))
     assert get is not None
     make: dict[str, p.Make] = {name: partial(p.make_optimizer, name) for name in (m.UNSHARDED, m.SHARDED)}
     make[m.PEER] = lambda parameters: Theirs(get(parameters, torch.optim.AdamW, lr=p.LEARNING_RATE))
@@ -57,10 +57,10 @@ def _on_rank(arguments: Mapping[str, Any], rank: Rank) -> dict[str, Any]:
     def check(training: p.ShardedTraining) -> float:
         return difference(training, make, rank.place.rank)
 
-    def time_steps(training: p.ShardedTraining, factors: Mapping[str, Any]) -> Mapping[str, Any]:
+    def time_steps(training: p.ShardedTraining, level: m.Sharding) -> Mapping[str, Any]:
         names = {m.PEER: THEIRS}
         made = {names.get(name, name): one(training.parameters) for name, one in make.items()}
-        return p.time_steps(training, factors, made)
+        return p.time_steps(training, level, made)
 
     return p.measured(arguments, rank, make, check, time_steps)
 
