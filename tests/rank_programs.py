@@ -43,6 +43,13 @@ def stays(arguments, rank):
     return [os.getpid(), reduce(rank), arguments]
 
 
+def burns(arguments, rank):
+    """Use CPU time."""
+    end = time.process_time() + arguments["seconds"]
+    while time.process_time() < end:
+        pass
+
+
 def faulty(arguments, rank):
     """Rank 1 fails as arguments["fault"] says, between two collectives; the others wait for it."""
     reduce(rank)

@@ -72,7 +72,7 @@ def serve(descriptor: int, preloaded: Sequence[str]) -> None:
         importlib.import_module(name)
     control = socket.socket(fileno=descriptor)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is handled by the launcher
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps agents
+    signal.signal(signal.SIGCHLD, _reap)
     here = os.getpid()
 
     def act_as_agent() -> None:
@@ -87,6 +87,13 @@ def serve(descriptor: int, preloaded: Sequence[str]) -> None:
             return
         _fork(act_as_agent)
         os.close(descriptors[0])
+
+
+def _reap(*_: object) -> None:
+    """Wait for ended agents, so that their CPU time and their ranks' counts as the server's children's."""
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
 
 
 def raise_ranks(launcher: socket.socket) -> None:

@@ -110,8 +110,8 @@ class Monitor:
         median_sm_clock_mhz: of the slowest GPU, since it sets the pace. throttled_fraction: share of samples with a
         bit of THROTTLE_BITS, of the most throttled GPU; throttle_reasons: share of each bit. foreign_gpu_processes:
         names, one per process. host_load_other: CPU time on the job's cores outside our process tree (including steal
-        time by other virtual machines), as a share of these cores; None for windows below 0.5 s. samples: of the GPU
-        with fewest.
+        time by other virtual machines), as a share of these cores; None for windows below 0.5 s, and if the own
+        time falls because a process left the tree uncounted. samples: of the GPU with fewest.
         """
         spent = {name: self._end[name] - begun for name, begun in self._begin.items()}
         throttled = [_throttle_shares(samples["reasons"]) for samples in self._samples if samples["reasons"]]
@@ -128,7 +128,7 @@ class Monitor:
         }
 
     def _host_load_other(self, spent: Mapping[str, float]) -> float | None:
-        if spent["time_s"] < HOST_WINDOW_S:
+        if spent["time_s"] < HOST_WINDOW_S or spent["own_s"] < 0:
             return None
         share = (spent["busy_s"] - spent["own_s"]) / (spent["time_s"] * len(self._cores))
         return round(min(max(share, 0.0), 1.0), 3)

@@ -21,6 +21,7 @@ from perfscribe.distributed.failures import RankError, RankOutOfMemory, RankTime
 from perfscribe.distributed.fork_server import SERVER
 from perfscribe.distributed.launch import WorkerGroup, launch
 from perfscribe.run.child import failure
+from perfscribe.run.monitor import _own_cpu_s
 
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="the kernel ends orphans on Linux alone")
 # Of this process: launches' own server, and those of other tests in the same session.
@@ -191,6 +192,15 @@ def test_a_server_that_was_killed_is_started_again():
     SERVER._process.kill()
     SERVER._process.wait()
     assert [one["sum"] for one in run("works")] == [1.0, 1.0]
+
+
+def test_the_cpu_time_of_ended_ranks_stays_counted_as_this_process_s():
+    """Otherwise a monitored window in which they end shows their time as the load of others."""
+    run("burns", {"seconds": 0})  # starts the server
+    before, others = _own_cpu_s(), own_processes().keys()
+    run("burns", {"seconds": 0.6})
+    assert wait_for(lambda: own_processes().keys() <= others)
+    assert _own_cpu_s() - before >= 2 * 0.6
 
 
 def test_strangers_are_sent_away():

@@ -108,3 +108,30 @@ def test_host_load_tells_own_from_foreign(monkeypatch):
     # at least the time burned; 0.8 for ticks of 10 ms and since another's load may fill the cores (capped at 1)
     burned = 0.9 / (other["window_s"] * len(os.sched_getaffinity(0)))
     assert other["host_load_other"] == 1.0 or difference >= 0.8 * burned
+
+
+# Forks a child that burns CPU time and then waits for a line, and leaves it to the kernel to reap it.
+LOSES_A_CHILD = """
+import os, signal, sys, time
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+if os.fork() == 0:
+    while time.process_time() < 0.9:
+        pass
+    print("burned", flush=True)
+    sys.stdin.readline()
+    os._exit(0)
+time.sleep(60)
+"""
+
+
+def test_a_count_of_own_time_that_falls_says_nothing_of_others():
+    """A rank that ends in the window, unseen by its parent, takes the CPU time along that it used before."""
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen([sys.executable, "-c", LOSES_A_CHILD], **pipes) as parent:
+        assert parent.stdout.readline() == "burned\n"
+        with Monitor(gpus=0) as watch:
+            parent.stdin.write("\n")
+            parent.stdin.flush()
+            time.sleep(monitor.HOST_WINDOW_S + 0.1)
+        parent.kill()
+    assert watch.summary()["host_load_other"] is None
