@@ -158,6 +158,11 @@ def noise(ours: Quantity, theirs: Quantity, words: str = ", the same within nois
     return words if ours.within_noise(theirs) else ""
 
 
+def beyond_noise(cost: Quantity, unit: str = "") -> str:
+    """A cost with its unit; `nothing beyond noise` if it is at most its spread, or below 0."""
+    return "nothing beyond noise" if cost <= (cost.spread or 0.0) else f"{cost}{unit}"
+
+
 def spelt(name: Any) -> Any:
     """A level as written in prose: `XL`, `NCCL`, `Gloo`; others unchanged."""
     return {"xl": "XL", "nccl": "NCCL", "gloo": "Gloo"}.get(name, name)

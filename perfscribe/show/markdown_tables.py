@@ -22,6 +22,8 @@ from perfscribe.show.tables import NOTHING
 FOLDED_FROM = 3
 # Published figures are printed as in their source; longer ones, e.g. from a conversion, are rounded.
 LONGEST_PUBLISHED_DIGITS, PUBLISHED_DIGITS = 7, 5
+# A table whose memory is all below this is shown in MiB: 2.46 MiB instead of 0.00240 GiB.
+LEAST_GIB = 0.5
 EMPTY_NOTE = "No cell of the plan belongs in this table."
 _NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
 
@@ -76,6 +78,7 @@ def to_markdown(folder: Path, table_id: str, most_rows: int = 0, fold: bool = Tr
     read = _read_rows(folder / f"{table_id}.csv")
     if not read:
         return f"{EMPTY_NOTE}\n"
+    _small_in_mib(description["columns"], read)
     measured = [row for row in read if row["status"] == "ok"]
     spreads = {column["spread"] for column in description["columns"] if column["spread"]}
     columns: list[dict[str, Any]] = []
@@ -102,6 +105,20 @@ def to_markdown(folder: Path, table_id: str, most_rows: int = 0, fold: bool = Tr
         "\n".join(f"{note}  " for note in description["notes"]),
     ]
     return "\n\n".join(part.rstrip() for part in parts if part) + "\n"
+
+
+def _small_in_mib(columns: Sequence[dict[str, Any]], rows: Sequence[dict[str, str]]) -> None:
+    """Convert figures, spreads and titles from GiB to MiB, in place, if all memory of the table is small."""
+    own = [one for one in columns if "(GiB)" in one["title"] and one["kind"] == "figure"]
+    found = [as_number(row[one["name"]]) for row in rows for one in own]
+    if max((gib for gib in found if gib is not None), default=LEAST_GIB) >= LEAST_GIB:
+        return
+    for column in own:
+        column["title"] = column["title"].replace("(GiB)", "(MiB)")
+        for row in rows:
+            for name in {column["name"], column["spread"]} & row.keys():
+                if (gib := as_number(row[name])) is not None:
+                    row[name] = repr(gib * 1024)
 
 
 def _is_constant(name: str, rows: Sequence[Mapping[str, str]], measured: Sequence[Mapping[str, str]]) -> bool:

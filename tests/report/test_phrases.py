@@ -75,6 +75,13 @@ def test_growth_share_ranking_and_noise() -> None:
     assert phrases.noise(first.time_ms, near) and not phrases.noise(first.time_ms, third.time_ms)
 
 
+def test_a_cost_within_noise_of_zero_or_below_it_is_said_in_words() -> None:
+    assert text(phrases.beyond_noise(Quantity(5.85, 0.5), " ms")) == "5.85 ms"
+    for cost in (Quantity(3.0, 3.5), Quantity(-1.0, 3.5), Quantity(-27.0, 2.0), Quantity(-27.0)):
+        assert phrases.beyond_noise(cost, " ms") == "nothing beyond noise"
+    assert is_incomplete(phrases.beyond_noise(MISSING))
+
+
 def test_a_missing_row_is_a_row_and_an_unknown_column_a_mistake() -> None:
     measured = rows(10, "oom")
     absent = measured.row(n=64)

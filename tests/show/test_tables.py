@@ -70,6 +70,17 @@ def rows(text: str) -> list[list[str]]:
 
 
 @pytest.mark.parametrize(
+    ("largest", "shown"), [(2**20, ["Peak (MiB)", "0.500", "1.00"]), (2**30, ["Peak (GiB)", "0.000488", "1.00"])]
+)
+def test_a_table_whose_memory_is_small_is_in_mib(tmp_path: Path, largest: int, shown: list[str]) -> None:
+    sizes = enumerate((2**19, largest))
+    found = [record(factors={"seq_len": n, "dtype": "fp32"}, values={"peak_bytes": size}) for n, size in sizes]
+    table = t.make("probe", "Probe", found, [columns()[0], columns()[5]])
+    assert [row[1] for row in rows(markdown(tmp_path, table))] == shown
+    assert list(table.frame["peak_gib"]) == [2**-11, largest / GIB]  # the CSV stays
+
+
+@pytest.mark.parametrize(
     ("samples", "median"),
     [
         ([123.0, 123.4, 123.9], "123.4 ± 0.2"),
