@@ -20,6 +20,7 @@ from perfscribe.instruments import nvml
 from perfscribe.records import libraries
 
 CPUINFO, DMI = Path("/proc/cpuinfo"), Path("/sys/class/dmi/id")
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 # Names of virtual machines' firmware, for processors without the flag, such as Arm's.
 VIRTUAL = re.compile("QEMU|KVM|VMware|VirtualBox|Xen|Virtual Machine|Google Compute Engine", re.IGNORECASE)
 
@@ -74,6 +75,15 @@ def _read(path: Path) -> str:
         return path.read_text(errors="replace")
     except OSError:
         return ""
+
+
+def boot(boot_id: Path = BOOT_ID) -> str | None:
+    """12 hexadecimal digits of a digest of the kernel's random boot id; None if it tells none.
+
+    Equal only on one machine between two starts of it. It is provenance: a restart does not change the identity.
+    """
+    text = _read(boot_id).strip()
+    return hashlib.sha256(text.encode()).hexdigest()[:12] if text else None
 
 
 def identity_id(identity: Mapping[str, Any]) -> str:

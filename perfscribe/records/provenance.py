@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from perfscribe.instruments import nvml
-from perfscribe.records import checkout
+from perfscribe.records import checkout, machine
 
 # Variables that affect measurements. PYTORCH_ and TORCHINDUCTOR_ settings count like TORCH_ ones.
 VARIABLES = re.compile(
@@ -28,6 +28,7 @@ def collect(root: Path) -> dict[str, Any]:
         "commit": commit,
         "dirty": dirty,
         "node": platform.node(),
+        "boot": machine.boot(),
         "python": f"{platform.python_implementation()} {platform.python_version()}",
         "gpu_clocks_mhz": _gpu_clocks_mhz(),
         "variables": {name: _as_text(os.environ[name]) for name in sorted(os.environ) if VARIABLES.match(name)},

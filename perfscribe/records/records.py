@@ -84,6 +84,11 @@ class Record:
         return [provenance for provenance in (self.provenance, *self.later) if provenance]
 
     @property
+    def boots(self) -> set[str]:
+        """Boots of the machines that measured its rounds, as far as their records tell."""
+        return {provenance["boot"] for provenance in self.provenances if provenance.get("boot")}
+
+    @property
     def ok(self) -> bool:
         """Return whether the cell has figures."""
         return self.status == "ok"

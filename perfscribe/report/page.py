@@ -12,6 +12,7 @@ from perfscribe.report.quantities import END_REASON, NOTHING, PRIVATE, REASON, T
 from perfscribe.report.rows import Renamed, Site
 from perfscribe.report.templates import Template
 from perfscribe.show.markdown_tables import line
+from perfscribe.show.provenance import of_boots
 
 # Longer tables are printed in blocks, each with the header.
 MOST_ROWS, BLOCK = 25, 24
@@ -27,12 +28,14 @@ class TableCell:
     """A cell of a hand-in table.
 
     able: it can hold a number. filled: it has a number or a word that is a result. why: reason for not being filled.
+    boots: in which its numbers were measured.
     """
 
     text: str
     able: bool = True
     filled: bool = True
     why: str = ""
+    boots: frozenset[str] = frozenset()
 
 
 def read_cell(text: str) -> TableCell:
@@ -43,7 +46,8 @@ def read_cell(text: str) -> TableCell:
     missing = next((match for match in tokens if not match[1]), None)
     if missing is not None:
         return TableCell(missing[3], filled=missing[3] == "OOM", why=missing[4])
-    return TableCell(TOKEN.sub(lambda match: match[2], text))
+    boots = frozenset(" ".join(match[5] for match in tokens).split())
+    return TableCell(TOKEN.sub(lambda match: match[2], text), boots=boots)
 
 
 @dataclass
@@ -177,14 +181,13 @@ def _table(title: str, lines: list[str], source: Source) -> HandinTable:
             raise ValueError(f"{source.name}:{place}: {len(row)} cells under {len(header)} headings")
     match = re.match(r"\*\*(.*?)\*\* ?(.*)", title, re.DOTALL)
     bold, setup = match.groups() if match else ("", "")
-    clauses = [clause for clause in setup.split("; ") if not is_incomplete(clause)]
+    cells = [[read_cell(text) for text in row] for row in rows]
+    boots = {boot for row in cells for cell in row for boot in cell.boots}
+    clauses = [*setup.removesuffix(".").split("; "), of_boots(boots)]
+    clauses = [clause for clause in clauses if clause and not is_incomplete(clause)]
     text = in_prose("; ".join(clauses)).rstrip("; ")
     header = [in_prose(name) for name in header]
-    return HandinTable(in_prose(bold), f"{text}." if text and text[-1] != "." else text, header, [*map(_cells, rows)])
-
-
-def _cells(row: list[str]) -> list[TableCell]:
-    return [read_cell(text) for text in row]
+    return HandinTable(in_prose(bold), f"{text}." if text else "", header, cells)
 
 
 def anchor(heading: str) -> str:

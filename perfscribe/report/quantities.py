@@ -1,7 +1,7 @@
 """Numbers of tables as used in chapters: arithmetic, comparison, and rounding when printed.
 
-The text of a quantity is a token of private characters that holds four texts. The place of the token decides which is
-printed: table cells show the number with its spread, or the status word; sentences show only the number, and are
+The text of a quantity is a token of private characters that holds several texts. The place of the token decides which
+is printed: table cells show the number with its spread, or the status word; sentences show only the number, and are
 dropped if it is missing.
 """
 
@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from perfscribe.show.rounding import GIB_AS_GB, Number
@@ -18,13 +18,13 @@ from perfscribe.show.rounding import GIB_AS_GB, Number
 NOTHING = "-"
 START, FIELD, END = "\ue000", "\ue001", "\ue002"
 REASON, END_REASON = "\ue003", "\ue004"  # delimiters of {% reason %} text
-TOKEN = re.compile(f"{START}([^{FIELD}]*){FIELD}([^{FIELD}]*){FIELD}([^{FIELD}]*){FIELD}([^{END}]*){END}")
+TOKEN = re.compile(START + FIELD.join(4 * [f"([^{FIELD}]*)"]) + f"{FIELD}([^{END}]*){END}")
 PRIVATE = re.compile("[\ue000-\ue004]")
 
 
-def token(quoted: str, full: str, word: str = NOTHING, why: str = "") -> str:
-    """Make a number's token: text in sentences, text in cells, and word and reason for a missing number."""
-    return START + FIELD.join((quoted, full, word, why)) + END
+def token(quoted: str, full: str, word: str = NOTHING, why: str = "", boots: Iterable[str] = ()) -> str:
+    """Make a number's token: text in sentences, text in cells, word and reason for a missing number, and its boots."""
+    return START + FIELD.join((quoted, full, word, why, " ".join(boots))) + END
 
 
 def is_incomplete(text: str) -> bool:
@@ -41,14 +41,15 @@ def in_prose(text: str) -> str:
 class Quantity(Number):
     """A number with its spread; false if it is missing.
 
-    word: text of its cell then, such as OOM. why: reason from the record.
+    word: text of its cell then, such as OOM. why: reason from the record. boots: in which it was measured.
     """
 
     word: str = NOTHING
     why: str = ""
+    boots: frozenset[str] = field(default=frozenset(), compare=False)
 
     def __str__(self) -> str:
-        return token(self.quoted if self else "", Number.__str__(self) if self else "", self.word, self.why)
+        return token(self.quoted if self else "", Number.__str__(self) if self else "", self.word, self.why, self.boots)
 
     def __format__(self, spec: str) -> str:
         return str(self)
@@ -82,7 +83,8 @@ class Quantity(Number):
         operands = [one for one in (self, other) if isinstance(one, Quantity)]
         if (missing := next((one for one in operands if not one), None)) is not None:
             return missing
-        return Quantity(value(), most=min((one.digits for one in operands if not one.exact), default=3))
+        boots = frozenset[str]().union(*(one.boots for one in operands))
+        return Quantity(value(), most=min((one.digits for one in operands if not one.exact), default=3), boots=boots)
 
     def __add__(self, other: Any) -> Quantity:
         return self._result(lambda: self.value + number(other), other)

@@ -122,6 +122,8 @@ class Row:
         self.status = cells.get("status", "absent")
         self.reason, self.flags = cells.get("reason", ""), cells.get("flags", tables.NOTHING)
         self.ok = self.status == "ok"
+        boots = str(cells.get("boots", "")) if self.ok else ""
+        self.boots = frozenset(boots.split(tables.BETWEEN_BOOTS)) - {"", tables.NOTHING}
 
     def __bool__(self) -> bool:
         return bool(self.ok)
@@ -146,7 +148,7 @@ class Row:
             return cell
         if isinstance(cell, int | float) and self.status in ("ok", "oom"):
             exact = column["exact"] and float(cell).is_integer()
-            quantity = Quantity(float(cell), self._spread(name, column["spread"]), exact=exact)
+            quantity = Quantity(float(cell), self._spread(name, column["spread"]), exact=exact, boots=self.boots)
             return from_gib(quantity) if name.endswith("_gib") else quantity
         if self.ok:
             return cell if column["exact"] else MISSING

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +48,11 @@ def node_name(provenance: Mapping[str, Any]) -> str:
     """Node of a record; on published sites its number, as names are removed."""
     number = provenance.get(NODE_NUMBER)
     return f"node {number}" if number else str(provenance.get("node"))
+
+
+def of_boots(boots: Collection[str]) -> str:
+    """Remark on rows that were measured in several boots; "" for one, or where records tell none."""
+    return f"rows are of {len(boots)} boots or hosts, so differences may be theirs" if len(boots) > 1 else ""
 
 
 def telling_variables(records: Iterable[Record]) -> list[str]:

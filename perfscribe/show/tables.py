@@ -25,6 +25,7 @@ from perfscribe.instruments.statistics import Summary, format_figure, summarise
 from perfscribe.records import form
 from perfscribe.records.records import Record, is_number
 from perfscribe.show import references
+from perfscribe.show.provenance import of_boots
 
 GIB = 2**30
 MIB = 2**20
@@ -34,6 +35,7 @@ NOTHING = "none"
 ONE_SAMPLE = "one sample"
 ONE_ROUND = "one round"
 NOT_RECORDED = "not recorded"
+BETWEEN_BOOTS = "+"  # in the CSV
 _WHOLE = re.compile(r"-?[1-9]\d*|0", re.ASCII)
 
 
@@ -387,16 +389,27 @@ def make(
 ) -> Table:
     """Make a table of these records, one row each, in order, texts on one line; ValueError for blank cells.
 
-    Spreads of columns that the table lacks are added as CSV-only columns, since rounding needs them.
+    Spreads of columns that the table lacks are added as CSV-only columns, since rounding needs them, and so are boots,
+    with a note if there are several.
     """
     records = list(records)
     columns = _with_rounds(columns, records)
     columns = [*columns, *_unshown_spreads(columns)]
+    boots = set().union(*(record.boots for record in records if record.ok))
+    if boots:
+        columns.append(BOOTS)
+    if remark := of_boots(boots):
+        notes = [*notes, f"{remark[0].upper()}{remark[1:]}."]
     names = [*(column.name for column in columns), *ROW_COLUMNS]
     if len(set(names)) != len(names):
         raise ValueError(f"{table_id}: two columns have the same name")
     frame = pd.DataFrame([_row(record, columns) for record in records], columns=names, dtype=object)
     return Table(table_id, title, list(columns), frame, list(notes))
+
+
+BOOTS = Column(
+    "boots", "Boots", lambda record: BETWEEN_BOOTS.join(sorted(record.boots)) or NOTHING, "unshown", exact=True
+)
 
 
 def _with_rounds(columns: Sequence[Column], records: Sequence[Record]) -> list[Column]:

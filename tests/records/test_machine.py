@@ -67,3 +67,13 @@ def test_local_version_part_comes_from_the_source(tmp_path, monkeypatch):
     monkeypatch.setattr(importlib.metadata, "version", lambda name: "2.11.0")
     assert libraries.version("localpart") == "2.11.0+cu130"
     assert libraries.constants("localpart")["cuda"] == "13.0"
+
+
+def test_a_boot_is_a_digest_that_is_the_same_until_a_restart(tmp_path):
+    file = tmp_path / "boot_id"
+    assert machine.boot(file) is None  # not Linux
+    file.write_text("a479e7bc-d8a9-45ce-a28e-04ddf41e6661\n")
+    first = machine.boot(file)
+    assert re.fullmatch("[0-9a-f]{12}", first) and machine.boot(file) == first and first not in file.read_text()
+    file.write_text("b479e7bc-d8a9-45ce-a28e-04ddf41e6661\n")
+    assert machine.boot(file) != first

@@ -6,7 +6,9 @@ from typing import Any
 import pytest
 from chapter_sites import SITES, folder
 
+from perfscribe.base.chapters import Source
 from perfscribe.report import phrases
+from perfscribe.report.page import blocks
 from perfscribe.report.quantities import MISSING, Quantity, in_prose, is_incomplete
 from perfscribe.report.rows import Mistake, Rows, Site
 from perfscribe.show import tables
@@ -80,6 +82,23 @@ def test_a_cost_within_noise_of_zero_or_below_it_is_said_in_words() -> None:
     for cost in (Quantity(3.0, 3.5), Quantity(-1.0, 3.5), Quantity(-27.0, 2.0), Quantity(-27.0)):
         assert phrases.beyond_noise(cost, " ms") == "nothing beyond noise"
     assert is_incomplete(phrases.beyond_noise(MISSING))
+
+
+def test_a_table_whose_numbers_are_of_several_boots_says_so() -> None:
+    def setup(*boots: str) -> str:
+        cells = rows(*[10.0] * len(boots))
+        columns = {**cells.columns, "boots": {"kind": "unshown", "exact": True, "spread": ""}}
+        own = [{**row, "boots": boot} for row, boot in zip(cells.stored, boots, strict=True)]
+        found = Rows(cells.site, cells.table, columns, own)
+        lines = "\n".join(f"| {row.n} | {2 * row.time_ms} |" for row in found)
+        (table,) = blocks(
+            f"**T.** Median; one clock.\n\n| n | ms |\n| --- | --- |\n{lines}", Source(Path("a.md"), "", {})
+        )
+        return table.setup  # type: ignore[union-attr]
+
+    several = "Median; one clock; rows are of 2 boots or hosts, so differences may be theirs."
+    assert setup("a", "b", "a") == several == setup("a+b")
+    assert setup("a", "a") == setup("none", "none") == "Median; one clock."
 
 
 def test_a_missing_row_is_a_row_and_an_unknown_column_a_mistake() -> None:

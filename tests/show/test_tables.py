@@ -69,6 +69,19 @@ def rows(text: str) -> list[list[str]]:
     return [cells(line) for line in (lines[0], *lines[2:])]
 
 
+def test_rows_of_several_boots_say_so_and_rows_of_one_or_without_say_nothing(tmp_path: Path) -> None:
+    def table(*boots: str | None) -> t.Table:
+        cells = [record(factors={"seq_len": n, "dtype": "fp32"}, provenance={"boot": b}) for n, b in enumerate(boots)]
+        failed = record("failed", factors={"seq_len": 99, "dtype": "fp32"}, provenance={"boot": "f" * 12})
+        return t.make("probe", "Probe", [*cells, failed], columns())
+
+    told = "Rows are of 2 boots or hosts, so differences may be theirs."
+    assert table("a" * 12, "b" * 12, "a" * 12).notes == [told] and len(told.split()) <= 15
+    assert told in markdown(tmp_path, table("a" * 12, "b" * 12))
+    assert not table("a" * 12, "a" * 12).notes and not table(None, None).notes
+    assert list(table("a" * 12).frame["boots"]) == ["a" * 12, "failed"] and "boots" not in table(None).frame
+
+
 @pytest.mark.parametrize(
     ("largest", "shown"), [(2**20, ["Peak (MiB)", "0.500", "1.00"]), (2**30, ["Peak (GiB)", "0.000488", "1.00"])]
 )

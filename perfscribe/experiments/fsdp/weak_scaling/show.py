@@ -31,6 +31,7 @@ def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
     """Return the table of set-ups with their work per GPU, and that of measurements."""
     rows = by_variant(records["weak_scaling"])
     cleared: dict[str, Any] = {"reason": "", "flags": [], "samples": {}, "warmup": {}, "values": {}, "series": {}}
+    cleared |= {"provenance": {}, "later": []}
     set_ups = [replace(record, status="ok", **cleared) for record in rows]  # by arithmetic, even without measurements
     ok = [record for record in rows if record.ok]
     # The base of each is its variant's row with the fewest ranks.
