@@ -1,8 +1,8 @@
 """Rates of collectives by the conventions of nccl-tests.
 
 algbw = bytes / time. busbw = algbw x factor: the load of each link, independent of the number of ranks n, so that it
-compares with a link's rated bandwidth. bytes count the whole array: the vector that is reduced or broadcast, what all
-ranks together gather or scatter, what one rank sends in an all-to-all. 1 GB = 10^9 bytes.
+compares with a link's rated bandwidth. bytes count the whole array: the vector that is reduced or broadcast, the data
+that all ranks together gather or scatter. 1 GB = 10^9 bytes.
 Source: nccl-tests, doc/PERFORMANCE.md.
 """
 
@@ -13,13 +13,12 @@ from collections.abc import Callable
 GB = 10**9
 MB_MEANINGS = {"10^6": 10**6, "2^20": 2**20}
 
-# Formula as text, and the factor for n ranks.
-BUS_FACTORS: dict[str, tuple[str, Callable[[int], float]]] = {
-    "all_reduce": ("2(n - 1)/n", lambda n: 2 * (n - 1) / n),
-    "all_gather": ("(n - 1)/n", lambda n: (n - 1) / n),
-    "reduce_scatter": ("(n - 1)/n", lambda n: (n - 1) / n),
-    "all_to_all": ("(n - 1)/n", lambda n: (n - 1) / n),
-    "broadcast": ("1", lambda n: 1.0),
+# By collective, for n ranks.
+BUS_FACTORS: dict[str, Callable[[int], float]] = {
+    "all_reduce": lambda n: 2 * (n - 1) / n,
+    "all_gather": lambda n: (n - 1) / n,
+    "reduce_scatter": lambda n: (n - 1) / n,
+    "broadcast": lambda n: 1.0,
 }
 
 
@@ -30,7 +29,7 @@ def size_bytes(size_mb: float, megabyte: str) -> int:
 
 def bus_factor(operation: str, world_size: int) -> float:
     """Return busbw / algbw of a collective among world_size ranks."""
-    return BUS_FACTORS[operation][1](world_size)
+    return BUS_FACTORS[operation](world_size)
 
 
 def algbw_gb_per_s(message_bytes: int, time_ms: float) -> float:

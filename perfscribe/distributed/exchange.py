@@ -68,7 +68,6 @@ class Exchange:
             "broadcast": lambda: dist.broadcast(self.source, ROOT),
             "all_gather": lambda: gather(self.target, self.source),
             "reduce_scatter": lambda: scatter(self.target, self.source),
-            "all_to_all": lambda: dist.all_to_all_single(self.target, self.source),
         }
 
     def fill(self) -> None:
@@ -120,25 +119,21 @@ class Exchange:
     def _expected(self) -> list[tuple[torch.Tensor, torch.Tensor, int]]:
         """Return parts of the result, the block that each repeats, and the block's element at which the part begins."""
         total = sum(self._blocks[1:], start=self._blocks[0])
-        own = self.rank.place.rank * self.share
-        parts = self.target.split(self.share)
         if self.operation == "all_reduce":
             return [(self.target, total, 0)]
         if self.operation == "broadcast":
             return [(self.target, self._blocks[ROOT], 0)]
         if self.operation == "reduce_scatter":
-            return [(self.target, total, own)]
-        begin = 0 if self.operation == "all_gather" else own
-        return [(part, block, begin) for part, block in zip(parts, self._blocks, strict=True)]
+            return [(self.target, total, self.rank.place.rank * self.share)]
+        parts = self.target.split(self.share)
+        return [(part, block, 0) for part, block in zip(parts, self._blocks, strict=True)]
 
 
 def _sizes(operation: str, elements: int, share: int) -> tuple[int, int]:
     """Return the elements that a rank sends and receives; receives 0: in place."""
     if operation in ("all_reduce", "broadcast"):
         return elements, 0
-    if operation == "all_gather":
-        return share, elements
-    return elements, share if operation == "reduce_scatter" else elements
+    return (share, elements) if operation == "all_gather" else (elements, share)
 
 
 def _differing(part: torch.Tensor, block: torch.Tensor, offset: int) -> int:

@@ -47,13 +47,13 @@ class NcclLog:
     choices: tuple[Choice, ...] = field(default=())
 
     def choice(self, operation: str, message_bytes: int, world_size: int) -> Choice | None:
-        """Return the choice for a collective of this size; None if the log has no line for it (all-to-all never has).
+        """Return the choice for a collective of this size; None if the log has no line for it.
 
         message_bytes: of the whole array, as in nccl-tests; NCCL prints one rank's part for gathers and scatters. A
         call that NCCL split into ranges of channels is merged; differing algorithms or protocols are joined by "+".
         """
         part = message_bytes // world_size if operation in ("all_gather", "reduce_scatter") else message_bytes
-        name = _NCCL_NAMES.get(operation)
+        name = _NCCL_NAMES[operation]
         found = [one for one in self.choices if (one.operation, one.message_bytes) == (name, part)]
         if not found:
             return None
