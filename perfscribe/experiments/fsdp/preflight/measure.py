@@ -27,7 +27,6 @@ class AllReduce:
     device: str
     world_size: int
     nodes: int
-    program: str
     size_mib: float
     warmup: int
     iterations: int
@@ -45,8 +44,7 @@ def run(cell: Cell) -> Measurement:
     from perfscribe.distributed import nccl_tests
 
     level = cell.read(AllReduce)
-    may_be_nvidias = level.device == "cuda" and level.nodes == 1 and level.program == "auto"
-    program = nccl_tests.find() if may_be_nvidias else None
+    program = nccl_tests.find() if level.device == "cuda" and level.nodes == 1 else None
     outcome, log = _by_nvidia(cell, program) if program else _by_own_loop(cell)
     samples = {"time_ms": list(outcome.times_ms)} if outcome.times_ms else {}
     slow = outcome.slowest
