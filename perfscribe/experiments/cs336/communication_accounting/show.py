@@ -17,7 +17,7 @@ from perfscribe.show import tables as t
 TABLES = SHOWN.tables
 NAME = "communication_accounting"
 LINE = ("quantity", "formula", "value", "unit")
-# Config key -> symbol in the formulas, description, unit.
+# Input -> symbol in the formulas, description, unit.
 INPUTS = {
     "d_model": ("D", "Width of the model", "1"),
     "d_ff": ("F", "Width between the two linear layers of a block", "1"),
@@ -48,7 +48,7 @@ def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
         for record in cells
         for key, (symbol, quantity, unit) in INPUTS.items()
     ]
-    note = f"Config keys stand below experiments.{NAME}."
+    note = "The handout's, except tokens and gb_bytes, which are a published solution's. No config key sets them."
     return [
         t.make(TABLES[0], "What is given", inputs, GIVEN, [note]),
         t.make(TABLES[1], "Steps of each part", t.expanded(cells, ["part", "step"], _steps), STEPS, [NOTE]),
@@ -56,7 +56,7 @@ def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
 
 
 GIVEN = [
-    *t.factors(key="Config key", symbol="Symbol", quantity="Quantity"),
+    *t.factors(key="Input", symbol="Symbol", quantity="Quantity"),
     t.derived("value", "Value", lambda record: record.factors[record.factors["key"]], exact=True),
     t.factor("unit", "Unit"),
 ]
