@@ -31,16 +31,15 @@ def of_exception(error: BaseException) -> str:
     text = str(error).strip()
     if isinstance(error, subprocess.CalledProcessError):
         words = error.cmd if isinstance(error.cmd, str) else str((error.cmd or ["a program"])[0])
-        printed = [
-            of if isinstance(of, str) else of.decode(errors="replace") for of in (error.stderr, error.output) if of
-        ]
+        streams = [stream for stream in (error.stderr, error.output) if stream]
+        printed = [part if isinstance(part, str) else part.decode(errors="replace") for part in streams]
         text = "\n".join([f"{words} ended with exit status {error.returncode}:", *printed])
     first, _, rest = text.partition("\n")
     if not _WRAPPER.search(first := first.strip()):
         return first
     lines = "\n".join([rest, *map(str, getattr(error, "__notes__", ()))]).splitlines()
     cause = of_output(lines, 0 if first.endswith(":") else -1)
-    kept = f"{first} " if first.endswith(":") else found[0] if (found := _LAUNCHER.match(first)) else ""
+    kept = f"{first} " if first.endswith(":") else launcher[0] if (launcher := _LAUNCHER.match(first)) else ""
     return kept + cause if cause else first.rstrip(":")
 
 

@@ -12,8 +12,8 @@ def limits(controller: str, file: str, file_v1: str, root: Path = Path("/")) -> 
     file, file_v1: its name in version 2 and in version 1 of control groups. root: parent of /proc and /sys (another
     folder in tests).
     """
-    own = root / "proc/self/cgroup"
-    for line in own.read_text().splitlines() if own.is_file() else []:
+    cgroup_file = root / "proc/self/cgroup"
+    for line in cgroup_file.read_text().splitlines() if cgroup_file.is_file() else []:
         _, controllers, path = line.split(":", 2)
         if controllers and controller not in controllers.split(","):
             continue

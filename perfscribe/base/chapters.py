@@ -100,9 +100,9 @@ class Chapter:
 
     def source(self, problem: str) -> Source:
         """Return the file of a problem; raises ValueError (file and line) if it has a mistake."""
-        found = source(self.file(problem))
-        check_keys(found.path, found.front, PROBLEM_KEYS)
-        return found
+        parsed = source(self.file(problem))
+        check_keys(parsed.path, parsed.front, PROBLEM_KEYS)
+        return parsed
 
     def headings(self) -> list[str]:
         """Return the problems' headings in the course's order."""
@@ -115,8 +115,8 @@ class Chapter:
 
     def file(self, problem: str) -> Path:
         """Return the path of a problem's Markdown file; a file in the edition's folder has precedence."""
-        own = self.path.parent / self.path.stem / f"{problem}.md"
-        return own if own.is_file() else self.path.parent / f"{problem}.md"
+        edition_file = self.path.parent / self.path.stem / f"{problem}.md"
+        return edition_file if edition_file.is_file() else self.path.parent / f"{problem}.md"
 
     def homework(self, problem: str) -> dict[str, Any]:
         """Return the levels that the homework asks for in a problem."""
@@ -131,12 +131,12 @@ class Chapter:
 
 def digests(chosen: Collection[str], root: Path) -> dict[str, str]:
     """Return 16 hex digits for each chapter, and under "" for the common pages, of the files in checkout `root`."""
-    found = {"": [root / "chapters" / name for name in (COMMON, FIRST_PAGE, APPENDIX)]}
+    files = {"": [root / "chapters" / name for name in (COMMON, FIRST_PAGE, APPENDIX)]}
     for name in chosen:
         index = read(name).path
         index = root / index.relative_to(registry.ROOT) if index.is_relative_to(registry.ROOT) else index
-        found[name] = [index, *sorted(index.parent.rglob("*.md"))]
-    return {name: _digest(paths) for name, paths in found.items()}
+        files[name] = [index, *sorted(index.parent.rglob("*.md"))]
+    return {name: _digest(paths) for name, paths in files.items()}
 
 
 def _digest(paths: Sequence[Path]) -> str:
@@ -180,9 +180,9 @@ def read(name: str) -> Chapter:
 @cache
 def names() -> dict[str, Path]:
     """Return the index files in chapters/ by the name that each declares, in the order of a report."""
-    found = {str(load(path)["chapter"]): path for path in sorted(ROOT.glob("*/*.yaml"))}
-    order = [name for name in registry.CHAPTERS if name in found]
-    return {name: found[name] for name in [*order, *sorted(set(found) - set(order))]}
+    indices = {str(load(path)["chapter"]): path for path in sorted(ROOT.glob("*/*.yaml"))}
+    order = [name for name in registry.CHAPTERS if name in indices]
+    return {name: indices[name] for name in [*order, *sorted(set(indices) - set(order))]}
 
 
 def _chapter(path: Path) -> Chapter:

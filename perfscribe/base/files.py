@@ -71,10 +71,10 @@ def read_json(path: Path) -> Any:
 def read_object(path: Path) -> dict[str, Any]:
     """Return the JSON object in the file, or {} if there is none: for files that are optional or can be regenerated."""
     try:
-        found = read_json(path)
+        value = read_json(path)
     except ValueError:
         return {}
-    return found if isinstance(found, dict) else {}
+    return value if isinstance(value, dict) else {}
 
 
 def read_json_lines(path: Path) -> list[Any]:

@@ -22,6 +22,6 @@ def kept_on_failure(measurement: Measurement) -> Iterator[Measurement]:
 
 def of_error(error: BaseException) -> Measurement | None:
     """Return the measurement that kept_on_failure attached to the exception, unless it is empty."""
-    found = getattr(error, ATTRIBUTE, None)
-    has_figures = isinstance(found, Measurement) and (found.samples or found.values)
-    return found if has_figures else None
+    measurement = getattr(error, ATTRIBUTE, None)
+    has_figures = isinstance(measurement, Measurement) and (measurement.samples or measurement.values)
+    return measurement if has_figures else None

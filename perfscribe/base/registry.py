@@ -52,7 +52,7 @@ def measured() -> list[str]:
 def module_name(experiment: str, part: str, root: Path = ROOT) -> str:
     """Return the dotted name of an experiment's module levels, measure, show or subject, even if it does not exist."""
     folders = (root / "perfscribe" / "experiments").glob(f"*/{experiment}")
-    return f"perfscribe.experiments.{next((one.parent.name for one in folders), 'unknown')}.{experiment}.{part}"
+    return f"perfscribe.experiments.{next((folder.parent.name for folder in folders), 'unknown')}.{experiment}.{part}"
 
 
 def module(experiment: str, part: str) -> ModuleType:
@@ -68,5 +68,5 @@ def levels() -> dict[str, Any]:
 
 def shown(experiment: str) -> Shown:
     """Return the tables and figures that an experiment declares."""
-    found: Shown = module(experiment, "levels").SHOWN
-    return found
+    declared: Shown = module(experiment, "levels").SHOWN
+    return declared
