@@ -36,28 +36,28 @@ def messages(load: Load) -> list[Message]:
     if plan.api == DDP:
         return _among_several([Message("all_reduce", FP32_BYTES * load.elements, load.world_size)])
     reduced = FP32_BYTES if plan.dtype == "fp32" else DTYPE_BYTES[plan.reduce_dtype]
-    found = []
+    collectives = []
     for number, unit in enumerate(load.units):
         whole = parts * shard_elements(load, unit)
         kept = plan.strategy == SHARD_GRAD_OP or (plan.api == FSDP1 and number == 0)
-        found.append(Message("all_gather", load.gathered_bytes * whole, parts, 1 if kept else 2))
-        found.append(Message("reduce_scatter", reduced * whole, parts))
-        found.append(Message("all_reduce", reduced * whole // parts, replicas))
-    return _among_several(found)
+        collectives.append(Message("all_gather", load.gathered_bytes * whole, parts, 1 if kept else 2))
+        collectives.append(Message("reduce_scatter", reduced * whole, parts))
+        collectives.append(Message("all_reduce", reduced * whole // parts, replicas))
+    return _among_several(collectives)
 
 
-def _among_several(found: Iterable[Message]) -> list[Message]:
-    return [message for message in found if message.ranks > 1]
+def _among_several(messages: Iterable[Message]) -> list[Message]:
+    return [message for message in messages if message.ranks > 1]
 
 
-def sent_bytes(found: Iterable[Message]) -> float:
+def sent_bytes(messages: Iterable[Message]) -> float:
     """Return the bytes that each rank sends in a ring."""
-    return sum(m.count * m.message_bytes * bus_factor(m.operation, m.ranks) for m in found)
+    return sum(m.count * m.message_bytes * bus_factor(m.operation, m.ranks) for m in messages)
 
 
-def by_operation(found: Iterable[Message]) -> dict[str, float]:
+def by_operation(messages: Iterable[Message]) -> dict[str, float]:
     """Return the bytes sent by kind of collective."""
     sent: dict[str, float] = {}
-    for message in found:
+    for message in messages:
         sent[message.operation] = sent.get(message.operation, 0.0) + sent_bytes([message])
     return sent

@@ -324,10 +324,10 @@ class Replay:
     def _grad(self, n_bytes: int) -> Held:
         return self.ledger.new(ACTIVATION_GRADIENTS, n_bytes)
 
-    def _add(self, one: Held, other: Held) -> Held:
+    def _add(self, first: Held, second: Held) -> Held:
         """Sum two gradients of the residual stream's size, which are freed."""
         total = self._grad(self.load.stream_bytes)
-        self.ledger.free(one, other)
+        self.ledger.free(first, second)
         return total
 
     def _exchange(self, old: Held, n_bytes: int) -> Held:
