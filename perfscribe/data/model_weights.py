@@ -27,11 +27,11 @@ def _digest(folder: Path) -> str:
 
     Not the whole files: reading GB takes long. Raises ValueError (one line) if the folder has no safetensors weights.
     """
-    found = sorted(folder.glob("*.safetensors"))
-    if not found or not (folder / "config.json").is_file():
+    weights_files = sorted(folder.glob("*.safetensors"))
+    if not weights_files or not (folder / "config.json").is_file():
         raise ValueError(f"workshop.weights: {folder}: expected a folder with config.json and model.safetensors")
     whole = hashlib.sha256((folder / "config.json").read_bytes())
-    for path in found:
+    for path in weights_files:
         size = path.stat().st_size
         whole.update(f"{path.name}\0{size}\0".encode())
         with path.open("rb") as stream:

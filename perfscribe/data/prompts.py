@@ -51,8 +51,8 @@ def _fitted(row: Question, ids: Tokenizer, answer: list[int], length: int) -> tu
     Each part is encoded separately with the space before it, as byte-level tokenizers split a text anyway. The context
     loses tokens on its left; once it is empty, the question on its left, then the answer on its right.
     """
-    parts = {"context": ids.of(f" {row.context}"), "question": ids.of(f" {row.question}"), "answer": answer}
-    asked, given, marker = map(ids.of, (ASKED, GIVEN, ANSWER))
+    parts = {"context": ids.encode(f" {row.context}"), "question": ids.encode(f" {row.question}"), "answer": answer}
+    asked, given, marker = map(ids.encode, (ASKED, GIVEN, ANSWER))
     excess = sum(map(len, (asked, given, marker, *parts.values()))) - length
     cut = []
     for name, least in (("context", 0), ("question", 1), ("answer", 1)):
@@ -92,15 +92,15 @@ def training_batch(rows: Sequence[Question], ids: Tokenizer, length: int, labels
     Raises ValueError if the length is below that of the three markers plus a token each of question and answer.
     """
     if labels == "answer":
-        answers = [[*ids.of(f" {row.answers[0]}"), ids.end_id] for row in rows]
+        answers = [[*ids.encode(f" {row.answers[0]}"), ids.end_id] for row in rows]
         fitted = [_fitted(row, ids, answer, length) for row, answer in zip(rows, answers, strict=True)]
         wanted = _filled(
             [[IGNORED] * len(prompt) + answer for prompt, answer, _ in fitted], length, IGNORED, left=False
         )
         cut = _counted((cut for *_, cut in fitted), "context", "question", "answer")
         return _batch([prompt + answer for prompt, answer, _ in fitted], ids, length, False, wanted, cut)
-    prompts = [ids.of(prompt_text(row)) for row in rows]
-    targets = [ids.of(row.answers[0]) for row in rows] if labels == "source" else prompts
+    prompts = [ids.encode(prompt_text(row)) for row in rows]
+    targets = [ids.encode(row.answers[0]) for row in rows] if labels == "source" else prompts
     wanted = _filled([target[:length] for target in targets], length, ids.pad_id, left=True)
     wanted[wanted == ids.pad_id] = IGNORED  # all pad ids, as in the source, including any within a text
     cut = {"prompt": sum(len(prompt) > length for prompt in prompts)}

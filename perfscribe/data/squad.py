@@ -73,14 +73,14 @@ def _get(value: Any, key: str, kind: type, place: str) -> Any:
         raise _Bad(f"{place or 'top level'}: expected an object, found {type(value).__name__}")
     if key not in value:
         raise _Bad(f"{where}: missing")
-    found: Any = value[key]
-    if not isinstance(found, kind) or isinstance(found, bool):
-        raise _Bad(f"{where}: expected {kind.__name__}, found {type(found).__name__}")
-    if isinstance(found, str) and not found.strip():
+    child: Any = value[key]
+    if not isinstance(child, kind) or isinstance(child, bool):
+        raise _Bad(f"{where}: expected {kind.__name__}, found {type(child).__name__}")
+    if isinstance(child, str) and not child.strip():
         raise _Bad(f"{where}: empty")
-    if isinstance(found, str) and re.search("[\ud800-\udfff]", found):
+    if isinstance(child, str) and re.search("[\ud800-\udfff]", child):
         raise _Bad(f"{where}: half of a surrogate pair, which is no text")
-    return found
+    return child
 
 
 def _each(value: Any, key: str, place: str) -> Iterator[tuple[Any, str]]:
@@ -141,15 +141,15 @@ def read(path: Path) -> Questions:
 
 def files_in(folder: Path) -> tuple[Path, Path]:
     """Return the train*.json[.gz] and dev*.json[.gz] of a folder; raises ValueError unless there is one of each."""
-    found, there = [], sorted(path.name for path in folder.iterdir())
+    files, there = [], sorted(path.name for path in folder.iterdir())
     for start in ("train", "dev"):
         paths = sorted(path for ending in ("json", "json.gz") for path in folder.glob(f"{start}*.{ending}"))
         if len(paths) != 1:
             names = ", ".join(path.name for path in paths) or f"none among {', '.join(there[:SHOWN]) or 'no files'}"
             what = f"expected one file {start}*.json or {start}*.json.gz, found {names}"
             raise ValueError(f"{folder}: {what}; {LAYOUT}")
-        found.append(paths[0])
-    return found[0], found[1]
+        files.append(paths[0])
+    return files[0], files[1]
 
 
 def _in_drawing_order(rows: Iterable[Question], seed: int) -> list[Question]:

@@ -33,7 +33,7 @@ def _fetched(model_name: str) -> Path:
 
 
 def _trains(batch: Batch, rows: Sequence[squad.Question], ids: tokenizer.Tokenizer) -> dict[str, Any]:
-    """Return what a way to label trains: counts over rows and over targets of the next-token loss.
+    """Return counts over rows and over targets of the next-token loss for a batch as one labelling makes it.
 
     targets: labels that count, without the first position, which nothing predicts. targets_read: targets that are also
     the input token at the same position, so that the model reads what it should predict. rows_with_marker: rows whose
@@ -43,13 +43,13 @@ def _trains(batch: Batch, rows: Sequence[squad.Question], ids: tokenizer.Tokeniz
     assert batch.labels is not None
     counted = batch.labels[:, 1:] != IGNORED
     same = batch.labels[:, 1:] == batch.input_ids[:, 1:]
-    marker, with_marker, asked = ids.of(ANSWER), 0, 0
+    marker, with_marker, asked = ids.encode(ANSWER), 0, 0
     for line, labels, row in zip(batch.input_ids, batch.labels, rows, strict=True):
-        found = (np.lib.stride_tricks.sliding_window_view(line, len(marker)) == marker).all(axis=1).nonzero()[0]
-        if len(found):
+        positions = (np.lib.stride_tricks.sliding_window_view(line, len(marker)) == marker).all(axis=1).nonzero()[0]
+        if len(positions):
             with_marker += 1
-            firsts = [ids.of(form)[:1] for form in (f" {row.answers[0]}", row.answers[0])]
-            after = int(found[-1]) + len(marker)
+            firsts = [ids.encode(form)[:1] for form in (f" {row.answers[0]}", row.answers[0])]
+            after = int(positions[-1]) + len(marker)
             asked += labels[after : after + 1].tolist() in firsts
     return {
         "rows": len(rows),
@@ -106,8 +106,8 @@ def generate(plan: Mapping[str, Any], folder: Path) -> tuple[list[str], Mapping[
     arrays, facts, text = tokenised(plan["parameters"])
     with replacing(folder / ARRAYS) as temporary, temporary.open("wb") as stream:
         np.savez(stream, allow_pickle=False, **arrays)
-    told = json.dumps(facts, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
-    texts = {FACTS: told, TOKENIZER: text}
+    facts_json = json.dumps(facts, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
+    texts = {FACTS: facts_json, TOKENIZER: text}
     for name, content in texts.items():
         with replacing(folder / name) as temporary:
             temporary.write_text(content, encoding="utf-8")

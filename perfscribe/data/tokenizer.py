@@ -32,7 +32,7 @@ class Tokenizer:
     end_id: int
     text: str
 
-    def of(self, text: str) -> list[int]:
+    def encode(self, text: str) -> list[int]:
         """Return the ids of a text, without the tokenizer's special tokens."""
         return self.inner.encode(text, add_special_tokens=False).ids
 

@@ -18,7 +18,7 @@ class Words:
     def __init__(self) -> None:
         self.words = ["<pad>", "<end>"]
 
-    def of(self, text: str) -> list[int]:
+    def encode(self, text: str) -> list[int]:
         for word in text.split():
             if word not in self.words:
                 self.words.append(word)
@@ -92,7 +92,7 @@ def test_parts_encoded_apart_are_what_the_whole_text_gives() -> None:
         return ids.inner.decode(line.tolist(), skip_special_tokens=True)
 
     for number, question in enumerate(drawn.evaluation):
-        whole = ids.of(f"{prompt_text(question)} {question.answers[0]}")
+        whole = ids.encode(f"{prompt_text(question)} {question.answers[0]}")
         assert long.input_ids[number, : long.attention_mask[number].sum()].tolist() == [*whole, ids.end_id]
         cut = text(short.input_ids[number])
         assert cut.startswith(f"Question: {question.question} Context:")
