@@ -37,12 +37,12 @@ TRAINED_BY = ("train_loss", "eval_loss")  # a record with one of these series is
 
 def summary_of(values: Mapping[str, Any]) -> dict[str, Any]:
     """Values of a record, under the workshop's keys if it has them; texts under their names."""
-    found = {}
+    summary = {}
     for name, value in values.items():
         key, unit = SUMMARY.get(name, (name, 1)) if is_number(value) else (name, 1)
         if value is not None:
-            found[key] = value if unit == 1 else value / unit
-    return found
+            summary[key] = value if unit == 1 else value / unit
+    return summary
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ def of_records(rows: Iterable[Mapping[str, Any]]) -> list[Run]:
     for row in rows:
         if row["status"] == "ok" and any(row["series"].get(name) for name in TRAINED_BY):
             trainings.setdefault(row["experiment"], []).append(row)
-    return [_training(row, _varying(of)) for of in trainings.values() for row in of]
+    return [_training(row, _varying(group)) for group in trainings.values() for row in group]
 
 
 def _varying(rows: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -102,7 +102,7 @@ def _curves(row: Mapping[str, Any]) -> Iterator[tuple[str, Sequence[int], Sequen
     rows_a_step = _rows_a_step(row["factors"])
     step_s = [*row["warmup"].get("step_s", []), *row["samples"].get("step_s", [])]
     if rows_a_step and step_s:
-        yield "train/samples_per_second", range(1, len(step_s) + 1), [rows_a_step / one for one in step_s if one > 0]
+        yield "train/samples_per_second", range(1, len(step_s) + 1), [rows_a_step / s for s in step_s if s > 0]
 
 
 def _places(series: Mapping[str, Any], name: str, count: int) -> Sequence[int]:

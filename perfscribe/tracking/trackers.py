@@ -83,20 +83,20 @@ def write_mlflow(run: Run, folder: Path, site: str) -> None:
     experiment_id = experiment.experiment_id if experiment else client.create_experiment(name)
     time_ms = round(run.time * 1000)
     tags = {"group": run.group, "record": run.id}
-    made = client.create_run(experiment_id, start_time=time_ms, tags=tags, run_name=run.name)
+    mlflow_run = client.create_run(experiment_id, start_time=time_ms, tags=tags, run_name=run.name)
     points = [(key, value, step) for step, figures in run.points.items() for key, value in figures.items()]
     points += [(key, value, max(run.points, default=0)) for key, value in run.summary.items() if is_number(value)]
     metrics = [Metric(mlflow_name(key), float(value), time_ms, step) for key, value, step in points]
     texts = [RunTag(mlflow_name(key), str(value)) for key, value in run.summary.items() if not is_number(value)]
     params = [Param(key, str(value)) for key, value in run.config.items()]
     try:
-        client.log_batch(made.info.run_id, params=params, tags=texts)
+        client.log_batch(mlflow_run.info.run_id, params=params, tags=texts)
         for start in range(0, len(metrics), 1000):  # limit per request
-            client.log_batch(made.info.run_id, metrics=metrics[start : start + 1000])
+            client.log_batch(mlflow_run.info.run_id, metrics=metrics[start : start + 1000])
     except Exception:
-        client.delete_run(made.info.run_id)  # the next call writes it again
+        client.delete_run(mlflow_run.info.run_id)  # the next call writes it again
         raise
-    client.set_terminated(made.info.run_id, "FINISHED", end_time=time_ms)
+    client.set_terminated(mlflow_run.info.run_id, "FINISHED", end_time=time_ms)
 
 
 def mlflow_name(key: str) -> str:
