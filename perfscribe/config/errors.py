@@ -42,8 +42,8 @@ def dotted(path: Sequence[str | int]) -> str:
 def nearest(word: str, words: Iterable[str]) -> str | None:
     """Return the known word closest to this one, ignoring case and dashes; None if none is similar."""
     by_plain_form = {known.lower().replace("-", "_"): known for known in words}
-    found = difflib.get_close_matches(word[:200].lower().replace("-", "_"), by_plain_form, n=1, cutoff=0.55)
-    return by_plain_form[found[0]] if found else None
+    matches = difflib.get_close_matches(word[:200].lower().replace("-", "_"), by_plain_form, n=1, cutoff=0.55)
+    return by_plain_form[matches[0]] if matches else None
 
 
 def hint(word: str, words: Iterable[str]) -> str:

@@ -174,9 +174,9 @@ def constants(follows: Sequence[str] = (), /, **values: Key) -> Key:
 
 def section(meaning: str, /, **keys: Key) -> Key:
     """Key that contains keys, and constants next to them."""
-    own = {name: key for name, key in keys.items() if "x-constant" not in key}
-    node = {"type": "object", "additionalProperties": False, "properties": own}
-    return _key(meaning, node, {}, {}) | {"x-constants": {name: keys[name] for name in keys if name not in own}}
+    settable = {name: key for name, key in keys.items() if "x-constant" not in key}
+    node = {"type": "object", "additionalProperties": False, "properties": settable}
+    return _key(meaning, node, {}, {}) | {"x-constants": {name: keys[name] for name in keys if name not in settable}}
 
 
 def isolation(default: str, **by: Any) -> Key:

@@ -39,14 +39,14 @@ def _loader() -> Any:
             return super().compose_node(parent, index)
 
         def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
-            found = {}
+            mapping = {}
             for key_node, value_node in node.value:
                 key = self.construct_object(key_node, deep=True)
-                if not isinstance(key, str) or key in found:
+                if not isinstance(key, str) or key in mapping:
                     what = f"the key {key} is given twice" if isinstance(key, str) else f"the key {key} is no text"
                     raise yaml.MarkedYAMLError(problem=what, problem_mark=key_node.start_mark)
-                found[key] = self.construct_object(value_node, deep=deep)
-            return found
+                mapping[key] = self.construct_object(value_node, deep=deep)
+            return mapping
 
     Loader.yaml_implicit_resolvers = {}
     for tag, pattern in PLAIN.items():
@@ -83,12 +83,12 @@ def read(path: Path) -> dict[str, Any]:
     if len(text) > MAX_CHARACTERS:
         raise ConfigError(f"{path}: got more than {MAX_CHARACTERS} characters, expected a smaller file")
     try:
-        found = _loader()(text).get_single_data()
+        document = _loader()(text).get_single_data()
     except yaml.MarkedYAMLError as error:
         line = f", line {error.problem_mark.line + 1}" if error.problem_mark else ""
         raise ConfigError(f"{path}{line}: {error.problem}; expected key: value") from None
     except (yaml.YAMLError, *NO_YAML) as error:
         raise ConfigError(f"{path}: {' '.join(str(error).split())}; expected key: value") from None
-    if not isinstance(found, dict):
-        raise ConfigError(f"{path}: got {shown(found)}, expected keys such as site: local")
-    return found
+    if not isinstance(document, dict):
+        raise ConfigError(f"{path}: got {shown(document)}, expected keys such as site: local")
+    return document

@@ -27,51 +27,51 @@ experiments:
 ```
 """
 
-# Last meaning printed for a key of this name.
-Said = dict[str, str]
+# Last meaning printed for a key, by its name.
+Meanings = dict[str, str]
 
 COMMON = "Each section of `experiments` has these keys, listed below only where the default differs.\n"
 
 
 def reference() -> str:
     """Return the whole page in Markdown."""
-    said: Said = {}
+    printed: Meanings = {}
     root = properties(schema())
     common = properties(keys.experiment(""))
     parts = [
         INTRODUCTION,
         "## Top level\n",
-        _table({key: node for key, node in root.items() if not properties(node)}, said),
+        _table({key: node for key, node in root.items() if not properties(node)}, printed),
     ]
     for name, section in root.items():
         if properties(section) and name != "experiments":
-            parts += _section(name, section, said)
-    parts += ["## Every experiment\n", COMMON, _table(common, said)]
+            parts += _section(name, section, printed)
+    parts += ["## Every experiment\n", COMMON, _table(common, printed)]
     for name, section in properties(root["experiments"]).items():
-        parts += _section(f"experiments.{name}", section, said, common)
+        parts += _section(f"experiments.{name}", section, printed, common)
     return "\n".join(parts)
 
 
-def _section(name: str, section: Schema, said: Said, common: Mapping[str, Schema] | None = None) -> list[str]:
+def _section(name: str, section: Schema, printed: Meanings, common: Mapping[str, Schema] | None = None) -> list[str]:
     known = common or {}
     keys_of = properties(section).items()
-    own = {key: node for key, node in keys_of if key not in known or _default(node) != _default(known[key])}
-    return [f"## {name}\n", f"{section['description']}.\n", *([_table(own, said)] if own else [])]
+    nodes = {key: node for key, node in keys_of if key not in known or _default(node) != _default(known[key])}
+    return [f"## {name}\n", f"{section['description']}.\n", *([_table(nodes, printed)] if nodes else [])]
 
 
-def _table(nodes: Mapping[str, Schema], said: Said) -> str:
+def _table(nodes: Mapping[str, Schema], printed: Meanings) -> str:
     """Return a Markdown table without spaces around the bars: the page is only read rendered."""
-    rows = [["key", "default", "meaning"], ["---"] * 3, *_rows(nodes, said)]
+    rows = [["key", "default", "meaning"], ["---"] * 3, *_rows(nodes, printed)]
     return "\n".join(f"|{'|'.join(cell.replace('|', '/') for cell in row)}|" for row in rows) + "\n"
 
 
-def _rows(nodes: Mapping[str, Schema], said: Said, above: str = "") -> Iterator[list[str]]:
+def _rows(nodes: Mapping[str, Schema], printed: Meanings, above: str = "") -> Iterator[list[str]]:
     """Yield rows for keys and the keys below them; the meaning is empty if it repeats the last one of this name."""
     for key, node in nodes.items():
         meaning = node["description"]
-        yield [f"`{above}{key}`", _default(node), "" if said.get(key) == meaning else meaning]
-        said[key] = meaning
-        yield from _rows(properties(node), said, f"{above}{key}.")
+        yield [f"`{above}{key}`", _default(node), "" if printed.get(key) == meaning else meaning]
+        printed[key] = meaning
+        yield from _rows(properties(node), printed, f"{above}{key}.")
 
 
 def _default(node: Schema | None) -> str:

@@ -29,8 +29,8 @@ def schema() -> Schema:
 
 def properties(node: Schema) -> Mapping[str, Schema]:
     """Return the keys of a section with their schemas; empty for a value."""
-    found: Mapping[str, Schema] = node.get("properties", {})
-    return found
+    children: Mapping[str, Schema] = node.get("properties", {})
+    return children
 
 
 def default(node: Schema, preset: str) -> Any:
