@@ -286,7 +286,7 @@ def _scrub_under(key: Any, value: Any, private: Private) -> Any:
     if placeholder and isinstance(value, str) and value:
         return placeholder
     if placeholder and isinstance(value, list | tuple):
-        return [placeholder if isinstance(one, str) else scrub_json(one, private) for one in value]
+        return [placeholder if isinstance(item, str) else scrub_json(item, private) for item in value]
     return scrub_json(value, private)
 
 
@@ -300,8 +300,9 @@ def _texts_under(obj: Any, keys: frozenset[str]) -> Iterator[str]:
     if isinstance(obj, Mapping):
         for key, value in obj.items():
             if key in keys:
-                texts = [one for one in (value if isinstance(value, list | tuple) else [value]) if isinstance(one, str)]
-                yield from (name for one in texts for name in re.split(r",\s*", one) if name)
+                items = value if isinstance(value, list | tuple) else [value]
+                texts = [item for item in items if isinstance(item, str)]
+                yield from (name for text in texts for name in re.split(r",\s*", text) if name)
             yield from _texts_under(value, keys)
     elif isinstance(obj, list | tuple):
         for value in obj:
