@@ -181,7 +181,7 @@ _ALL = (
     Implementation("sdpa_math", "SDPA, math", _sdpa("MATH"), sdpa="MATH"),
     Implementation("flex", "FlexAttention, compiled", _flex, ("cuda",), capabilities=("triton",)),
 )
-IMPLEMENTATIONS = {one.name: one for one in _ALL}
+IMPLEMENTATIONS = {implementation.name: implementation for implementation in _ALL}
 
 
 def named(name: str) -> Implementation:
@@ -217,7 +217,7 @@ def _ask(call: Call, device: str, dtype: torch.dtype, head_dim: int, is_causal: 
 
     shape = (1, 1, PROBED_LENGTH, head_dim)
     q, k, v = (torch.randn(shape, device=device, dtype=dtype, requires_grad=True) for _ in range(3))
-    with warnings.catch_warnings(record=True) as told:
+    with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
         try:
             out = call(q, k, v, is_causal)
@@ -225,7 +225,7 @@ def _ask(call: Call, device: str, dtype: torch.dtype, head_dim: int, is_causal: 
         except RuntimeError as error:
             if not str(error).startswith(REFUSALS):
                 raise
-            reason = reason_from(str(error), [str(one.message) for one in told], backend)
+            reason = reason_from(str(error), [str(warning.message) for warning in warned], backend)
             raise Unsupported(reason) from None
 
 
@@ -237,12 +237,12 @@ def reason_from(error: str, warned: Iterable[str], backend: str) -> str:
     """
     spoken = {"flash": "FLASH_ATTENTION", "memory efficient": "EFFICIENT_ATTENTION", "cudnn": "CUDNN_ATTENTION"}
     reasons: dict[str, None] = {}
-    of = ""
+    named_backend = ""
     for text in warned:
         line = " ".join(re.sub(r"\(Triggered internally.*", "", text, flags=re.DOTALL).split())
         header = _HEADER.match(line)
         if header:
-            of = next((name for words, name in spoken.items() if words in header[1].lower()), "")
-        elif of == backend and line:
+            named_backend = next((name for words, name in spoken.items() if words in header[1].lower()), "")
+        elif named_backend == backend and line:
             reasons[line.rstrip(".")] = None
     return "; ".join(reasons) or (error.splitlines() or ["no reason given"])[0].rstrip(".")

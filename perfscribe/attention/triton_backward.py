@@ -32,7 +32,9 @@ def backward(
     length = max(problem.n_queries, problem.n_keys)
     variant = triton_configs.backward_for(problem.head_dim, length, problem.dtype, problem.settings.backward)
     one_pass = variant == "one_pass"
-    units = [problem.tile("one_pass").streamed] if one_pass else [problem.tile("dkdv").streamed, problem.tile("dq").own]
+    units = (
+        [problem.tile("one_pass").streamed] if one_pass else [problem.tile("dkdv").streamed, problem.tile("dq").kept]
+    )
     n_padded = padded(problem, max(units))
     prepare = row_terms(problem, n_padded, d_out_strides, layouts[3].copied, one_pass)
     of_keys = gradients(problem, "one_pass" if one_pass else "dkdv", layouts, n_padded)
@@ -92,7 +94,7 @@ def gradients(
     """
     of_keys = kernel != "dq"
     tile, cols = problem.tile(kernel), problem.cols
-    block_m, block_n = (tile.streamed, tile.own) if of_keys else (tile.own, tile.streamed)
+    block_m, block_n = (tile.streamed, tile.kept) if of_keys else (tile.kept, tile.streamed)
     n_rows, n_streamed = problem.n_queries, problem.n_keys
     if of_keys:
         n_rows, n_streamed = n_streamed, n_rows
@@ -114,7 +116,7 @@ def gradients(
         boxes += [None, None]
     launch = Launch(
         dkdv_kernel if of_keys else dq_kernel,
-        (triton.cdiv(n_rows, tile.own) * problem.sequences, n_splits),
+        (triton.cdiv(n_rows, tile.kept) * problem.sequences, n_splits),
         boxes,
         (
             *(stride for layout in layouts for stride in layout.strides), problem.heads, problem.sequences,
@@ -130,9 +132,9 @@ def gradients(
     results = range(2 if of_keys else 1)
 
     def at_once(*tensors: Tensor) -> tuple[Tensor, ...]:
-        made = tuple([problem.empty(*shape, dtype=problem.dtype) for _ in results])
-        launch(*tensors, *made)
-        return made
+        outputs = tuple([problem.empty(*shape, dtype=problem.dtype) for _ in results])
+        launch(*tensors, *outputs)
+        return outputs
 
     def in_splits(*tensors: Tensor) -> tuple[Tensor, ...]:
         parts = [problem.empty(n_splits, *shape) for _ in results]

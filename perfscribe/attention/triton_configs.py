@@ -34,16 +34,16 @@ KERNELS: tuple[Kernel, ...] = ("forward", "one_pass", "dkdv", "dq")
 
 @dataclass(frozen=True)
 class Tile:
-    """How one kernel is compiled: a program holds `own` rows and processes `streamed` rows per iteration.
+    """How one kernel is compiled: a program holds `kept` rows and processes `streamed` rows per iteration.
 
-    own, streamed: powers of two from 16. Own rows are queries in "forward" and "dq", keys in "dkdv" and "one_pass".
+    kept, streamed: powers of two from 16. Kept rows are queries in "forward" and "dq", keys in "dkdv" and "one_pass".
     warps, stages: Triton's num_warps and num_stages. tma: read tiles through TMA descriptors (Hopper and later, or the
     interpreter), else through pointers. registers: Triton's maxnreg. ahead: "forward" computes the scores of a tile
-    while it computes the weights of the previous one. held: number of own tiles that stay in registers, of those that
+    while it computes the weights of the previous one. held: number of kept tiles that stay in registers, of those that
     are left factors (Q; K and V; or Q and dO), see triton_tiles.left_factor.
     """
 
-    own: int
+    kept: int
     streamed: int
     warps: int = 4
     stages: int = 2

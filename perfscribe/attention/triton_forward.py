@@ -86,8 +86,8 @@ class Problem:
         tile = self.tile(kernel)
         upwards = kernel in ("forward", "dq")
         owned, streamed = (self.n_queries, self.n_keys) if upwards else (self.n_keys, self.n_queries)
-        unit = max(tile.own, tile.streamed, whole)
-        walks = Walks(owned, streamed, tile.own, unit, self.sequences, self.causal, upwards)
+        unit = max(tile.kept, tile.streamed, whole)
+        walks = Walks(owned, streamed, tile.kept, unit, self.sequences, self.causal, upwards)
         chosen = (self.settings.splits or {}).get(kernel)
         return split_length(walks, triton_configs.multiprocessors(self.device), tile.warps, chosen)
 
@@ -130,18 +130,17 @@ def _attend(problem: Problem, q: Layout, k: Layout, v: Layout, keys_per_split: i
     cols = problem.cols
     return Launch(
         forward_kernel,
-        (triton.cdiv(problem.n_queries, tile.own) * problem.sequences, n_splits),
+        (triton.cdiv(problem.n_queries, tile.kept) * problem.sequences, n_splits),
         (
-            q.box(tile.own, cols, tile.tma), k.box(tile.streamed, cols, tile.tma), v.box(tile.streamed, cols, tile.tma),
-            None, None,
+            q.box(tile.kept, cols, tile.tma), *(x.box(tile.streamed, cols, tile.tma) for x in (k, v)), None, None,
         ),
         (
             *q.strides, *k.strides, *v.strides, problem.heads, problem.sequences, problem.together,
             problem.n_queries, problem.n_keys, problem.head_dim, keys_per_split, problem.factor, 1.0,
         ),
         {
-            "BLOCK_M": tile.own, "BLOCK_N": tile.streamed, "BLOCK_D": cols, "CAUSAL": problem.causal,
-            "SPLIT": n_splits > 1, "WHOLE_M": problem.n_queries % tile.own == 0,
+            "BLOCK_M": tile.kept, "BLOCK_N": tile.streamed, "BLOCK_D": cols, "CAUSAL": problem.causal,
+            "SPLIT": n_splits > 1, "WHOLE_M": problem.n_queries % tile.kept == 0,
             "WHOLE_N": problem.n_keys % tile.streamed == 0, "WHOLE_D": problem.head_dim == cols, "TMA": tile.tma,
             "AHEAD": tile.ahead, "HELD": tile.held, "PRECISION": problem.precision, "WIDEN": problem.interpreted,
         },

@@ -122,8 +122,8 @@ class Launch:
         names = self._kernel.arg_names[len(tensors) + len(self._scalars) :]
         self._rest = [*self._scalars, *(self._keywords[name] for name in names)]
         self._templates = [
-            None if box is None else {**vars(one), "base": None}
-            for one, box in zip(arguments, self._boxes, strict=True)
+            None if box is None else {**vars(argument), "base": None}
+            for argument, box in zip(arguments, self._boxes, strict=True)
         ]
         self._stream_of = triton.runtime.driver.active.get_current_stream
         self._device = tensors[0].device.index

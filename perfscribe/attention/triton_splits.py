@@ -28,13 +28,13 @@ WARPS_AT_ONCE = 8  # warps of these kernels on a multiprocessor, limited by regi
 class Walks:
     """The programs of a kernel before splitting.
 
-    owned, streamed: lengths in rows. own: rows of a tile. unit: divides the length of a split. sequences: batch ×
+    owned, streamed: lengths in rows. tile_rows: rows of a tile. unit: divides the length of a split. sequences: batch ×
     heads. upwards: tiles own queries, which see the keys before them; else keys, which the queries after them see.
     """
 
     owned: int
     streamed: int
-    own: int
+    tile_rows: int
     unit: int
     sequences: int
     causal: bool
@@ -43,15 +43,15 @@ class Walks:
     @property
     def programs(self) -> int:
         """Tiles of all sequences."""
-        return -(-self.owned // self.own) * self.sequences
+        return -(-self.owned // self.tile_rows) * self.sequences
 
     def spans(self) -> list[tuple[int, int]]:
         """Return first row and end of each tile's walk in one sequence, longest first, as the kernels order them."""
-        starts = range(0, self.owned, self.own)
+        starts = range(0, self.owned, self.tile_rows)
         if not self.causal:
             return [(0, self.streamed) for _ in starts]
         if self.upwards:
-            return [(0, min(self.streamed, start + self.own)) for start in reversed(starts)]
+            return [(0, min(self.streamed, start + self.tile_rows)) for start in reversed(starts)]
         return [(start, self.streamed) for start in starts if start < self.streamed]
 
 
