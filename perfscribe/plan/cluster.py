@@ -60,10 +60,10 @@ def executor_asked_for(arguments: Sequence[str]) -> str | None:
 
     try:
         with contextlib.redirect_stderr(io.StringIO()):  # parsing prints the profile a second time
-            _, found = parse_args(list(arguments))
+            _, namespace = parse_args(list(arguments))
     except (Exception, SystemExit):  # not Snakemake's command line: its Python interface was used
         return None
-    return found.executor if found.executor in JOB_VARIABLES else None
+    return namespace.executor if namespace.executor in JOB_VARIABLES else None
 
 
 def check_paths(checkout: Path, python: Path) -> None:
@@ -97,10 +97,10 @@ def nodes_of_partition(partition: str | None) -> int:
 
     Drained or down nodes do not count: Slurm would keep a job that needs them waiting, and the report with it.
     """
-    said = commands.output("sinfo", "--noheader", "--all", "--format=%P %F") or ""
+    listing = commands.output("sinfo", "--noheader", "--all", "--format=%P %F") or ""
     counts: dict[str, int] = {}
     # Columns of %F: nodes allocated/idle/other/total.
-    for name, busy, idle in re.findall(r"^(\S+) (\d+)/(\d+)/\d+/\d+$", said, re.MULTILINE):
+    for name, busy, idle in re.findall(r"^(\S+) (\d+)/(\d+)/\d+/\d+$", listing, re.MULTILINE):
         is_meant = name.endswith("*") if partition is None else name.rstrip("*") == partition
         counts[name] = counts.get(name, 0) + (int(busy) + int(idle) if is_meant else 0)
     return max([1, *counts.values()])
@@ -154,7 +154,7 @@ def deal(
     cells: by experiment, in measuring order. shards: number of jobs that the config asks for; on a cluster (settings)
     this is a minimum: each need has at least one job, and the jobs with most cells are split until there are max_jobs.
     """
-    piles = [pile for experiment, of in cells.items() for pile in _piles(experiment, of, settings)]
+    piles = [pile for experiment, positioned in cells.items() for pile in _piles(experiment, positioned, settings)]
     for experiment, wanted in shards.items():
         _add_jobs([pile for pile in piles if pile.experiment == experiment], wanted)
     if settings is not None:
@@ -217,14 +217,14 @@ class Cluster:
             return self.small_job() | {"cpus_per_task": 1}
         # One-GPU jobs hardly disturb each other; jobs that time cores, links or several GPUs need exclusive nodes.
         alone = settings["exclusive"] and need != Need(1, 1)
-        found = self.small_job() | {"nodes": need.nodes, "slurm_extra": self._extra(experiment, shard, alone) or None}
+        job = self.small_job() | {"nodes": need.nodes, "slurm_extra": self._extra(experiment, shard, alone) or None}
         if need.gpus:
-            found |= {"gpu": need.gpus} if need.nodes == 1 else {"gres": f"gpu:{need.gpus}"}
+            job |= {"gpu": need.gpus} if need.nodes == 1 else {"gres": f"gpu:{need.gpus}"}
         elif need.nodes > 1:
-            found |= {"tasks": need.nodes}
+            job |= {"tasks": need.nodes}
         # A negative number omits the option, which would restrict the job's step to that many cores.
         cores = settings["cores"] or (-1 if alone or need.gpus else 1)
-        return found | {"cpus_per_task": cores}
+        return job | {"cpus_per_task": cores}
 
     def _extra(self, experiment: str, shard: int, alone: bool) -> str:
         """Options of sbatch for which Snakemake has no resource."""
@@ -246,8 +246,8 @@ class Cluster:
         """Shell code at the start of a job: variables, then the lines of setup, which may use unset variables."""
         # Snakemake sets these variables to the rule's threads, which is 1 here, but the job may use all its cores.
         # torch prefers MKL_NUM_THREADS to OMP_NUM_THREADS, so the user's number is set for all of them.
-        own = self.settings["environment"].get("OMP_NUM_THREADS")
-        cores = "$(env -u OMP_NUM_THREADS -u OMP_THREAD_LIMIT nproc)" if own is None else shlex.quote(str(own))
+        limit = self.settings["environment"].get("OMP_NUM_THREADS")
+        cores = "$(env -u OMP_NUM_THREADS -u OMP_THREAD_LIMIT nproc)" if limit is None else shlex.quote(str(limit))
         threads = [f"CORES={cores}", *(f'export {name}="$CORES"' for name in THREAD_VARIABLES)]
         exports = [f"export {name}={shlex.quote(str(value))}" for name, value in self.settings["environment"].items()]
         # The prologue replaces Snakemake's `set -euo pipefail`.
@@ -262,7 +262,7 @@ def read(plan_folder: Path) -> Cluster | None:
         return None
     content = files.read_json(path)
     with form.as_written(path):
-        needs = {name: [Need(*of) for of in needs] for name, needs in content["needs"].items()}
+        needs = {name: [Need(*numbers) for numbers in needs] for name, needs in content["needs"].items()}
         return Cluster(dict(content["settings"]), needs)
 
 

@@ -27,9 +27,9 @@ class Demand(NamedTuple):
 def demands(requires: Iterable[str]) -> Iterator[Demand]:
     """Yield each self-test that a cell waits for."""
     for name in requires:
-        found = REQUIREMENT.fullmatch(name)
-        if found:
-            yield Demand(found[1], int(found[2]), int(found[3] or 1))
+        match = REQUIREMENT.fullmatch(name)
+        if match:
+            yield Demand(match[1], int(match[2]), int(match[3] or 1))
 
 
 def waiting(cell: Cell, experiment: str, chapters: Iterable[str]) -> Cell:

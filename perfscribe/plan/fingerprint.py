@@ -63,8 +63,8 @@ def imports_of(tree: ast.Module, module: str, is_package: bool) -> Iterator[Impo
 
 def method() -> str:
     """Identify this algorithm and Python version: cached results of others are not reused."""
-    own = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()[:16]
-    return f"{own} {sys.version_info.major}.{sys.version_info.minor}"
+    algorithm = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()[:16]
+    return f"{algorithm} {sys.version_info.major}.{sys.version_info.minor}"
 
 
 @cache
@@ -75,15 +75,15 @@ def _parsed(source: str, path: Path) -> ast.Module:
 
 # recall(what, source, find) returns find()'s result for a source text, or a cached one for the same arguments.
 Recall = Callable[[str, str, Callable[[], Any]], Any]
-_FOUND: dict[tuple[str, str], Any] = {}
+_CACHE: dict[tuple[str, str], Any] = {}
 
 
 def _recall_here(what: str, source: str, find: Callable[[], Any]) -> Any:
     """Cache a result for the life of this process."""
     # Keyed by content: two edits within a tick of the file system's clock have the same mtime.
-    if (what, source) not in _FOUND:
-        _FOUND[what, source] = find()
-    return _FOUND[what, source]
+    if (what, source) not in _CACHE:
+        _CACHE[what, source] = find()
+    return _CACHE[what, source]
 
 
 class Sources:
@@ -104,8 +104,8 @@ class Sources:
         if module not in self._imported:
             source, is_package = self._text(path), path.name == "__init__.py"
             what = f"imports of {'package' if is_package else 'module'} {module}"
-            found = self._recall(what, source, lambda: list(imports_of(_parsed(source, path), module, is_package)))
-            self._imported[module] = tuple((base, name, bound) for base, name, bound in found)
+            imports = self._recall(what, source, lambda: list(imports_of(_parsed(source, path), module, is_package)))
+            self._imported[module] = tuple((base, name, bound) for base, name, bound in imports)
         return self._imported[module]
 
     def _bindings(self, module: str, path: Path) -> bytes:
@@ -122,8 +122,8 @@ class Sources:
     def _digest(self, module: str, path: Path) -> bytes:
         if module not in self._digests:
             source = self._text(path)
-            found = self._recall("digest", source, lambda: digest_of(_parsed(source, path)))
-            self._digests[module] = bytes.fromhex(found)
+            digest = self._recall("digest", source, lambda: digest_of(_parsed(source, path)))
+            self._digests[module] = bytes.fromhex(digest)
         return self._digests[module]
 
     def closure(self, module: str) -> dict[str, Path]:
@@ -135,20 +135,20 @@ class Sources:
             return self._closures[module]
         if self._path(module) is None:
             raise ValueError(f"{module}: no such module below {self.root}")
-        found: dict[str, Path] = {}
+        paths: dict[str, Path] = {}
         waiting = [module]
         while waiting:
             name = waiting.pop()
-            path = None if name in found or _is_planned(name) else self._path(name)
+            path = None if name in paths or _is_planned(name) else self._path(name)
             if path is None:
                 continue
-            found[name] = path
+            paths[name] = path
             for base, part, _ in self._imports(name, path):
                 if base.split(".")[0] == PACKAGE:
                     waiting.extend([base, f"{base}.{part}"] if part else [base])
             waiting.extend(with_parents(name))
-        self._closures[module] = found
-        return found
+        self._closures[module] = paths
+        return paths
 
     def libraries(self, module: str) -> list[str]:
         """Sorted top-level names of the third-party packages imported by the module's import closure."""

@@ -69,8 +69,8 @@ class Plan:
 
     def sources(self, experiment: str) -> list[str]:
         """Experiments whose records the tables use: itself if it measures, and those that it reads."""
-        own = [experiment] if experiment in self.shards else []
-        return [*own, *self.presentations[experiment].reads]
+        measured = [experiment] if experiment in self.shards else []
+        return [*measured, *self.presentations[experiment].reads]
 
     def span_s(self, seconds: Mapping[tuple[str, int], float]) -> float:
         """Expected time in s of jobs (experiment, shard), given that of each; jobs that share the machine overlap."""
@@ -107,8 +107,8 @@ def read_index(folder: Path) -> Plan:
 def own_section(config: Mapping[str, Any], experiment: str) -> dict[str, Any]:
     """Experiment-specific keys of its section in a resolved config, plus the shared keys."""
     section = config["experiments"][experiment]
-    own = {key: copy.deepcopy(value) for key, value in section.items() if key not in COMMON_KEYS}
-    return own | {name: copy.deepcopy(config[name]) for name in SHARED_KEYS}
+    levels = {key: copy.deepcopy(value) for key, value in section.items() if key not in COMMON_KEYS}
+    return levels | {name: copy.deepcopy(config[name]) for name in SHARED_KEYS}
 
 
 def planned_cells(raw: Mapping[str, Any], experiment: str, preset: str) -> list[Cell]:
@@ -152,15 +152,15 @@ def _cells(configs: Configs, experiment: str) -> list[Cell]:
 def _grid(configs: Configs, full_configs: Configs, experiment: str) -> list[Cell]:
     """Return the cells as planned_cells does, from configs resolved for the preset and for the full grid."""
     preset = configs[0][0]["preset"]
-    own = _cells(configs, experiment)
+    cells = _cells(configs, experiment)
     full = _cells(full_configs, experiment) if preset != FULL_PRESET else []
-    seen = {files.canonical(dict(cell.factors)) for cell in own}
+    seen = {files.canonical(dict(cell.factors)) for cell in cells}
     left_out = [
         Cell(cell.factors, cell.requires, cell.cost, cell.data, skip=f"preset {preset}")
         for cell in full
         if files.canonical(dict(cell.factors)) not in seen
     ]
-    return own + left_out
+    return cells + left_out
 
 
 def _measure_units(
@@ -202,7 +202,7 @@ def _cells_by_cost(
     configs: Configs,
     full_configs: Configs,
     experiment: str,
-    of: list[subjects.Subject],
+    checkouts: list[subjects.Subject],
     code: Sources,
 ) -> list[tuple[int, Cell]]:
     """Planned cells and their positions, by ascending cost, so that an interrupted run has most of them.
@@ -211,7 +211,7 @@ def _cells_by_cost(
     """
     courses = _chapters_of(registry.shown(experiment))
     grid = _grid(configs, full_configs, experiment)
-    grid += subjects.cells(experiment, grid, of, code)
+    grid += subjects.cells(experiment, grid, checkouts, code)
     cells = [demands.waiting(cell, experiment, courses) for cell in grid]
     return sorted(
         enumerate(cells),
@@ -352,8 +352,8 @@ def build(
     if config["only"] and not measured:
         names = ", ".join(config["only"])
         raise ValueError(f"config: only: {names}: not enabled, or shown by no chapter of {', '.join(plan.chapters)}")
-    of = [subjects.read(name, path) for name, path in subjects.paths(config, root).items()]
-    cells = {name: _cells_by_cost(configs, full_configs, name, of, code) for name in measured}
+    checkouts = [subjects.read(name, path) for name, path in subjects.paths(config, root).items()]
+    cells = {name: _cells_by_cost(configs, full_configs, name, checkouts, code) for name in measured}
     dealt = cluster.deal(cells, {name: config["experiments"][name]["shards"] for name in measured}, settings)
     if settings is not None:
         needs = {name: [share.need for share in shares] for name, shares in dealt.items()}
@@ -361,7 +361,7 @@ def build(
     for experiment in measured:
         _measure_units(plan, config, experiment, dealt[experiment], code)
         _data_units(plan, configs, experiment, code)
-    _show(plan, code, bool(of))
+    _show(plan, code, bool(checkouts))
     if settings is None and config["share_machine"]:
         _jobs_at_a_time(plan, config)
     return plan
@@ -370,14 +370,14 @@ def build(
 def _jobs_at_a_time(plan: Plan, config: Mapping[str, Any]) -> None:
     """Let one-GPU jobs run at the same time, as many as there are GPUs; a single such job runs by itself."""
     measuring = [unit for unit in plan.units.values() if unit["unit"] == "measure"]
-    found = {
+    shards = {
         (unit["experiment"], unit["shard"])
         for unit in measuring
         if not config["experiments"][unit["experiment"]].get("alone") and demands.needs_one_gpu(unit["cells"])
     }
-    at_a_time = min(len(found), len(nvml.gpus_by_uuid()[1])) if len(found) > 1 else 1
+    at_a_time = min(len(shards), len(nvml.gpus_by_uuid()[1])) if len(shards) > 1 else 1
     if at_a_time > 1:
-        plan.at_a_time, plan.beside_others = at_a_time, frozenset(found)
+        plan.at_a_time, plan.beside_others = at_a_time, frozenset(shards)
 
 
 def _is_wanted(experiment: str, config: Mapping[str, Any], wanted: Collection[str]) -> bool:
@@ -407,14 +407,14 @@ def options(config: Mapping[str, Any], at_a_time: int = 1, root: Path = registry
 
     at_a_time: number of concurrent one-GPU jobs, from the plan.
     """
-    of = {name: str(path) for name, path in subjects.paths(config, root).items()}
+    adapters = {name: str(path) for name, path in subjects.paths(config, root).items()}
     return {
         name: {
             "isolation": section["isolation"],
             "timeout_s": section["timeout_s"],
             "tools": config["tools"],
             "at_a_time": 1 if section.get("alone") else at_a_time,
-            **({"subjects": of} if of else {}),
+            **({"subjects": adapters} if adapters else {}),
         }
         for name, section in sorted(config["experiments"].items())
     }

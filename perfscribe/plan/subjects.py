@@ -46,15 +46,15 @@ def paths(config: Mapping[str, Any], root: Path) -> dict[str, Path]:
     if "ours" in named:
         raise ValueError("config: subjects.ours: ours are the implementations beside it; take another name")
     named |= {YOURS: config["subject"]} if config.get("subject") else {}
-    found = {name: (root / Path(str(path)).expanduser()).resolve() for name, path in named.items()}
+    adapters = {name: (root / Path(str(path)).expanduser()).resolve() for name, path in named.items()}
     wrong = [
         f"{_key(name)}: {path} is {_what(path)}"
-        for name, path in found.items()
+        for name, path in adapters.items()
         if not path.is_file() or path.suffix != ".py"
     ]
     if wrong:
         raise ValueError(f"config: {'; '.join(wrong)}; expected the course's tests/adapters.py")
-    return found
+    return adapters
 
 
 def _what(path: Path) -> str:
@@ -71,7 +71,7 @@ def read(name: str, adapters: Path) -> Subject:
     Raises ValueError if it has no adapter, implemented or not, as nothing could be measured.
     """
     code = Code(adapters)
-    known = {one for functions in KERNELS.values() for names in functions for one in names}
+    known = {adapter for functions in KERNELS.values() for names in functions for adapter in names}
     is_broken = adapters in code.broken
     if not is_broken and (adapters.name.startswith("test_") or known.isdisjoint(code.file.defined)):
         raise ValueError(f"config: {_key(name)}: {adapters} has none of the course's adapters, such as get_ddp")
@@ -87,7 +87,7 @@ def read(name: str, adapters: Path) -> Subject:
     return Subject(name, digests, lacking, sorted(code.missing), [path.name for path in code.broken])
 
 
-def cells(experiment: str, of: Sequence[Cell], subjects: Iterable[Subject], sources: Sources) -> list[Cell]:
+def cells(experiment: str, grid: Sequence[Cell], subjects: Iterable[Subject], sources: Sources) -> list[Cell]:
     """Cells of the subjects, from the experiment's subject.py; none if it has no such module.
 
     The factor `code` is a digest of the subject's code and of the code that measures it. Kernels that a subject has not
@@ -98,15 +98,15 @@ def cells(experiment: str, of: Sequence[Cell], subjects: Iterable[Subject], sour
     if not subjects or module_path(module, sources.root) is None:
         return []
     ours = sources.fingerprint(module)
-    found = []
+    planned = []
     for subject in subjects:
-        chosen = [one for one in of if not one.skip]
+        chosen = [cell for cell in grid if not cell.skip]
         for cell in importlib.import_module(module).cells(chosen, subject.name, KERNELS):
             skip = not_written(subject, cell.factors["kernel"])
             code = _digest(f"{ours} {skip}") if skip else _code(ours, subject, cell.factors["kernel"])
             factors = {**cell.factors, "subject": subject.name, "code": code}
-            found.append(replace(cell, factors=factors, skip=skip))
-    return found
+            planned.append(replace(cell, factors=factors, skip=skip))
+    return planned
 
 
 def not_written(subject: Subject, kernel: str) -> str:
@@ -147,31 +147,31 @@ class Code:
 
     def digest(self, kernel: str) -> str:
         """16 hex digits of the code that the kernel's adapters run, and of its import obstacles."""
-        own = self.file.needed(filter(None, self.file.written(kernel)))
-        said, obstacles = self._closure(ast.Module(body=own, type_ignores=[]))
-        return _digest("\n".join([*sorted(said), *sorted(obstacles)]))
+        statements = self.file.needed(filter(None, self.file.written(kernel)))
+        digests, obstacles = self._closure(ast.Module(body=statements, type_ignores=[]))
+        return _digest("\n".join([*sorted(digests), *sorted(obstacles)]))
 
-    def _closure(self, own: ast.Module) -> tuple[set[str], set[str]]:
+    def _closure(self, statements: ast.Module) -> tuple[set[str], set[str]]:
         """Digest and imports of these adapter statements and of each module that they import; then the obstacles.
 
         Obstacles are packages that are not installed and files with syntax errors.
         """
-        found: dict[Path | None, str] = {}
+        digests: dict[Path | None, str] = {}
         libraries: set[str] = set()
         waiting: list[tuple[str, Path | None]] = [(self.module, None)]
         while waiting:
             module, path = waiting.pop()
-            if path in found or (path is not None and module == self.module):
+            if path in digests or (path is not None and module == self.module):
                 continue
-            tree = own if path is None else self._parse(path)
+            tree = statements if path is None else self._parse(path)
             imports = list(imports_of(tree, module, path is not None and path.name == "__init__.py"))
-            found[path] = f"{digest_of(tree)} {imports}"
+            digests[path] = f"{digest_of(tree)} {imports}"
             waiting += self._files(imports)
             tops = {base.split(".")[0] for base, *_ in imports} - {""}
             libraries |= {top for top in tops if not has_module(self.adapters, top)}
-        missing = {one for one in libraries - sys.stdlib_module_names if importlib.util.find_spec(one) is None}
+        missing = {name for name in libraries - sys.stdlib_module_names if importlib.util.find_spec(name) is None}
         self.missing |= missing
-        return set(found.values()), missing | {path.name for path in self.broken if path in found}
+        return set(digests.values()), missing | {path.name for path in self.broken if path in digests}
 
     def _files(self, imports: Iterable[Import]) -> Iterator[tuple[str, Path]]:
         for base, name, _ in imports:
