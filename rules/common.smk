@@ -54,7 +54,7 @@ localrules:
 onstart:
     from perfscribe.report.report import notes
 
-    with session.told():  # before measuring, which may take an hour
+    with session.one_line_errors():  # before measuring, which may take an hour
         for chapter in PLAN.chapters:
             notes(ROOT, SITE, chapter)
     SESSION.start()

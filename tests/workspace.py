@@ -26,7 +26,7 @@ COPIED = (
     "pbs",
     "run",
     # What is found in the sources, by their texts; a checkout has it after its first plan, `./run test` after its lint.
-    str(session.FOUND_IN_CODE),
+    str(session.CODE_CACHE),
 )
 
 PRESENT = '''"""Table of a test's experiment."""

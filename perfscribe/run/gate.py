@@ -121,8 +121,8 @@ def _of_these_nodes(record: Mapping[str, Any]) -> bool:
 
 def _task(shards: Iterable[Shard], demand: Demand) -> tuple[Shard, Task] | None:
     """Find the planned test and its shard, else adapt a test of the same backend to these processes."""
-    every = [(shard, task) for shard in shards for task in shard.tasks]
-    same = [(shard, task) for shard, task in every if task.cell["factors"]["backend"] == demand.backend]
+    tests = [(shard, task) for shard in shards for task in shard.tasks]
+    same = [(shard, task) for shard, task in tests if task.cell["factors"]["backend"] == demand.backend]
     if not same:
         return None
     placed = demand.world_size, demand.nodes

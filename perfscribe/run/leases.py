@@ -139,21 +139,21 @@ class Lease:
     gpus: list[Gpu] = field(default_factory=list)
     cores: cpu_sets.Cores = ()
     _locks: dict[str, int] = field(default_factory=dict, repr=False)
-    _told: bool = field(default=False, repr=False)
+    _announced: bool = field(default=False, repr=False)
 
     def take(self, deadline: float | None = None) -> bool:
         """Wait for the GPUs; return whether held before the deadline, in s since the epoch. Idempotent."""
         if self.gpus or not self.need:
             return True
-        found = visible()
-        wanted = min(self.need, len(found))
-        if not (self._one(found, deadline) if wanted == 1 else self._several(found, wanted, deadline)):
+        gpus = visible()
+        wanted = min(self.need, len(gpus))
+        if not (self._take_any(gpus, deadline) if wanted == 1 else self._take_all(gpus, wanted, deadline)):
             self.release()
             return False
-        self.gpus = [gpu for gpu in found if gpu.uuid in self._locks]
+        self.gpus = [gpu for gpu in gpus if gpu.uuid in self._locks]
         if self.beside_others:
-            shares = cores_by_gpu(found, cpu_sets.granted())
-            self.cores = shares[found.index(self.gpus[0])] if shares else ()
+            shares = cores_by_gpu(gpus, cpu_sets.granted())
+            self.cores = shares[gpus.index(self.gpus[0])] if shares else ()
         return True
 
     def _lock(self, gpu: Gpu) -> bool:
@@ -162,13 +162,13 @@ class Lease:
             self._locks[gpu.uuid] = descriptor
         return descriptor is not None
 
-    def _one(self, gpus: Sequence[Gpu], deadline: float | None) -> bool:
+    def _take_any(self, gpus: Sequence[Gpu], deadline: float | None) -> bool:
         while not any(self._lock(gpu) for gpu in gpus):
             if not self._may_wait(gpus, deadline, POLL_S):
                 return False
         return True
 
-    def _several(self, gpus: Sequence[Gpu], wanted: int, deadline: float | None) -> bool:
+    def _take_all(self, gpus: Sequence[Gpu], wanted: int, deadline: float | None) -> bool:
         ordered = sorted(gpus, key=lambda gpu: gpu.uuid)
         free = [gpu for gpu in ordered if len(self._locks) < wanted and self._lock(gpu)]
         if len(free) == wanted:
@@ -183,10 +183,10 @@ class Lease:
 
     def _may_wait(self, gpus: Sequence[Gpu], deadline: float | None, seconds: float) -> bool:
         """Sleep before the next try, announcing the wait once; False if the deadline has passed."""
-        if not self._told:
+        if not self._announced:
             names = ", ".join(str(gpu.position) for gpu in gpus)
             self.say(f"waits for GPU {names}, leased by other jobs on this machine")
-            self._told = True
+            self._announced = True
         if deadline is not None and time.time() > deadline:
             return False
         time.sleep(seconds)

@@ -142,10 +142,10 @@ def _throttle_shares(reasons: list[float]) -> dict[str, float]:
     return {name: round(count / len(reasons), 4) for name, count in counts.items()}
 
 
-def _busy_cores_s(of: Sequence[int]) -> float:
+def _busy_cores_s(numbers: Sequence[int]) -> float:
     """CPU seconds since boot that these cores were not idle."""
     cores = psutil.cpu_times(percpu=True)
-    granted = [core for core in of if core < len(cores)]
+    granted = [core for core in numbers if core < len(cores)]
     # Guest time is part of user time; a core waiting for a disk is free.
     spent = ("user", "nice", "system", "irq", "softirq", "steal")
     return sum(getattr(cores[core], kind, 0.0) for core in granted for kind in spent)
@@ -170,8 +170,8 @@ def foreign_processes(gpus: Iterable[Any]) -> dict[int, str]:
     """
     listed = [process for gpu in gpus for process in nvml.ask("nvmlDeviceGetComputeRunningProcesses", gpu) or []]
     names = {process.pid: _process_name(process.pid) for process in listed}
-    own = process_tree()
-    return {pid: name for pid, name in names.items() if name is not None and pid not in own}
+    process_ids = process_tree()
+    return {pid: name for pid, name in names.items() if name is not None and pid not in process_ids}
 
 
 def _process_name(pid: int) -> str | None:

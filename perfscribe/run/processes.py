@@ -183,12 +183,12 @@ def _run_above() -> int | None:
 
 def _ends_before(process: subprocess.Popen[bytes], run: int) -> bool:
     """Wait until one of both ends; return whether the process did."""
-    own = os.pidfd_open(process.pid)
+    descriptor = os.pidfd_open(process.pid)
     try:
-        ready, _, _ = select.select([own, run], [], [])
-        return own in ready
+        ready, _, _ = select.select([descriptor, run], [], [])
+        return descriptor in ready
     finally:
-        os.close(own)
+        os.close(descriptor)
 
 
 def _forward_signals(process: subprocess.Popen[bytes], asked: list[int]) -> None:

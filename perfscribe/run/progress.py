@@ -110,7 +110,7 @@ class Watcher:
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
 
-    def _made(self, dataset: str) -> bool | None:
+    def _is_up_to_date(self, dataset: str) -> bool | None:
         """Return whether a data set is up to date: None if missing, False if due again."""
         plan, digest = (self.results / folder for folder in (f"plan/data-{dataset}.json", f"data/{dataset}.digest"))
         try:
@@ -127,13 +127,13 @@ class Watcher:
         shard = Shard(self.results / "plan" / f"{unit}.json", self.root)
         history = journal.read(shard.folder)
         experiment, code, seed = (shard.plan[name] for name in ("experiment", "fingerprint", "seed"))
-        of_own_data = {
-            _cell_of(experiment, found["factors"], found["round"]): found
-            for found in history.all_records()
-            if found["key"] == cell_key(experiment, found["factors"], code, found["data_digest"], seed)
+        by_own_data = {
+            _cell_of(experiment, record["factors"], record["round"]): record
+            for record in history.all_records()
+            if record["key"] == cell_key(experiment, record["factors"], code, record["data_digest"], seed)
         }
-        made = {name: self._made(name) for name in shard.plan["datasets"]}
-        self.waiting[unit] = [name for name, known in made.items() if not known]
+        up_to_date = {name: self._is_up_to_date(name) for name in shard.plan["datasets"]}
+        self.waiting[unit] = [name for name, known in up_to_date.items() if not known]
         for task in shard.tasks:
             if task.cell["skip"]:
                 continue
@@ -147,11 +147,11 @@ class Watcher:
             levels = self.levels.setdefault(experiment, {})
             for name, level in {**task.cell["factors"], "round": task.round}.items():
                 levels.setdefault(name, set()).add(str(level))
-            of_these = {made.get(name) for name in task.cell["data"]}
+            data_states = {up_to_date.get(name) for name in task.cell["data"]}
             known = history.newest(task.slot)
-            if known is None and None in of_these and False not in of_these:
-                known = of_own_data.get(cell)
-            if known is not None and False not in of_these:
+            if known is None and None in data_states and False not in data_states:
+                known = by_own_data.get(cell)
+            if known is not None and False not in data_states:
                 del self.left[cell]
         left = [cell for cell, where in self.left.values() if cell.experiment == experiment and where is not None]
         self.estimate.look_elsewhere(experiment, left)
@@ -181,7 +181,7 @@ class Watcher:
         if self._thread.is_alive():
             self._thread.join(timeout=5)
         self._tell()
-        own = "" if self.plan.site == "local" else f" --config site={self.plan.site}"
+        site_option = "" if self.plan.site == "local" else f" --config site={self.plan.site}"
         if self.ended:
             statuses = ", ".join(f"{cells} {status}" for status, cells in self.ended.items())
             self._say(f"{self.total - len(self.left)}/{self.total} cells: {statuses}")
@@ -193,8 +193,8 @@ class Watcher:
             if failed:
                 counts = ", ".join(f"{cells} of {experiment}" for experiment, cells in failed.items())
                 name = "EXPERIMENT" if len(failed) > 1 else "".join(failed)
-                again = f"./run remeasure {name} status={status}{own}"
-                self._say(f"{status}: {counts}; to measure again: {again}, then ./run report{own}")
+                again = f"./run remeasure {name} status={status}{site_option}"
+                self._say(f"{status}: {counts}; to measure again: {again}, then ./run report{site_option}")
         if budget_spent and self.left:
             self._say(f"time budget spent: {len(self.left)} cells not run; the next ./run report goes on")
 
@@ -206,7 +206,7 @@ class Watcher:
 
     def _tell(self) -> None:
         for unit, datasets in list(self.waiting.items()):
-            if datasets and all(map(self._made, datasets)):
+            if datasets and all(map(self._is_up_to_date, datasets)):
                 self._enter(unit)
         for tail in self.tails:
             for line in tail.lines():

@@ -37,15 +37,15 @@ LOCAL_SITE = "local"
 # Touched when a run starts jobs.
 STARTED = Path(".perfscribe") / "started"
 # Cached imports and digests of the modules in the last plan.
-FOUND_IN_CODE = Path(".perfscribe") / "code.json"
-MOST_TOLD = 5  # files
+CODE_CACHE = Path(".perfscribe") / "code.json"
+MOST_LINES = 5  # files
 LOCK = Path(".perfscribe") / "run.lock"
 LOCK_WAIT_S = 0.5
 ReadConfig = Callable[..., Mapping[str, Any]]  # of a verb; SystemExit with one line if the config is invalid
 
 
 @contextlib.contextmanager
-def told() -> Iterator[None]:
+def one_line_errors() -> Iterator[None]:
     """Exit with one line for expected errors, since Snakemake may be quiet, and a traceback for others."""
     try:
         with in_one_line("config", configuration.ConfigError), in_one_line("run", ValueError):
@@ -143,17 +143,17 @@ def make_plan(root: Path, raw: Mapping[str, Any], executor: str | None = None) -
                 f"site {site} keeps the chapters that it was published with; `./run chapter {name} --site {site}` "
                 f"prints {name} with its numbers"
             )
-        made = plan.replan_presentation(plan.read_index(root / "results" / site / "plan"), code)
+        planned = plan.replan_presentation(plan.read_index(root / "results" / site / "plan"), code)
     else:
         settings = cluster.settings_for(configuration.resolve(raw, "cpu"), executor)  # the same in all presets
-        made = plan.build(raw, resolve_preset(raw.get("preset", "auto"), settings), root, settings, code)
+        planned = plan.build(raw, resolve_preset(raw.get("preset", "auto"), settings), root, settings, code)
     memory.save()
-    return made
+    return planned
 
 
 def memory_of_code(root: Path) -> Memory:
     """Results of analysing modules for earlier plans."""
-    return Memory(root / FOUND_IN_CODE, fingerprint.method())
+    return Memory(root / CODE_CACHE, fingerprint.method())
 
 
 def set_clocks_back(folders: Iterable[Path]) -> None:
@@ -168,34 +168,35 @@ def set_clocks_back(folders: Iterable[Path]) -> None:
                 os.utime(path, ns=(latest_ns, latest_ns))
 
 
-def write_plan(root: Path, raw: Mapping[str, Any], made: plan.Plan) -> None:
+def write_plan(root: Path, raw: Mapping[str, Any], planned: plan.Plan) -> None:
     """Write the plan's units and the options; for a committed site only units of the presentation."""
-    folder = root / "results" / made.site / "plan"
-    if is_committed(root, made.site):
-        for name, unit in made.units.items():
+    folder = root / "results" / planned.site / "plan"
+    if is_committed(root, planned.site):
+        for name, unit in planned.units.items():
             files.write_json_if_changed(folder / f"{name}.json", unit)
         return
-    made.write(folder)
+    planned.write(folder)
     files.write_json_if_changed(
-        folder / "options.json", plan.options(configuration.resolve(raw, made.preset), made.at_a_time, root)
+        folder / "options.json", plan.options(configuration.resolve(raw, planned.preset), planned.at_a_time, root)
     )
 
 
-def renewed(results: Path, made: plan.Plan, published: bool, delete: Callable[[Path], None]) -> list[str]:
+def renewed(results: Path, planned: plan.Plan, published: bool, delete: Callable[[Path], None]) -> list[str]:
     """Make units due again whose files differ from their checksums; return a few lines to print.
 
     results: the site's folder. delete: deletes an output.
     """
     units = {
         f"measure-{name}-{shard}": f"records/{name}/{shard}.jsonl"
-        for name, shards in made.shards.items()
+        for name, shards in planned.shards.items()
         for shard in range(shards)
     }
-    units |= {f"data-{name}": f"data/{name}.digest" for name in made.datasets}
-    units |= {f"present-{name}": f"tables/{name}.figures.json" for name in made.presentations}
-    units |= {"report": "summary.json", "page": f"../../report/{made.site}/report.html"}
+    units |= {f"data-{name}": f"data/{name}.digest" for name in planned.datasets}
+    units |= {f"present-{name}": f"tables/{name}.figures.json" for name in planned.presentations}
+    units |= {"report": "summary.json", "page": f"../../report/{planned.site}/report.html"}
     lines = checksums.renew(results, units, published, delete)
-    return lines if len(lines) <= MOST_TOLD else [*lines[: MOST_TOLD - 1], f"{len(lines) - MOST_TOLD + 1} files more"]
+    rest = len(lines) - MOST_LINES + 1
+    return lines if rest < 2 else [*lines[: MOST_LINES - 1], f"{rest} files more"]
 
 
 @dataclass
@@ -280,7 +281,7 @@ class Session:
             sys.exit(f"run: {_another_run(self.root)}")
         from perfscribe.run import stopping  # imports psutil (50 ms), not needed if no job starts
 
-        with told():
+        with one_line_errors():
             self.started = True
             self.before.clear()
             (self.root / STARTED).touch()
@@ -315,8 +316,8 @@ class Session:
             processes.say(f"report: {report}{f' ({whose} did not finish, see above)' if failed else ''}")
         if self.tracker != trackers.NONE:
             folder = trackers.folder_of(self.root / "results" / self.plan.site, self.tracker)
-            told = trackers.how_to_open(self.tracker, str(folder.relative_to(self.root)))
-            processes.say(f"tracker {self.tracker}: {len(trackers.written(folder))} runs; {told}")
+            how_to_open = trackers.how_to_open(self.tracker, str(folder.relative_to(self.root)))
+            processes.say(f"tracker {self.tracker}: {len(trackers.written(folder))} runs; {how_to_open}")
 
 
 def begin(root: Path, overrides: Mapping[str, Any], decides: bool, arguments: Sequence[str] = ()) -> Session:
@@ -328,7 +329,7 @@ def begin(root: Path, overrides: Mapping[str, Any], decides: bool, arguments: Se
     """
     gc.freeze()
     gc.set_threshold(200_000, 20, 100)  # syntax trees and the graph of jobs stay alive and are slow to traverse
-    with told():
+    with one_line_errors():
         return _begin(root, overrides, decides, cluster.executor_asked_for(arguments))
 
 
@@ -377,21 +378,21 @@ def _begin(root: Path, overrides: Mapping[str, Any], decides: bool, executor: st
 
         slurm_jobs.prepare(os.environ)
     lock = take_lock(root, wait_s=LOCK_WAIT_S)
-    made = make_plan(root, raw, executor)
-    session = Session(root, made, lock, read_only)
-    results = root / "results" / made.site
+    planned = make_plan(root, raw, executor)
+    session = Session(root, planned, lock, read_only)
+    results = root / "results" / planned.site
     if lock is None and any(
         files.canonical(files.read_object(results / "plan" / f"{name}.json")) != files.canonical(unit)
-        for name, unit in made.units.items()
+        for name, unit in planned.units.items()
     ):
         raise ValueError(_another_run(root))  # its settings differ, so what is due by ours cannot be determined
     if lock is not None:
-        set_clocks_back([results, root / "report" / made.site])
+        set_clocks_back([results, root / "report" / planned.site])
         for path in (results / "plan").glob("*.json"):
             session.keep(path)
         clear_leftovers(root)
-        write_plan(root, raw, made)
-        for line in renewed(results, made, read_only, session.delete):
+        write_plan(root, raw, planned)
+        for line in renewed(results, planned, read_only, session.delete):
             processes.say(f"run: {line}")
         atexit.register(session.undo_unless_started)
     session.tracker = _tracker(raw, say=True)

@@ -150,9 +150,9 @@ class Shard:
                 machines.add(row["environment"])
                 whole = whole and row["status"] != "not_run"
                 stream.write(json.dumps(row, allow_nan=False, ensure_ascii=False) + "\n")
-        own = self.folder.glob(f"{self.plan['shard']}.jsonl*")
+        journals = self.folder.glob(f"{self.plan['shard']}.jsonl*")
         identities = [self.site_folder / "environments" / f"{name}.json" for name in sorted(machines - {""})]
-        checksums.keep(self.site_folder, self.unit, [out, *own, *identities])
+        checksums.keep(self.site_folder, self.unit, [out, *journals, *identities])
         if identity is not None and not whole:
             checksums.forget(self.site_folder, [self.unit])
 

@@ -68,7 +68,7 @@ class Executor(plugin.Executor):  # type: ignore[misc]
         # Before the plugin's __init__, which starts the polling thread.
         self._before: dict[Any, list[tuple[int, int] | None]] = {}  # state of a job's outputs when submitted
         self._missed_since: dict[str, float] = {}
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
         self._silent_looks = 0
         self._pause_s = 0.0
         self._stopping = self._ended = False
@@ -113,13 +113,13 @@ class Executor(plugin.Executor):  # type: ignore[misc]
     def _ask(self) -> Known | None:
         """State and pending reason of each job of this run that Slurm knows; None if squeue does not answer."""
         asked = ("squeue", "--noheader", "--all", "--me", "--array", "--states=all")
-        said = commands.output(*asked, f"--name={self.run_uuid}", "--format=%i|%T|%r", timeout_s=ANSWER_S)
-        self._silent_looks = self._silent_looks + 1 if said is None else 0
+        listing = commands.output(*asked, f"--name={self.run_uuid}", "--format=%i|%T|%r", timeout_s=ANSWER_S)
+        self._silent_looks = self._silent_looks + 1 if listing is None else 0
         if self._silent_looks == SILENT_LOOKS:
             say("squeue does not answer; the run goes on when it does")
-        if said is None:
+        if listing is None:
             return None
-        rows = [line.split("|", 2) for line in said.splitlines() if line.count("|") > 1]
+        rows = [line.split("|", 2) for line in listing.splitlines() if line.count("|") > 1]
         return {number: (state, reason) for number, state, reason in rows}
 
     def _is_over(self, info: Any, known: Known) -> bool:
@@ -142,8 +142,8 @@ class Executor(plugin.Executor):  # type: ignore[misc]
         return False
 
     def _has_made_all(self, job: Any) -> bool:
-        made = files_as_they_are(job.output)
-        return all(now and now != before for now, before in zip(made, self._before[job], strict=True))
+        outputs = files_as_they_are(job.output)
+        return all(now and now != before for now, before in zip(outputs, self._before[job], strict=True))
 
     def _is_missed_for_long(self, number: str) -> bool:
         return time.monotonic() - self._missed_since.setdefault(number, time.monotonic()) > FORGOTTEN_S
@@ -155,10 +155,10 @@ class Executor(plugin.Executor):  # type: ignore[misc]
         """Print once why a job waits, if the reason is not a normal one."""
         by_reason: dict[str, list[str]] = {}
         for number, (state, reason) in known.items():
-            if state == PENDING and reason not in ORDINARY and number not in self._told:
+            if state == PENDING and reason not in ORDINARY and number not in self._reported:
                 by_reason.setdefault(reason, []).append(number)
         for reason, numbers in by_reason.items():
-            self._told.update(numbers)
+            self._reported.update(numbers)
             say(f"jobs {', '.join(numbers)} wait: {reason}")
 
     # --- the end

@@ -28,7 +28,7 @@ def settle(env: MutableMapping[str, str], say: Callable[[str], None]) -> None:
         if not is_whole and (not _BEGINNINGS.fullmatch(name) or text.startswith("^")):  # ^: exclusion
             continue
         named = [entry.strip() for entry in text.removeprefix("=").split(",")]
-        known = [one for one in named if _is_here(one, here, bool(is_whole))]
+        known = [entry for entry in named if _is_here(entry, here, bool(is_whole))]
         if len(known) < len(named):
             say(f"{name}={text}: no such interface on this machine, so it does not count")
             env[name] = ("=" if text.startswith("=") else "") + ",".join(known)
@@ -39,11 +39,11 @@ def settle(env: MutableMapping[str, str], say: Callable[[str], None]) -> None:
 def _interfaces() -> set[str]:
     """Names of interfaces that have an address."""
     families = (socket.AF_INET, socket.AF_INET6)
-    return {name for name, of in psutil.net_if_addrs().items() if any(one.family in families for one in of)}
+    return {name for name, addresses in psutil.net_if_addrs().items() if any(a.family in families for a in addresses)}
 
 
 def _is_here(entry: str, here: Collection[str], is_whole: bool) -> bool:
     name = entry.partition(":")[0]  # NCCL allows a port
     if is_whole:
         return name in here or "/" in entry
-    return bool(name) and any(one.startswith(name) for one in here)
+    return bool(name) and any(interface.startswith(name) for interface in here)
