@@ -35,27 +35,27 @@ def broadcast_all(tensors: Iterable[tuple[Tensor, int]], group: dist.ProcessGrou
         by_device.setdefault(carrier.device, []).append((carrier, source))
     for device, sent in by_device.items():
         if served[device.type] == "nccl":
-            _in_one_group_call(sent, device, group)
+            _broadcast_grouped(sent, device, group)
         else:
-            _in_flat_chunks(sent, group)
+            _broadcast_in_chunks(sent, group)
     for tensor, carrier, _ in carriers:
-        if not _travels_in_place(tensor, served):
+        if not _is_sent_in_place(tensor, served):
             tensor.copy_(carrier.view(tensor.dtype).view(tensor.shape))
 
 
-def _travels_in_place(tensor: Tensor, served: Mapping[str, str]) -> bool:
+def _is_sent_in_place(tensor: Tensor, served: Mapping[str, str]) -> bool:
     return tensor.is_contiguous() and tensor.device.type in served
 
 
 def _carrier(tensor: Tensor, served: Mapping[str, str], elsewhere: torch.device) -> Tensor:
     """Return the tensor's bytes, flat: its storage if that can be sent, else a copy on a device that can."""
-    if not _travels_in_place(tensor, served):
+    if not _is_sent_in_place(tensor, served):
         device = tensor.device if tensor.device.type in served else elsewhere
         tensor = tensor.to(device, copy=True, memory_format=torch.contiguous_format)
     return tensor.view(-1).view(torch.uint8)
 
 
-def _in_one_group_call(sent: Sequence[Sent], device: torch.device, group: dist.ProcessGroup) -> None:
+def _broadcast_grouped(sent: Sequence[Sent], device: torch.device, group: dist.ProcessGroup) -> None:
     """Run all broadcasts between ncclGroupStart and ncclGroupEnd."""
     with _coalescing_manager(group, device, async_ops=True) as manager:
         for carrier, source in sent:
@@ -63,7 +63,7 @@ def _in_one_group_call(sent: Sequence[Sent], device: torch.device, group: dist.P
     manager.wait()
 
 
-def _in_flat_chunks(sent: Sequence[Sent], group: dist.ProcessGroup) -> None:
+def _broadcast_in_chunks(sent: Sequence[Sent], group: dist.ProcessGroup) -> None:
     """Send in rounds of one flat chunk from each rank, so that ranks send concurrently and copies stay small."""
     by_source: dict[int, list[Tensor]] = {}
     for carrier, source in sent:
@@ -72,17 +72,17 @@ def _in_flat_chunks(sent: Sequence[Sent], group: dist.ProcessGroup) -> None:
         [(source, [carriers[i] for i in chunk]) for chunk in fill_buckets([c.numel() for c in carriers], CHUNK_BYTES)]
         for source, carriers in sorted(by_source.items())
     ]
-    for one_round in itertools.zip_longest(*chunks):
-        _send_chunks([chunk for chunk in one_round if chunk is not None], group)
+    for turn in itertools.zip_longest(*chunks):
+        _send_chunks([chunk for chunk in turn if chunk is not None], group)
 
 
 def _send_chunks(chunks: Sequence[tuple[int, list[Tensor]]], group: dist.ProcessGroup) -> None:
-    under_way = []
+    pending = []
     for source, carriers in chunks:
         flat = torch.cat(carriers) if len(carriers) > 1 else carriers[0]
         work = dist.broadcast(flat, dist.get_global_rank(group, source), group=group, async_op=True)
-        under_way.append((work, flat, carriers))
-    for work, flat, carriers in under_way:
+        pending.append((work, flat, carriers))
+    for work, flat, carriers in pending:
         work.wait()
         if len(carriers) > 1:
             torch._foreach_copy_(carriers, flat.split([carrier.numel() for carrier in carriers]))

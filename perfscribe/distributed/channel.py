@@ -81,9 +81,9 @@ class Hub:
 
     def close(self) -> None:
         """Close every connection, which ends the remaining ranks."""
-        for one in (self._listener, *self._connections):
+        for connection in (self._listener, *self._connections):
             with contextlib.suppress(OSError):
-                one.shutdown(socket.SHUT_RDWR)  # wakes the reading thread
+                connection.shutdown(socket.SHUT_RDWR)  # wakes the reading thread
         self._listener.close()
 
     def _accept(self) -> None:

@@ -50,10 +50,10 @@ def combine(message: Message, ranks: Sequence[Mapping[str, Any]]) -> Measurement
     of the median, bus_factor, elements_checked, nccl_version with NCCL.
     """
     world_size, first = len(ranks), ranks[0]
-    found = Measurement(series={f"rank_{number}_ms": rank["samples_ms"] for number, rank in enumerate(ranks)})
-    timing.record_of_ranks(found, "time_ms", ranks)
-    middle_ms, sent = median(found.samples["time_ms"]), first["message_bytes"]
-    found.values = {
+    measurement = Measurement(series={f"rank_{number}_ms": rank["samples_ms"] for number, rank in enumerate(ranks)})
+    timing.record_of_ranks(measurement, "time_ms", ranks)
+    middle_ms, sent = median(measurement.samples["time_ms"]), first["message_bytes"]
+    measurement.values = {
         "message_bytes": sent,
         "algbw_gb_per_s": algbw_gb_per_s(sent, middle_ms),
         "busbw_gb_per_s": busbw_gb_per_s(message.operation, world_size, sent, middle_ms),
@@ -61,8 +61,8 @@ def combine(message: Message, ranks: Sequence[Mapping[str, Any]]) -> Measurement
         "elements_checked": sum(rank["elements_checked"] for rank in ranks),
     }
     if first["nccl_version"]:
-        found.values["nccl_version"] = first["nccl_version"]
-    return found
+        measurement.values["nccl_version"] = first["nccl_version"]
+    return measurement
 
 
 # --- on a rank --------------------------------------------------------------------------------------------------
@@ -70,19 +70,19 @@ def combine(message: Message, ranks: Sequence[Mapping[str, Any]]) -> Measurement
 
 def run_on_rank(arguments: Mapping[str, Any], rank: Rank) -> list[dict[str, Any]]:
     """Program of a rank: check and time each message; returns one result per message."""
-    said = [_time(Message(**fields), rank) for fields in arguments["messages"]]
-    _free(rank)
-    return said
+    results = [_check_and_time(Message(**fields), rank) for fields in arguments["messages"]]
+    _free_cache(rank)
+    return results
 
 
 def run_once(arguments: Mapping[str, Any], rank: Rank) -> int:
     """Exchange a message once, for the backend's log; returns how many elements were checked."""
     checked = Exchange(Message(**arguments["message"]), rank).check()
-    _free(rank)
+    _free_cache(rank)
     return checked
 
 
-def _free(rank: Rank) -> None:
+def _free_cache(rank: Rank) -> None:
     """Release cached memory for other ranks on the same device."""
     import torch
 
@@ -90,7 +90,7 @@ def _free(rank: Rank) -> None:
         torch.cuda.empty_cache()
 
 
-def _time(message: Message, rank: Rank) -> dict[str, Any]:
+def _check_and_time(message: Message, rank: Rank) -> dict[str, Any]:
     from perfscribe.distributed.transport import nccl_version
 
     timer = message.timer or (CUDA_EVENTS if rank.backend == "nccl" else HOST_CLOCK)
@@ -99,8 +99,8 @@ def _time(message: Message, rank: Rank) -> dict[str, Any]:
         checked = exchange.check()
     except RuntimeError as error:
         raise _as_unsupported(error, message, rank) from error
-    warmup = _calls(exchange, timer, message.warmup) if message.warmup else None
-    timed = _calls(exchange, timer, _affordable(message, warmup, rank))
+    warmup = _time_calls(exchange, timer, message.warmup) if message.warmup else None
+    timed = _time_calls(exchange, timer, _affordable_calls(message, warmup, rank))
     return {
         "samples_ms": timed.samples_ms,
         "warmup_ms": warmup.samples_ms if warmup else [],
@@ -113,7 +113,7 @@ def _time(message: Message, rank: Rank) -> dict[str, Any]:
     }
 
 
-def _calls(exchange: Exchange, timer: str, count: int) -> Timing:
+def _time_calls(exchange: Exchange, timer: str, count: int) -> Timing:
     if timer == CUDA_EVENTS:
         return timing.time_device(
             exchange.call, warmup=0, timed=count, flush_l2=False, prepare=exchange.prepare_on_device
@@ -122,7 +122,7 @@ def _calls(exchange: Exchange, timer: str, count: int) -> Timing:
     return timing.time_host(exchange.call, warmup=0, timed=count, device=device, prepare=exchange.prepare_on_host)
 
 
-def _affordable(message: Message, warmup: Timing | None, rank: Rank) -> int:
+def _affordable_calls(message: Message, warmup: Timing | None, rank: Rank) -> int:
     """Return how many calls to time: the same number on all ranks, by the slowest one's warm-up."""
     if message.limit_s is None or warmup is None:
         return message.timed

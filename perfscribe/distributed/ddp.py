@@ -59,7 +59,7 @@ class DataParallel(nn.Module, abc.ABC):
         super().__init__()
         self.module, self.group = module, require_group(type(self).__name__)
         self.traffic = Traffic()
-        self.around: Observer = lambda _: _NOTHING
+        self.around: Observer = lambda _: _UNOBSERVED
         self._enabled = True
         # Reverse order of registration: roughly the order in which backward produces gradients.
         self._trainable = [parameter for parameter in reversed(list(module.parameters())) if parameter.requires_grad]
@@ -110,11 +110,11 @@ class DataParallel(nn.Module, abc.ABC):
                 return None
             # Called on the group itself: torch.distributed's functions check and build options in each call, on the
             # thread that also launches the backward pass.
-            one, several = self._options
+            single, coalesced = self._options
             return (
-                self.group.allreduce(tensors, one)
+                self.group.allreduce(tensors, single)
                 if len(tensors) == 1
-                else self.group.allreduce_coalesced(tensors, several)
+                else self.group.allreduce_coalesced(tensors, coalesced)
             )
 
     def _wait(self, work: dist.Work | None) -> None:
@@ -160,9 +160,9 @@ class OverlappingDataParallel(DataParallel):
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__(module)
-        self._groups = self._grouped()
+        self._groups = self._form_groups()
         self._hooks = [
-            parameter.register_post_accumulate_grad_hook(functools.partial(self._ready, number))
+            parameter.register_post_accumulate_grad_hook(functools.partial(self._note_gradient, number))
             for number, members in enumerate(self._groups)
             for parameter in members
         ]
@@ -174,24 +174,24 @@ class OverlappingDataParallel(DataParallel):
             hook.remove()
 
     @abc.abstractmethod
-    def _grouped(self) -> list[list[nn.Parameter]]:
+    def _form_groups(self) -> list[list[nn.Parameter]]:
         """Return the groups, in the order in which they are sent."""
 
     def _begin(self) -> None:
         self._waiting = [len(members) for members in self._groups]  # number of gradients not ready, by group
-        self._under_way: list[dist.Work | None] = []
+        self._works: list[dist.Work | None] = []
 
-    def _ready(self, group: int, _: Tensor) -> None:
+    def _note_gradient(self, group: int, _: Tensor) -> None:
         """Note that a gradient of the group is complete; send all groups that are now due."""
         self._waiting[group] -= 1
-        while len(self._under_way) < len(self._groups) and not self._waiting[len(self._under_way)]:
+        while len(self._works) < len(self._groups) and not self._waiting[len(self._works)]:
             with torch.no_grad():
-                self._under_way.append(self._start([_gradient(p) for p in self._groups[len(self._under_way)]]))
+                self._works.append(self._start([_gradient(p) for p in self._groups[len(self._works)]]))
 
     def _finish(self) -> None:
         if any(self._waiting):
             raise RuntimeError(f"{type(self).__name__}: not one gradient for each parameter since the last finish")
-        for work in self._under_way:
+        for work in self._works:
             self._wait(work)
         self._begin()
 
@@ -202,7 +202,7 @@ class OverlappedDDP(OverlappingDataParallel):
     Handout, problem ddp_overlap_individual_parameters.
     """
 
-    def _grouped(self) -> list[list[nn.Parameter]]:
+    def _form_groups(self) -> list[list[nn.Parameter]]:
         return [[parameter] for parameter in self._trainable]
 
 
@@ -224,7 +224,7 @@ class BucketedDDP(OverlappingDataParallel):
         """Bytes of gradients in each bucket, in the order in which they are sent."""
         return [sum(parameter.nbytes for parameter in bucket) for bucket in self._groups]
 
-    def _grouped(self) -> list[list[nn.Parameter]]:
+    def _form_groups(self) -> list[list[nn.Parameter]]:
         buckets = [
             [family[i] for i in bucket]
             for family in families(self._trainable)
@@ -243,4 +243,4 @@ def _gradient(parameter: nn.Parameter) -> Tensor:
     return parameter.grad
 
 
-_NOTHING = nullcontext()
+_UNOBSERVED = nullcontext()

@@ -29,7 +29,7 @@ _SILENT_PEER = re.compile(
     re.IGNORECASE,
 )
 # Exception types of libraries; a program's own error may say "timed out" too.
-_OF_LIBRARIES = re.compile(r"(?:RuntimeError|Dist\w*Error|ConnectionError|BrokenPipeError|ConnectionResetError): ")
+_LIBRARY_ERROR = re.compile(r"(?:RuntimeError|Dist\w*Error|ConnectionError|BrokenPipeError|ConnectionResetError): ")
 _LAST_WORDS = re.compile(r"watchdog caught collective operation timeout|remote process exited", re.IGNORECASE)
 SHOWN_LINES = 20  # of a rank's output
 
@@ -72,8 +72,8 @@ class Stack:
     @property
     def place(self) -> str:
         """The innermost frame outside installed packages, else the innermost."""
-        own = [frame for frame in self.frames if not re.search(r"/site-packages/|/lib/python|^<", frame[0])]
-        return f"at {_frame(*(own or self.frames)[0])}" if self.frames else "at an unknown place"
+        outside = [frame for frame in self.frames if not re.search(r"/site-packages/|/lib/python|^<", frame[0])]
+        return f"at {_frame(*(outside or self.frames)[0])}" if self.frames else "at an unknown place"
 
     def __str__(self) -> str:
         begun = "" if self.collectives is None else f"{self.collectives} collectives begun; "
@@ -104,17 +104,17 @@ class Ending:
     @property
     def is_consequence(self) -> bool:
         """Whether the error is about a lost or silent peer."""
-        return self._speaks_of(_LOST_PEER) or self.speaks_of_silence
+        return self._matches(_LOST_PEER) or self.is_timeout
 
     @property
-    def speaks_of_silence(self) -> bool:
+    def is_timeout(self) -> bool:
         """Whether the error is a time-out of waiting for others."""
-        return self._speaks_of(_SILENT_PEER)
+        return self._matches(_SILENT_PEER)
 
-    def _speaks_of(self, peer: re.Pattern[str]) -> bool:
+    def _matches(self, peer: re.Pattern[str]) -> bool:
         if self.died:
             return any(_LAST_WORDS.search(line) and peer.search(line) for line in self.last_words)
-        return bool(_OF_LIBRARIES.match(self.text) and peer.search(self.text))
+        return bool(_LIBRARY_ERROR.match(self.text) and peer.search(self.text))
 
 
 def guilty(endings: Sequence[Ending]) -> Ending:
@@ -128,14 +128,14 @@ def error_of(ending: Ending, world_size: int) -> Exception:
     text = f"{who} of {world_size}: {ending.text}"
     if ending.kind == error_kinds.UNSUPPORTED:
         return Unsupported(ending.text)
-    error = _ERRORS.get(ending.kind, RankTimeout if ending.speaks_of_silence else RankError)
+    error = _ERRORS.get(ending.kind, RankTimeout if ending.is_timeout else RankError)
     return _with_notes(error(text), ending.details, *ending.last_words[-SHOWN_LINES:])
 
 
-def error_of_launcher(text: str, said: Sequence[str]) -> RankError:
+def error_of_launcher(text: str, output: Sequence[str]) -> RankError:
     """Return the exception for an external launcher that ended before all ranks had results, without a rank's error."""
-    last = next((line.strip() for line in reversed(said) if line.strip()), "")
-    return _with_notes(RankError(f"{text}: {last}" if last else text), *said)
+    last = next((line.strip() for line in reversed(output) if line.strip()), "")
+    return _with_notes(RankError(f"{text}: {last}" if last else text), *output)
 
 
 def error_of_silence(
@@ -151,7 +151,7 @@ def error_of_silence(
     if missing:
         return RankTimeout(f"{_ranks(missing)} of {world_size} never started: {limit}")
     notes = [f"rank {rank}: {stack}" for rank, stack in sorted(stacks.items())]
-    busy = _held_up(stacks, silent)
+    busy = _awaited(stacks, silent)
     if not busy:
         returned = [rank for rank in range(world_size) if rank not in silent]
         others = f"{_ranks(returned)}, which returned without them" if returned else "each other"
@@ -164,7 +164,7 @@ def error_of_silence(
     return _with_notes(RankTimeout(f"rank {rank} of {world_size} hangs{others}: {limit}; {place}"), *notes)
 
 
-def _held_up(stacks: dict[int, Stack], silent: Sequence[int]) -> list[int]:
+def _awaited(stacks: dict[int, Stack], silent: Sequence[int]) -> list[int]:
     """Return the silent ranks that others wait for; empty if all of them wait."""
     mute = [rank for rank in silent if rank not in stacks]
     if mute:

@@ -38,16 +38,16 @@ class ForkServer:
     def start(self, preloaded: Sequence[str]) -> None:
         """Start the server early, so that its imports overlap with the caller's; ignored if it runs."""
         with self._lock:
-            self._running(preloaded)
+            self._server_control(preloaded)
 
     def agent(self) -> socket.socket:
         """Return a connection to a new agent, which waits for an order as a JSON line (see raise_ranks)."""
         ours, theirs = socket.socketpair()
         with self._lock, theirs:
-            socket.send_fds(self._running(PRELOADED), [b"\n"], [theirs.fileno()])
+            socket.send_fds(self._server_control(PRELOADED), [b"\n"], [theirs.fileno()])
         return ours
 
-    def _running(self, preloaded: Sequence[str]) -> socket.socket:
+    def _server_control(self, preloaded: Sequence[str]) -> socket.socket:
         if self._process is None or self._control is None or self._process.poll() is not None:
             if self._control is not None:
                 self._control.close()

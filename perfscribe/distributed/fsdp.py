@@ -224,22 +224,22 @@ def sharded(model: nn.Module) -> Sharded:
         if isinstance(unit, FSDPModule):
             unit.reshard()
     if flat := flat_parameters(model):
-        sizes = [(one.numel(), one._unpadded_unsharded_size.numel()) for one in flat]
+        sizes = [(parameter.numel(), parameter._unpadded_unsharded_size.numel()) for parameter in flat]
     else:
-        sizes = [(local(one).numel(), one.numel()) for one in model.parameters()]
+        sizes = [(local(parameter).numel(), parameter.numel()) for parameter in model.parameters()]
     here, whole = map(sum, zip(*sizes, strict=True))
     return Sharded(wrapped_by, len(units), here / whole)
 
 
 def require(asked: str, model: nn.Module) -> Sharded:
     """Return the wrapping; RuntimeError if it is not the one asked for, or does not shard over several ranks."""
-    found = sharded(model)
-    if found.wrapped_by != asked:
-        raise RuntimeError(f"{asked} was asked for, the model is wrapped by {found.wrapped_by}")
+    wrapping = sharded(model)
+    if wrapping.wrapped_by != asked:
+        raise RuntimeError(f"{asked} was asked for, the model is wrapped by {wrapping.wrapped_by}")
     ranks = dist.get_world_size() if dist.is_initialized() else 1
-    if asked in (FSDP1, FSDP2) and found.local_share > 1.5 / ranks:
-        raise RuntimeError(f"{asked} keeps {found.local_share:.0%} of the parameters on a rank of {ranks}")
-    return found
+    if asked in (FSDP1, FSDP2) and wrapping.local_share > 1.5 / ranks:
+        raise RuntimeError(f"{asked} keeps {wrapping.local_share:.0%} of the parameters on a rank of {ranks}")
+    return wrapping
 
 
 # --- whether a plan took effect ---------------------------------------------------------------------------------
@@ -279,11 +279,11 @@ def check(wrapped: Wrapped, world_size: int, blocks: int) -> Applied:
 
     blocks: number of the model's blocks. Raises ValueError too if the module's units differ.
     """
-    found, asked = _read(wrapped.module), _expected(wrapped.plan, world_size, blocks)
-    for name, wanted in asdict(asked).items():
-        if getattr(found, name) != wanted:
-            raise ValueError(f"asked for {name} {wanted}, but the wrapped model has {getattr(found, name)}")
-    return found
+    applied, expected = _read(wrapped.module), _expected(wrapped.plan, world_size, blocks)
+    for name, wanted in asdict(expected).items():
+        if getattr(applied, name) != wanted:
+            raise ValueError(f"asked for {name} {wanted}, but the wrapped model has {getattr(applied, name)}")
+    return applied
 
 
 def _expected(plan: Plan, world_size: int, blocks: int) -> Applied:
@@ -304,14 +304,14 @@ def _expected(plan: Plan, world_size: int, blocks: int) -> Applied:
 
 
 def _read(module: nn.Module) -> Applied:
-    found = Applied()
+    applied = Applied()
     if isinstance(module, FullyShardedDataParallel):
-        found = _read_fsdp1(module)
+        applied = _read_fsdp1(module)
     elif isinstance(module, DistributedDataParallel):
-        found = Applied(CLASSES[p.DDP], p.DDP, module.process_group.size())
+        applied = Applied(CLASSES[p.DDP], p.DDP, module.process_group.size())
     elif isinstance(module, FSDPModule):
-        found = _read_fsdp2(module)
-    return replace(found, checkpointed=len(_checkpointed(module)))
+        applied = _read_fsdp2(module)
+    return replace(applied, checkpointed=len(_checkpointed(module)))
 
 
 def _common(units: Iterable[Any], read: Callable[[Any], Any], what: str) -> Any:
@@ -334,7 +334,7 @@ def _read_fsdp2(module: nn.Module) -> Applied:
     groups = [group for state in states if (group := state._fsdp_param_group) is not None]
     if not all(isinstance(parameter, DTensor) for parameter in module.parameters()):
         raise ValueError("the wrapped model holds parameters that no unit of it shards")
-    shape, _ = _common(module.parameters(), lambda one: (one.device_mesh.shape, str(one.placements)), "the mesh")
+    shape, _ = _common(module.parameters(), lambda shard: (shard.device_mesh.shape, str(shard.placements)), "the mesh")
     reshards = _common(groups, lambda group: group.post_forward_mesh_info is not None, "resharding after forward")
     strategy = p.HYBRID_SHARD if len(shape) == 2 else p.FULL_SHARD
     dtype, reduce_dtype = _common(groups, lambda group: _dtypes(group.mp_policy), "precision")

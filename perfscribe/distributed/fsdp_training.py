@@ -44,12 +44,12 @@ class LocalGradScaler(torch.amp.GradScaler):
         with torch.no_grad():
             gradients = local_gradients(optimizer)
             for device in {shard.device for shard in gradients}:
-                shards, found = (
+                shards, overflow = (
                     [shard for shard in gradients if shard.device == device],
                     found_inf.to(device, copy=True),
                 )
-                torch._amp_foreach_non_finite_check_and_unscale_(shards, found, inv_scale.to(device))
-                found_inf.copy_(torch.maximum(found_inf, found.to(found_inf.device)))
+                torch._amp_foreach_non_finite_check_and_unscale_(shards, overflow, inv_scale.to(device))
+                found_inf.copy_(torch.maximum(found_inf, overflow.to(found_inf.device)))
         everyone = found_inf.to(self._on)
         dist.all_reduce(everyone, dist.ReduceOp.MAX)
         self.overflowed = bool(everyone.item())
@@ -134,13 +134,13 @@ def local_gradients(optimizer: torch.optim.Optimizer) -> list[Tensor]:
 
 def storages(tensors: Iterable[Tensor]) -> Storages:
     """Return the bytes of the storages behind this rank's shards, by device and address."""
-    found: Storages = {}
+    sizes: Storages = {}
     for tensor in tensors:
         shard = local(tensor.detach())
         storage = shard.untyped_storage()
         if storage.nbytes():
-            found[str(shard.device), storage.data_ptr()] = storage.nbytes()
-    return found
+            sizes[str(shard.device), storage.data_ptr()] = storage.nbytes()
+    return sizes
 
 
 def held_bytes(optimizer: torch.optim.Optimizer) -> dict[str, int]:
@@ -160,13 +160,13 @@ def tensors_of(training: FsdpTraining) -> Iterator[Tensor]:
     parameters, flat = _parameters(training.optimizer), flat_parameters(training.module)
     yield from (*parameters, *training.module.parameters(), *training.module.buffers(), *flat)
     yield from _gradients((*parameters, *flat))
-    yield from _tensors((*training.optimizer.state.values(), *(vars(one) for one in flat)))
+    yield from _tensors((*training.optimizer.state.values(), *(vars(parameter) for parameter in flat)))
 
 
 def bytes_on(device: torch.device, tensors: Iterable[Tensor]) -> int:
     """Return the bytes of the storages behind this rank's shards on a device of this type."""
-    found = storages(tensors)
-    return sum(size for (where, _), size in found.items() if torch.device(where).type == device.type)
+    sizes = storages(tensors)
+    return sum(size for (where, _), size in sizes.items() if torch.device(where).type == device.type)
 
 
 def release(device: torch.device, tensors: Iterable[Tensor]) -> None:
@@ -200,12 +200,12 @@ class Gathered:
         """Return the bytes gathered now; most_bytes keeps the maximum."""
         if self._flat:
             whole: list[Tensor | None] = [getattr(parameter, "_full_param_padded", None) for parameter in self._flat]
-            found = sum(tensor.untyped_storage().nbytes() for tensor in whole if tensor is not None)
+            total = sum(tensor.untyped_storage().nbytes() for tensor in whole if tensor is not None)
         else:
             now = storages(self._module.parameters())
-            found = sum(size for place, size in now.items() if self._at_rest.get(place) != size)
-        self.most_bytes = max(self.most_bytes, found)
-        return found
+            total = sum(size for place, size in now.items() if self._at_rest.get(place) != size)
+        self.most_bytes = max(self.most_bytes, total)
+        return total
 
     def note(self, *_: object) -> None:
         """Update most_bytes; usable as a hook."""

@@ -20,10 +20,10 @@ class _Part:
     """Data of one all-gather: tensors of one dtype and device. flat: (ranks, elements of the fullest rank)."""
 
     flat: Tensor
-    own: list[Tensor]
-    own_views: list[Tensor]
-    others: list[Tensor]
-    other_views: list[Tensor]
+    sent: list[Tensor]
+    sent_views: list[Tensor]
+    received: list[Tensor]
+    received_views: list[Tensor]
 
 
 class Gathering:
@@ -43,21 +43,21 @@ class Gathering:
         self._gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
         with torch.no_grad():
             by_device = [self._families(piece) for piece in pieces] if self._world_size > 1 else []
-            self._memory = {device: self._reserve(device, by_device) for found in by_device for device, _ in found}
-            self._pieces = [self._parts(found) for found in by_device]
+            self._memory = {device: self._reserve(device, by_device) for groups in by_device for device, _ in groups}
+            self._pieces = [self._parts(groups) for groups in by_device]
         self.close()
 
     def _families(self, piece: Sequence[Owned]) -> list[tuple[torch.device, list[Owned]]]:
         """Group the piece's tensors into families that one all-gather can carry."""
-        found = [[piece[i] for i in family] for family in families([tensor for tensor, _ in piece])]
-        return [(family[0][0].device, family) for family in found if self._longest(family)]
+        grouped = [[piece[i] for i in family] for family in families([tensor for tensor, _ in piece])]
+        return [(family[0][0].device, family) for family in grouped if self._most_elements(family)]
 
-    def _longest(self, family: Sequence[Owned]) -> int:
+    def _most_elements(self, family: Sequence[Owned]) -> int:
         """Return the elements of the rank that has most."""
         return max(sum([t.numel() for t, owner in family if owner == rank]) for rank in range(self._world_size))
 
     def _size_bytes(self, family: Sequence[Owned]) -> int:
-        size = self._world_size * self._longest(family) * family[0][0].itemsize
+        size = self._world_size * self._most_elements(family) * family[0][0].itemsize
         return -(-size // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
 
     def _reserve(self, device: torch.device, pieces: Sequence[list[tuple[torch.device, list[Owned]]]]) -> Tensor:
@@ -68,7 +68,7 @@ class Gathering:
         used = dict.fromkeys(self._memory, 0)
         parts = []
         for device, family in piece:
-            begin, size = used[device], self._world_size * self._longest(family) * family[0][0].itemsize
+            begin, size = used[device], self._world_size * self._most_elements(family) * family[0][0].itemsize
             used[device] += self._size_bytes(family)
             memory = self._memory[device][begin : begin + size]
             parts.append(self._part(memory.view(family[0][0].dtype).view(self._world_size, -1), family))
@@ -99,8 +99,8 @@ class Gathering:
                 memory.untyped_storage().resize_(memory.nbytes)
         works = []
         for part in self._pieces[number]:
-            if part.own:
-                torch._foreach_copy_(part.own_views, part.own)
+            if part.sent:
+                torch._foreach_copy_(part.sent_views, part.sent)
             target, mine = part.flat.view(-1).view(torch.uint8), part.flat[self._me].view(torch.uint8)
             works.append(self._gather(target, mine, group=self._group, async_op=True))
 
@@ -108,8 +108,8 @@ class Gathering:
         def end() -> None:
             for work, part in zip(works, self._pieces[number], strict=True):
                 work.wait()
-                if part.others:
-                    torch._foreach_copy_(part.others, part.other_views)
+                if part.received:
+                    torch._foreach_copy_(part.received, part.received_views)
 
         return end
 

@@ -19,7 +19,7 @@ def of_job(environment: Mapping[str, str]) -> list[str]:
     Slurm is queried, because within a step of one node SLURM_JOB_NODELIST names only that node. PBS lists the nodes in
     the file PBS_NODEFILE, once per task.
     """
-    nodes = _of_slurm_job(environment.get("SLURM_JOB_ID", "")) or environment.get("SLURM_JOB_NODELIST", "")
+    nodes = _slurm_nodes(environment.get("SLURM_JOB_ID", "")) or environment.get("SLURM_JOB_NODELIST", "")
     if nodes:
         return list(expand(nodes))
     path = Path(environment.get("PBS_NODEFILE") or "/nonexistent")
@@ -27,7 +27,7 @@ def of_job(environment: Mapping[str, str]) -> list[str]:
 
 
 @cache
-def _of_slurm_job(number: str) -> str:
+def _slurm_nodes(number: str) -> str:
     """Return the job's nodes in Slurm's short form; empty if Slurm does not answer."""
     command = ("squeue", "--noheader", f"--jobs={number}", "--format=%N")
     return (number and commands.output(*command, timeout_s=ANSWER_S)) or ""
@@ -39,12 +39,12 @@ def expand(text: str) -> Iterator[str]:
     Raises ValueError for unbalanced brackets.
     """
     for part in re.findall(r"(?:[^,\[\]]|\[[^\[\]]*\])+", text):
-        yield from _expand_one(part)
+        yield from _expand_part(part)
     if text.count("[") != text.count("]"):
         raise ValueError(f"{text!r} is no list of hosts")
 
 
-def _expand_one(part: str) -> Iterator[str]:
+def _expand_part(part: str) -> Iterator[str]:
     before, bracket, rest = part.partition("[")
     if not bracket:
         yield part
@@ -53,7 +53,7 @@ def _expand_one(part: str) -> Iterator[str]:
     for piece in inner.split(","):
         first, _, last = piece.partition("-")
         for number in range(int(first), int(last or first) + 1):
-            for end in _expand_one(after):
+            for end in _expand_part(after):
                 yield f"{before}{number:0{len(first)}d}{end}"
 
 
@@ -68,6 +68,6 @@ def interface_towards(host: str) -> str | None:
     """Return the name of the interface with that address, or None."""
     import psutil
 
-    own = address_towards(host)
+    address = address_towards(host)
     interfaces = psutil.net_if_addrs().items()
-    return next((name for name, routes in interfaces if own in {route.address for route in routes}), None)
+    return next((name for name, routes in interfaces if address in {route.address for route in routes}), None)

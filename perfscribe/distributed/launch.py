@@ -246,8 +246,8 @@ class _ForkedRanks:
         try:
             agent.settimeout(timeout_s)
             agent.sendall(json.dumps(order, allow_nan=False).encode() + b"\n")
-            said = agent.makefile("rb")
-            if not (line := said.readline()):
+            replies = agent.makefile("rb")
+            if not (line := replies.readline()):
                 raise ConnectionError("it has ended")
             self._pids = json.loads(line)
         except OSError as error:
@@ -255,7 +255,7 @@ class _ForkedRanks:
             kind = RankTimeout if isinstance(error, TimeoutError) else RankError
             raise kind(f"the fork server gave no ranks: {type(error).__name__}: {error}") from error
         agent.settimeout(None)
-        self._hearing = hub.hear(_hear_exits, agent, said, hub)
+        self._hearing = hub.hear(_read_exits, agent, replies, hub)
 
     def end(self) -> None:
         """Kill the ranks and their children, and wait until the agent has reported them gone."""
@@ -266,9 +266,9 @@ class _ForkedRanks:
         self._hearing.join(DEATH_S)  # longer only if the kernel cannot kill one, as when a driver hangs
 
 
-def _hear_exits(agent: socket.socket, said: BinaryIO, hub: Hub) -> None:
-    with agent, said, contextlib.suppress(OSError):
-        for line in said:
+def _read_exits(agent: socket.socket, replies: BinaryIO, hub: Hub) -> None:
+    with agent, replies, contextlib.suppress(OSError):
+        for line in replies:
             rank, code = json.loads(line)
             hub.events.put(Event("exit", rank, code))
 

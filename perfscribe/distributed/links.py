@@ -22,7 +22,7 @@ _SPEED_FIELD = 90
 # V100 300 GB/s for 6 links, A100 600 for 12, H100 and H200 900 for 18, B200 1800 for 18. Other cards' links differ.
 _DATA_SHEET_GB_PER_S: dict[tuple[int, ...], float] = {(7, 0): 25.0, (8, 0): 25.0, (9, 0): 25.0, (10, 0): 50.0}
 DRIVER, DATA_SHEET = "driver", "data sheet"
-NOT_TOLD = "not told"
+NOT_KNOWN = "not told"
 
 
 @dataclass(frozen=True)
@@ -50,12 +50,13 @@ def visible_links(count: int) -> list[Link]:
     return of_visible(count, links)
 
 
-def told(first: int, second: int) -> dict[str, Any]:
+def recorded(first: int, second: int) -> dict[str, Any]:
     """Return the link of two GPUs that torch sees, and its rate in each direction if known, for a record."""
     pair = {first, second}
-    link = next((one for one in visible_links(max(pair) + 1) if {one.first, one.second} == pair), None)
+    visible = visible_links(max(pair) + 1)
+    link = next((link for link in visible if {link.first, link.second} == pair), None)
     if link is None or link.kind is None:
-        return {"link": NOT_TOLD}
+        return {"link": NOT_KNOWN}
     rate = {} if link.gb_per_s is None else {"rated_gb_per_s": link.gb_per_s, "rated_by": link.by}
     return {"link": link.kind, **rate}
 
@@ -83,25 +84,25 @@ def require_nvlink(count: int) -> None:
 
 def links(nvml: Any, gpus: Sequence[Any]) -> list[Link]:
     """Return the link of each pair of NVML handles."""
-    pairs = [(one, other) for other in range(len(gpus)) for one in range(other)]
-    return [Link(one, other, *_kind_and_rate(nvml, gpus[one], gpus[other])) for one, other in sorted(pairs)]
+    pairs = [(first, second) for second in range(len(gpus)) for first in range(second)]
+    return [Link(first, second, *_kind_and_rate(nvml, gpus[first], gpus[second])) for first, second in sorted(pairs)]
 
 
-def _kind_and_rate(nvml: Any, one: Any, other: Any) -> tuple[str | None, float | None, str | None]:
-    joined = _ask(nvml, "nvmlDeviceGetP2PStatus", one, other, _P2P_CAPS_INDEX_NVLINK)
+def _kind_and_rate(nvml: Any, first: Any, second: Any) -> tuple[str | None, float | None, str | None]:
+    joined = _ask(nvml, "nvmlDeviceGetP2PStatus", first, second, _P2P_CAPS_INDEX_NVLINK)
     if joined == _P2P_STATUS_OK:
-        count = min(_nvlinks(nvml, one, other), _nvlinks(nvml, other, one))
-        return (f"NV{count}", *_rate(nvml, one, count))
-    level = _ask(nvml, "nvmlDeviceGetTopologyCommonAncestor", one, other)
+        count = min(_nvlinks(nvml, first, second), _nvlinks(nvml, second, first))
+        return (f"NV{count}", *_rate(nvml, first, count))
+    level = _ask(nvml, "nvmlDeviceGetTopologyCommonAncestor", first, second)
     return None if level is None else _LEVELS.get(level), None, None
 
 
 def _rate(nvml: Any, gpu: Any, count: int) -> tuple[float | None, str | None]:
     """Return rate and source of `count` NVLinks; a virtual machine's driver may not report the speed."""
     field = getattr(nvml, "NVML_FI_DEV_NVLINK_SPEED_MBPS_COMMON", _SPEED_FIELD)
-    (found,) = _ask(nvml, "nvmlDeviceGetFieldValues", gpu, [field]) or (None,)
-    if found is not None and found.nvmlReturn == 0 and found.value.uiVal > 0:
-        return count * found.value.uiVal / _MB_PER_GB, DRIVER
+    (speed,) = _ask(nvml, "nvmlDeviceGetFieldValues", gpu, [field]) or (None,)
+    if speed is not None and speed.nvmlReturn == 0 and speed.value.uiVal > 0:
+        return count * speed.value.uiVal / _MB_PER_GB, DRIVER
     printed = _DATA_SHEET_GB_PER_S.get(tuple(_ask(nvml, "nvmlDeviceGetCudaComputeCapability", gpu) or ()))
     return (None, None) if printed is None else (count * printed, DATA_SHEET)
 

@@ -39,23 +39,23 @@ BY_VARIABLES = {
 METHODS = (MODULO, SPLIT, *BY_VARIABLES)
 
 # [rank, world size, local rank], the last None if not known; None: no answer; a text: why it failed.
-Said = list[Any] | str | None
+Answer = list[Any] | str | None
 
 
-def said(claim: Claim | None) -> Said:
+def as_json(claim: Claim | None) -> Answer:
     """Return a claim in its JSON form."""
     return None if claim is None else [claim.rank, claim.world_size, claim.local_rank]
 
 
-def by_variables(environment: Mapping[str, str]) -> dict[str, Said]:
+def by_variables(environment: Mapping[str, str]) -> dict[str, Answer]:
     """Return the answer of each method that reads variables."""
-    found: dict[str, Said] = {}
+    answers: dict[str, Answer] = {}
     for method, source in BY_VARIABLES.items():
         try:
-            found[method] = said(ranks.claim(source, environment))
+            answers[method] = as_json(ranks.claim(source, environment))
         except ValueError as error:
-            found[method] = str(error)
-    return found
+            answers[method] = str(error)
+    return answers
 
 
 def by_mpi(mpi: Any, devices: int) -> dict[str, Claim]:
@@ -73,7 +73,7 @@ def by_mpi(mpi: Any, devices: int) -> dict[str, Claim]:
     }
 
 
-def alone(devices: int) -> dict[str, Said]:
+def alone(devices: int) -> dict[str, Answer]:
     """Return mpi4py's answers in a process started like this one; in a child, because MPI may crash it."""
     command = [sys.executable, "-m", __spec__.name if __spec__ else __name__, SAY, str(devices)]
     # Open MPI must not search for networks, which takes long on some machines: nothing is sent
@@ -87,7 +87,7 @@ def alone(devices: int) -> dict[str, Said]:
         return dict.fromkeys((MODULO, SPLIT), "no mpi4py" if missing else f"MPI failed: {type(error).__name__}")
 
 
-def places(devices: int, asks_mpi: bool = True) -> dict[str, Said]:
+def places(devices: int, asks_mpi: bool = True) -> dict[str, Answer]:
     """Return every method's answer in this process: as recorded before the environment was cleaned, or asked now."""
     kept = os.environ.get(KEPT_VARIABLE)
     if kept:
@@ -125,14 +125,14 @@ def main(arguments: list[str]) -> None:
     if arguments[0] == SAY:
         from mpi4py import MPI
 
-        print(json.dumps({name: said(claim) for name, claim in by_mpi(MPI, int(arguments[1])).items()}), flush=True)
+        print(json.dumps({name: as_json(claim) for name, claim in by_mpi(MPI, int(arguments[1])).items()}), flush=True)
         return
-    found = by_variables(os.environ)
+    answers = by_variables(os.environ)
     from mpi4py import MPI
 
     by_asking = by_mpi(MPI, _devices())
     clean(os.environ, by_asking[SPLIT])
-    os.environ[KEPT_VARIABLE] = json.dumps({name: said(claim) for name, claim in by_asking.items()} | found)
+    os.environ[KEPT_VARIABLE] = json.dumps({name: as_json(claim) for name, claim in by_asking.items()} | answers)
     MPI.Finalize()  # not needed any more, and a rank may leave at any time
     sys.argv = arguments
     runpy.run_module(arguments[0], run_name="__main__", alter_sys=True)

@@ -54,12 +54,12 @@ class NcclLog:
         """
         part = message_bytes // world_size if operation in ("all_gather", "reduce_scatter") else message_bytes
         name = _NCCL_NAMES[operation]
-        found = [one for one in self.choices if (one.operation, one.message_bytes) == (name, part)]
-        if not found:
+        choices = [choice for choice in self.choices if (choice.operation, choice.message_bytes) == (name, part)]
+        if not choices:
             return None
-        algorithms = "+".join(dict.fromkeys(one.algorithm for one in found))
-        protocols = "+".join(dict.fromkeys(one.protocol for one in found))
-        channels = frozenset[int]().union(*(one.channel_numbers for one in found))
+        algorithms = "+".join(dict.fromkeys(choice.algorithm for choice in choices))
+        protocols = "+".join(dict.fromkeys(choice.protocol for choice in choices))
+        channels = frozenset[int]().union(*(choice.channel_numbers for choice in choices))
         return Choice(operation, message_bytes, algorithms, protocols, channels)
 
 
@@ -70,21 +70,21 @@ def parse_nccl_log(lines: Iterable[str]) -> NcclLog:
     """
     version, connections, choices = None, [], []
     for line in lines:
-        if found := _VERSION.search(line):
-            version = found[1]
-        elif found := _CHANNEL.search(line):
-            connections.append(_way(found[1]))
-        elif found := _TUNING.search(line):
-            name, size, algorithm, protocol, low, high = found.groups()
+        if match := _VERSION.search(line):
+            version = match[1]
+        elif match := _CHANNEL.search(line):
+            connections.append(_transport(match[1]))
+        elif match := _TUNING.search(line):
+            name, size, algorithm, protocol, low, high = match.groups()
             channels = frozenset(range(int(low), int(high) + 1))
             choices.append(Choice(name, int(size), algorithm.upper(), protocol.upper(), channels))
-        elif found := _SYMMETRIC.search(line):
-            channels = frozenset(range(int(found[4])))
-            choices.append(Choice(found[1], int(found[2]), f"symmetric {found[3]}", "none", channels))
+        elif match := _SYMMETRIC.search(line):
+            channels = frozenset(range(int(match[4])))
+            choices.append(Choice(match[1], int(match[2]), f"symmetric {match[3]}", "none", channels))
     return NcclLog(version, tuple(dict.fromkeys(connections)), tuple(choices))
 
 
-def _way(said: str) -> str:
+def _transport(connection: str) -> str:
     """Shorten P2P/CUMEM/read to P2P, SHM/direct/direct to SHM, NET/Socket/0 to NET/Socket."""
-    parts = said.split("/")
+    parts = connection.split("/")
     return "/".join(parts[:2]) if parts[0] == "NET" else parts[0]

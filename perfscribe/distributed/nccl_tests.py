@@ -80,14 +80,14 @@ def parse(output: str, expected_ranks: int = 0) -> Bandwidth:
     build without MPI, started once per rank); a value that is not a number, or 0, as a single rank has by definition;
     wrong results; another number of ranks.
     """
-    found, ranks = _BANDWIDTH.findall(output), _RANK.findall(output)
+    bandwidths, ranks = _BANDWIDTH.findall(output), _RANK.findall(output)
     hosts = tuple(dict.fromkeys(host for _, host in ranks))
-    if not found:
+    if not bandwidths:
         raise NoFigure(f"no line of it: {_complaint(output)}")
-    if len(found) > 1:
-        each = f", of {len(ranks) // len(found)} each" if ranks and len(ranks) % len(found) == 0 else ""
-        raise NoFigure(f"{len(found)} runs that knew nothing of each other{each}; {PROGRAM} was built without MPI")
-    busbw = _number(found[0][0])
+    if len(bandwidths) > 1:
+        each = f", of {len(ranks) // len(bandwidths)} each" if ranks and len(ranks) % len(bandwidths) == 0 else ""
+        raise NoFigure(f"{len(bandwidths)} runs that knew nothing of each other{each}; {PROGRAM} was built without MPI")
+    busbw = _number(bandwidths[0][0])
     if wrong := _OUT_OF_BOUNDS.search(output):
         raise NoFigure(f"{wrong[1]} values of its result were wrong")
     if len(ranks) == 1 or busbw == 0:

@@ -39,7 +39,7 @@ def message_device(group: dist.ProcessGroup) -> torch.device:
 
 def families(tensors: Sequence[Tensor]) -> list[list[int]]:
     """Return indices of tensors that one collective can carry, by dtype and device, each in the order given."""
-    found: dict[tuple[torch.dtype, torch.device], list[int]] = {}
+    indices: dict[tuple[torch.dtype, torch.device], list[int]] = {}
     for index, tensor in enumerate(tensors):
-        found.setdefault((tensor.dtype, tensor.device), []).append(index)
-    return list(found.values())
+        indices.setdefault((tensor.dtype, tensor.device), []).append(index)
+    return list(indices.values())

@@ -41,7 +41,7 @@ STACK_FRAMES = 30
 # that.
 NCCL_WATCHDOG = {"TORCH_NCCL_DUMP_ON_TIMEOUT": "0", "TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC": "250"}
 LINE_CHARACTERS = 300  # length of a reason in a record: an error's first line with the launcher's prefix
-WHO_CHARACTERS = 24  # the launcher's prefix, such as "rank 123 of 128: "
+PREFIX_CHARACTERS = 24  # the launcher's prefix, such as "rank 123 of 128: "
 # Ends of NCCL's errors if its own buffers found no memory on the GPU: CUDA's text, or the allocation that failed.
 _NCCL_OUT_OF_MEMORY = re.compile(r"Cuda failure (?:2 )?'out of memory'")
 _NCCL_NOT_ALLOCATED = re.compile(r"unhandled cuda error.*Failed to CUDA (?:calloc|malloc)", re.DOTALL)
@@ -123,7 +123,7 @@ def _join(order: Mapping[str, Any], place: ranks.Place) -> Rank:
     _share_memory_limit(place)
     host, _, port = order["store"].rpartition(":")
     if host != transport.LOOPBACK:
-        _talk_through_interface_towards(host)
+        _use_interface_towards(host)
     transport.set_switches(os.environ, order["backend"], order["transport"], order["nccl_log"])
     for name, value in NCCL_WATCHDOG.items():
         os.environ.setdefault(name, value)
@@ -143,7 +143,7 @@ def _join(order: Mapping[str, Any], place: ranks.Place) -> Rank:
     return Rank(place, device, order["backend"], order["seed"])
 
 
-def _talk_through_interface_towards(host: str) -> None:
+def _use_interface_towards(host: str) -> None:
     """Set gloo's interface, whose name differs between machines; an existing GLOO_SOCKET_IFNAME stays."""
     with contextlib.suppress(OSError):  # the rank then reports what it cannot reach
         name = hosts.interface_towards(host)
@@ -203,7 +203,7 @@ def _as_message(error: BaseException) -> dict[str, Any]:
         out_of_memory = is_oom(error) or _is_nccl_out_of_memory(error)
         kind = error_kinds.OUT_OF_MEMORY if out_of_memory else error_kinds.EXCEPTION
         text = f"{type(error).__name__}: {first_line}".rstrip(": ")
-    text = text[: LINE_CHARACTERS - WHO_CHARACTERS].rstrip()
+    text = text[: LINE_CHARACTERS - PREFIX_CHARACTERS].rstrip()
     if isinstance(error, SystemExit):
         text = f"left with exit code {error.code}"
     details = "".join(traceback.format_exception(error))[-4000:]

@@ -52,9 +52,9 @@ class Claim:
     tasks: tuple[int, ...] = ()
 
     def __str__(self) -> str:
-        said_by = f" ({', '.join(self.variables)})" if self.variables else ""
+        variables = f" ({', '.join(self.variables)})" if self.variables else ""
         local = "" if self.local_rank is None else f", local rank {self.local_rank}"
-        return f"{self.source} says rank {self.rank} of {self.world_size}{local}{said_by}"
+        return f"{self.source} says rank {self.rank} of {self.world_size}{local}{variables}"
 
 
 @dataclass(frozen=True)
@@ -77,22 +77,22 @@ def find(environment: Environment, host: str = "") -> Place:
     Raises ValueError (one line) if two sources contradict each other (both are named), a variable is not a number, or
     no source gives the local rank.
     """
-    claims = _innermost([said for source in _VARIABLES if (said := claim(source, environment)) is not None])
+    claims = _innermost([claimed for source in _VARIABLES if (claimed := claim(source, environment)) is not None])
     if not claims:
         return Place(0, 1, 0, 1, host, SINGLE)
     first = claims[0]
     for other in claims[1:]:
         _refuse_contradiction(first, other)
-    local_rank = next((one.local_rank for one in claims if one.local_rank is not None), None)
+    local_rank = next((c.local_rank for c in claims if c.local_rank is not None), None)
     if local_rank is None:
         raise ValueError(f"{first}: nothing tells the local rank; launch by torchrun, srun or mpiexec")
-    local_world_size = next((one.local_world_size for one in claims if one.local_world_size is not None), None)
+    local_world_size = next((c.local_world_size for c in claims if c.local_world_size is not None), None)
     return Place(first.rank, first.world_size, local_rank, local_world_size, host, first.source)
 
 
 def claim(source: str, environment: Environment) -> Claim | None:
     """Return a source's claim; None without rank or world size. Raises ValueError for invalid numbers."""
-    if not _speaks(source, environment):
+    if not _owns_variables(source, environment):
         return None
     numbers, names = zip(*(_number(environment, words) for words in _VARIABLES[source]), strict=True)
     rank, world_size, local_rank, local_world_size = numbers
@@ -102,20 +102,20 @@ def claim(source: str, environment: Environment) -> Claim | None:
         raise ValueError(f"{source}: rank {rank} ({names[0]}) of {world_size} ({names[1]})")
     tasks: tuple[int, ...] = ()
     if source == SLURM:
-        tasks, node = _tasks(environment), _number(environment, "SLURM_NODEID")[0]
+        tasks, node = _tasks_per_node(environment), _number(environment, "SLURM_NODEID")[0]
         local_world_size = tasks[node] if node is not None and node < len(tasks) else None
     variables = names[: 2 if local_rank is None else 3]
     return Claim(source, rank, world_size, local_rank, local_world_size, variables, tasks)
 
 
-def _speaks(source: str, environment: Environment) -> bool:
+def _owns_variables(source: str, environment: Environment) -> bool:
     """Return whether the variables, some of which sources share, are this source's."""
     by_torchrun = "TORCHELASTIC_RUN_ID" in environment
     by_pals = bool({"PALS_RANKID", "PALS_LOCAL_RANKID"} & environment.keys())
     # A batch script has SLURM_PROCID too, but only a step has a step id.
     in_step = bool({"SLURM_STEP_ID", "SLURM_STEPID"} & environment.keys())
-    told = {TORCHRUN: by_torchrun, PLAIN: not by_torchrun, PALS: by_pals, MPICH: not by_pals, SLURM: in_step}
-    return told.get(source, True)
+    owned = {TORCHRUN: by_torchrun, PLAIN: not by_torchrun, PALS: by_pals, MPICH: not by_pals, SLURM: in_step}
+    return owned.get(source, True)
 
 
 def _number(environment: Environment, names: str) -> tuple[int | None, str]:
@@ -129,7 +129,7 @@ def _number(environment: Environment, names: str) -> tuple[int | None, str]:
     return None, ""
 
 
-def _tasks(environment: Environment) -> tuple[int, ...]:
+def _tasks_per_node(environment: Environment) -> tuple[int, ...]:
     """Return the tasks of each node from Slurm's short form: "2(x3),1" is 2, 2, 2, 1."""
     text = environment.get("SLURM_STEP_TASKS_PER_NODE", "")
     if not re.fullmatch(r"(\d+(\(x\d+\))?(,|$))*", text):
@@ -144,11 +144,11 @@ def _innermost(claims: Sequence[Claim]) -> list[Claim]:
     torchrun is always innermost. Slurm tasks, one per node, are another launcher's daemons if that launcher disagrees;
     several tasks per node are ranks, so that a disagreement is a contradiction and is kept.
     """
-    torchrun = [one for one in claims if one.source == TORCHRUN]
-    inner = [one for one in claims if one.source != SLURM]
+    torchrun = [c for c in claims if c.source == TORCHRUN]
+    inner = [c for c in claims if c.source != SLURM]
     if torchrun or not inner:
         return torchrun or list(claims)
-    return inner + [one for one in claims if one.source == SLURM and not _starts_daemons(one, inner[0])]
+    return inner + [c for c in claims if c.source == SLURM and not _starts_daemons(c, inner[0])]
 
 
 def _starts_daemons(outer: Claim, inner: Claim) -> bool:
@@ -156,13 +156,13 @@ def _starts_daemons(outer: Claim, inner: Claim) -> bool:
     return not agrees and len(outer.tasks) == outer.world_size
 
 
-def _refuse_contradiction(one: Claim, other: Claim) -> None:
+def _refuse_contradiction(first: Claim, second: Claim) -> None:
     """Raise ValueError naming both sources if they disagree in anything that both give."""
     for field in ("rank", "world_size", "local_rank", "local_world_size"):
-        mine, theirs = getattr(one, field), getattr(other, field)
+        mine, theirs = getattr(first, field), getattr(second, field)
         if None not in (mine, theirs) and mine != theirs:
             detail = f": local world size {mine} against {theirs}" if field == "local_world_size" else ""
-            raise ValueError(f"{one}, but {other}{detail}")
+            raise ValueError(f"{first}, but {second}{detail}")
 
 
 def without_launchers(environment: Environment) -> dict[str, str]:

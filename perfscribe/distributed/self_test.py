@@ -89,7 +89,7 @@ class Outcome:
         text += f"busbw {self.busbw_gb_per_s:.3g} GB/s"
         if self.code == PASSED:
             return f"{prefix(PASSED)}{text}, threshold {self.trial.threshold_gb_per_s:g} GB/s"
-        return f"{prefix(TOO_SLOW)}{text}, below {self.trial.threshold_gb_per_s:g} GB/s{self._blame()}"
+        return f"{prefix(TOO_SLOW)}{text}, below {self.trial.threshold_gb_per_s:g} GB/s{self._slowest_text()}"
 
     def log(self) -> list[str]:
         """Return lines in the style of NVIDIA's all_reduce_perf."""
@@ -104,16 +104,16 @@ class Outcome:
         """Return a line for each pair tested."""
         return [f"#  Ranks {pair.first} and {pair.second}: {pair.busbw_gb_per_s:g} GB/s" for pair in self.pairs]
 
-    def _blame(self) -> str:
+    def _slowest_text(self) -> str:
         slow = self.slowest
         if slow is None or self.world_size == 2:
             return ""
         others = [pair.busbw_gb_per_s for pair in self.pairs if pair is not slow]
         rest = f", the other pairs at {min(others):.3g} or more" if others else ""
-        names = f"{self._name(slow.first)} and {self._name(slow.second)}"
+        names = f"{self._rank_name(slow.first)} and {self._rank_name(slow.second)}"
         return f"; slowest pair: {names} at {slow.busbw_gb_per_s:.3g}{rest}"
 
-    def _name(self, rank: int) -> str:
+    def _rank_name(self, rank: int) -> str:
         host = self.hosts[rank] if rank < len(self.hosts) else ""
         return f"rank {rank}" + (f" ({host})" if host else "")
 
@@ -154,10 +154,10 @@ def pairs_on_rank(arguments: Mapping[str, Any], rank: Rank) -> list[dict[str, An
 def try_out(trial: Trial, rank: Rank) -> Outcome:
     """Time the all-reduce in an initialised process group; if it is too slow, also one for each pair."""
     message = collectives.Message(OPERATION, trial.size_bytes, warmup=trial.warmup, timed=trial.timed)
-    (said,) = collectives.run_on_rank({"messages": [asdict(message)]}, rank)
+    (result,) = collectives.run_on_rank({"messages": [asdict(message)]}, rank)
     world_size = rank.place.world_size
-    times_ms, warmup_ms = (_longest(said[name], rank) for name in ("samples_ms", "warmup_ms"))
-    busbw = busbw_gb_per_s(OPERATION, world_size, said["message_bytes"], median(times_ms))
+    times_ms, warmup_ms = (_longest(result[name], rank) for name in ("samples_ms", "warmup_ms"))
+    busbw = busbw_gb_per_s(OPERATION, world_size, result["message_bytes"], median(times_ms))
     hosts, machines = _hosts(rank)
     too_slow = busbw < trial.threshold_gb_per_s
     pairs = try_pairs(rank, trial) if too_slow and world_size > 2 else ()
@@ -180,16 +180,16 @@ def try_pairs(rank: Rank, trial: Trial) -> list[Pair]:
 
     size_bytes = min(trial.size_bytes, PAIR_BYTES[rank.backend])
     buffer = torch.ones(max(1, size_bytes // 4), dtype=torch.float32, device=rank.device)
-    found = []
+    pairs = []
     for first, second in combinations(range(rank.place.world_size), 2):
         group = dist.new_group([first, second])
         dist.barrier()
         own_ms = _time_pair(buffer, group, rank) if rank.place.rank in (first, second) else 0.0
         (pair_ms,) = _longest([own_ms], rank)
-        found.append(Pair(first, second, busbw_gb_per_s(OPERATION, 2, buffer.nbytes, pair_ms)))
+        pairs.append(Pair(first, second, busbw_gb_per_s(OPERATION, 2, buffer.nbytes, pair_ms)))
         if own_ms:
             dist.destroy_process_group(group)
-    return found
+    return pairs
 
 
 def _time_pair(buffer: torch.Tensor, group: Any, rank: Rank) -> float:
@@ -225,6 +225,6 @@ def _hosts(rank: Rank) -> tuple[tuple[str, ...], int]:
     import torch.distributed as dist
 
     kernel = BOOT.read_text() if BOOT.is_file() else rank.place.host
-    found = [("", "")] * rank.place.world_size
-    dist.all_gather_object(found, (rank.place.host, kernel))
-    return tuple(host for host, _ in found), len({kernel for _, kernel in found})
+    names = [("", "")] * rank.place.world_size
+    dist.all_gather_object(names, (rank.place.host, kernel))
+    return tuple(host for host, _ in names), len({kernel for _, kernel in names})

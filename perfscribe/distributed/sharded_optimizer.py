@@ -55,8 +55,8 @@ class ShardedOptimizer(torch.optim.Optimizer):
         self._gathering: Gathering | None = None
         self.around: Observer = lambda _: nullcontext()
         super().__init__(params, dict(kwargs))
-        self._hand_out([parameter for group in self.param_groups for parameter in group["params"]])
-        self._inner = optimizer_cls([self._own_part(group) for group in self.param_groups], **kwargs)
+        self._assign_owners([parameter for group in self.param_groups for parameter in group["params"]])
+        self._inner = optimizer_cls([self._local_group(group) for group in self.param_groups], **kwargs)
         self.defaults = self._inner.defaults
         _copy_settings(self._inner.param_groups, self.param_groups)
         self.state = self._inner.state
@@ -67,8 +67,8 @@ class ShardedOptimizer(torch.optim.Optimizer):
         if self._inner is None:  # called by torch's constructor: ours assigns all groups at once
             return
         group = self.param_groups[-1]
-        self._hand_out(group["params"])
-        self._inner.add_param_group(self._own_part(group))
+        self._assign_owners(group["params"])
+        self._inner.add_param_group(self._local_group(group))
         self._gathering = None
         _copy_settings(self._inner.param_groups[-1:], [group])
 
@@ -83,7 +83,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
             with torch.enable_grad():
                 loss = closure()
         _copy_settings(self.param_groups, self._inner.param_groups)
-        if self._travels_by_itself():
+        if self._is_overlapped():
             self._step_and_gather()
             return loss
         with self.around("update"):
@@ -109,7 +109,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
         ]
         return pieces or [[]]  # the inner optimizer steps even if there is nothing to train
 
-    def _travels_by_itself(self) -> bool:
+    def _is_overlapped(self) -> bool:
         """Return whether communication overlaps with computing: if NCCL serves the devices of all parameters."""
         served = backends(self._group)
         devices = {parameter.device.type for parameter in self._owners}
@@ -120,10 +120,10 @@ class ShardedOptimizer(torch.optim.Optimizer):
         assert self._inner is not None
         if self._gathering is None:
             pieces = self._pieces(PIECE_BYTES)
-            of_group = [group["params"] for group in self._inner.param_groups]
+            by_group = [group["params"] for group in self._inner.param_groups]
             sent = [{parameter for parameter, _ in piece} for piece in pieces]
             # This rank's parameters, by piece and group.
-            self._members = [[[p for p in parameters if p in one] for parameters in of_group] for one in sent]
+            self._members = [[[p for p in parameters if p in piece] for parameters in by_group] for piece in sent]
             self._gathering = Gathering(pieces, self._group)
         end: Callable[[], None] = lambda: None  # noqa: E731
         for number, members in enumerate(self._members):
@@ -147,14 +147,14 @@ class ShardedOptimizer(torch.optim.Optimizer):
         for group, parameters in zip(groups, whole, strict=True):
             group["params"] = parameters
 
-    def _hand_out(self, parameters: Sequence[Tensor]) -> None:
+    def _assign_owners(self, parameters: Sequence[Tensor]) -> None:
         """Assign each parameter to a rank; trainable ones first, so that frozen ones do not unbalance them."""
         for trainable in (True, False):
             chosen = [parameter for parameter in parameters if parameter.requires_grad == trainable]
             owners = partition([parameter.numel() for parameter in chosen], self._loads)
             self._owners.update(zip(chosen, owners, strict=True))
 
-    def _own_part(self, group: Mapping[str, Any]) -> dict[str, Any]:
+    def _local_group(self, group: Mapping[str, Any]) -> dict[str, Any]:
         """Return the group with only this rank's parameters, possibly none."""
         rank = dist.get_rank(self._group)
         return {**_settings(group), "params": [p for p in group["params"] if self._owners[p] == rank]}
@@ -164,6 +164,6 @@ def _settings(group: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in group.items() if name not in NOT_SETTINGS}
 
 
-def _copy_settings(of: Sequence[Mapping[str, Any]], to: Sequence[dict[str, Any]]) -> None:
-    for source, target in zip(of, to, strict=True):
+def _copy_settings(sources: Sequence[Mapping[str, Any]], targets: Sequence[dict[str, Any]]) -> None:
+    for source, target in zip(sources, targets, strict=True):
         target.update(_settings(source))

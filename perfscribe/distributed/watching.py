@@ -21,7 +21,7 @@ EXPLANATION_S = 5.0
 ANSWER_S = 3.0
 EXIT_S = 10.0
 LAST_EVENTS_S = 1.0
-LOOK_S = 0.5
+POLL_S = 0.5
 KEPT_LINES = 500  # lines kept per rank: a CUDA crash prints stacks after the line that explains it
 LAST_WORDS = 20
 NCCL_LINE = " NCCL INFO "  # parsed by the program, not shown
@@ -80,7 +80,7 @@ class RunningRanks:
         """Return the result of each rank; raises the exception that failures.py builds for the first failure."""
         while not all(self.states[rank].has_result for rank in range(self.world_size)):
             self._raise_failure()
-            self._read(min(LOOK_S, self.began + self.timeout_s - time.monotonic()))
+            self._read(min(POLL_S, self.began + self.timeout_s - time.monotonic()))
         return [self.states[rank].result for rank in range(self.world_size)]
 
     def read_log(self, count: int) -> None:
@@ -103,19 +103,19 @@ class RunningRanks:
     def _read(self, timeout_s: float) -> None:
         """Process events, waiting at most timeout_s for the first."""
         with contextlib.suppress(queue.Empty):
-            self._note(self.hub.events.get(timeout=max(0.0, timeout_s)))
+            self._apply(self.hub.events.get(timeout=max(0.0, timeout_s)))
             while True:
-                self._note(self.hub.events.get_nowait())
+                self._apply(self.hub.events.get_nowait())
 
     def _read_until(self, timeout_s: float, done: Callable[[], bool]) -> None:
         until = time.monotonic() + timeout_s
         while not done() and time.monotonic() < until:
-            self._read(min(LOOK_S, until - time.monotonic()))
+            self._read(min(POLL_S, until - time.monotonic()))
 
-    def _note(self, event: Event) -> None:
+    def _apply(self, event: Event) -> None:
         state = self.states[event.rank]
         if event.kind == "message":
-            self._note_message(event.rank, state, event.data)
+            self._apply_message(event.rank, state, event.data)
         elif event.kind == "closed":
             state.closed.add(event.data)
         elif event.kind == "exit":
@@ -129,17 +129,17 @@ class RunningRanks:
         if not state.gone_s and (MESSAGES in state.closed or state.exit_code is not None):
             state.gone_s = time.time()
 
-    def _note_message(self, rank: int, state: _State, said: Mapping[str, Any]) -> None:
-        if "hello" in said:
+    def _apply_message(self, rank: int, state: _State, message: Mapping[str, Any]) -> None:
+        if "hello" in message:
             state.started = True
             if self.work is not None:
                 self.hub.send(rank, self.work)
-        elif "result" in said:
-            state.has_result, state.result = True, said["result"]
-        elif "error" in said:
-            state.error = said["error"]
-        elif "stack" in said:
-            state.stack = Stack(**said["stack"])
+        elif "result" in message:
+            state.has_result, state.result = True, message["result"]
+        elif "error" in message:
+            state.error = message["error"]
+        elif "stack" in message:
+            state.stack = Stack(**message["stack"])
 
     # --- judging
 
@@ -178,14 +178,14 @@ class RunningRanks:
             self.first_ending = self.first_ending or now
             explained = not first.is_consequence or not silent
             waited = now >= self.first_ending + EXPLANATION_S and not any(self.states[rank].gone_s for rank in silent)
-            if waited and not explained and first.speaks_of_silence:
-                raise self._silence(silent, f"rank {first.rank} gave up: {first.text}")
+            if waited and not explained and first.is_timeout:
+                raise self._silence_error(silent, f"rank {first.rank} gave up: {first.text}")
             if explained or waited:
                 raise failures.error_of(first, self.world_size)
         if now >= self.began + self.timeout_s:
-            raise self._silence(silent, f"no result after {self.timeout_s:g} s")
+            raise self._silence_error(silent, f"no result after {self.timeout_s:g} s")
 
-    def _silence(self, silent: list[int], limit: str) -> Exception:
+    def _silence_error(self, silent: list[int], limit: str) -> Exception:
         missing = [rank for rank in silent if not self.states[rank].started]
         for rank in silent:
             self.hub.send(rank, {"ask": "stack"})

@@ -54,11 +54,11 @@ class Recording:
         own = {name: value if isinstance(value, str) else value[rank] for name, value in self.variables.items()}
         return {name: value for name, value in own.items() if value is not None}
 
-    def said(self, rank: int) -> dict[str, mpi_start.Said]:
+    def said(self, rank: int) -> dict[str, mpi_start.Answer]:
         """Answers of all methods on one rank, by method."""
         if self.mpi is None:
             claims = mpi_start.by_mpi(_world(self.nodes, rank), self.gpus)
-            asked = {name: mpi_start.said(claim) for name, claim in claims.items()}
+            asked = {name: mpi_start.as_json(claim) for name, claim in claims.items()}
         else:
             number, world_size, local_rank = self.mpi[rank]
             asked = {

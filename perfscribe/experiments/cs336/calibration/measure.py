@@ -125,7 +125,7 @@ def between(factors: Mapping[str, Any]) -> Measurement:
     received = torch.zeros_like(held, device=f"cuda:{target}")
     same_content(received.copy_(held), held)
     values = {"bytes": held.numel() * FP32_BYTES, "peer_access": torch.cuda.can_device_access_peer(source, target)}
-    measurement = Measurement(values=values | links.told(source, target))
+    measurement = Measurement(values=values | links.recorded(source, target))
     with torch.cuda.device(source):
         timing = time_device(
             lambda: received.copy_(held, non_blocking=True), warmup=WARMUP, timed=factors["samples"], flush_l2=False

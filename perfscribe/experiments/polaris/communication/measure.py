@@ -28,7 +28,7 @@ PRELOADED = (*needs.PRELOADED, "torch.nn.parallel.distributed", "torch.profiler"
 LIMIT_S, LONGEST_S = 150.0, 540.0  # of a turn, of a whole single-rank cell; below the worker's limit
 
 # A rank's result of a turn: calls (of each collective the elements of its message, 0 if the profiler does not record
-# them, its start and duration in ns), compute_ms, step_ms of the active steps, gradient_bytes, link (see links.told).
+# them, its start and duration in ns), compute_ms, step_ms of the active steps, gradient_bytes, link (links.recorded).
 Said = Mapping[str, Any]
 Turns = Mapping[str, Sequence[Sequence[Said]]]  # by placement, turn and rank
 

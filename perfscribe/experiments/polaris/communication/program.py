@@ -148,7 +148,7 @@ def on_rank(arguments: Mapping[str, Any], rank: Rank) -> dict[str, Any]:
         step_ms = _steps(training, of, rank, ready, bool(keep))[-of.active :]
         with _no_collection():
             traced = read_trace(path, rank.device.type)
-    link = links.told(0, 1) if keep and rank.device.type == "cuda" else {"link": links.NOT_TOLD}
+    link = links.recorded(0, 1) if keep and rank.device.type == "cuda" else {"link": links.NOT_KNOWN}
     return {"gradient_bytes": training.gradient_bytes, "step_ms": step_ms, "link": link, **traced}
 
 
