@@ -158,29 +158,29 @@ class CudaGraphs:
 
         torch.cuda.synchronize()
         with torch.cuda.stream(self._stream):
-            made = [make() for _ in range(calls)]
-            for call in made:
+            prepared = [make() for _ in range(calls)]
+            for call in prepared:
                 call()
         graph = torch.cuda.CUDAGraph()
         try:
-            self._record(graph, made)
+            self._record(graph, prepared)
             yield Graph(graph, self._stream, self._buffer)
         finally:
             torch.cuda.synchronize()
             graph.reset()
-            made.clear()
+            prepared.clear()
 
-    def _record(self, graph: torch.cuda.CUDAGraph, made: list[Callable[[], object]]) -> None:
+    def _record(self, graph: torch.cuda.CUDAGraph, calls: list[Callable[[], object]]) -> None:
         import torch
 
         try:
             with torch.cuda.graph(graph, stream=self._stream):
-                held = [call() for call in made]  # kept to the end, so that no two calls write to the same memory
+                held = [call() for call in calls]  # kept to the end, so that no two calls write to the same memory
             del held
         except RuntimeError as error:
             # Ending a broken capture raises another error. No name may refer to an error that is not re-raised: its
             # frames would keep their tensors alive.
-            causes = (one for one in (error, error.__context__) if one is not None and is_oom(one))
+            causes = (cause for cause in (error, error.__context__) if cause is not None and is_oom(cause))
             out_of_memory = next(causes, None)
             del causes
             if out_of_memory is not None:
@@ -250,9 +250,9 @@ class Clocks:
 
     def values(self) -> dict[str, str]:
         """Return record values: calls per replay in the order timed, and reasons where a graph was not possible."""
-        found = {"calls_per_sample": " ".join(map(str, self._calls.values()))} if self._calls else {}
-        told = "; ".join(f"{name}: {reason}" for name, reason in self._fallbacks.items())
-        return found | ({"no_graph": told} if told else {})
+        values = {"calls_per_sample": " ".join(map(str, self._calls.values()))} if self._calls else {}
+        reasons = "; ".join(f"{name}: {reason}" for name, reason in self._fallbacks.items())
+        return values | ({"no_graph": reasons} if reasons else {})
 
 
 def _keep(measurement: Measurement, name: str, timing: Timing) -> None:

@@ -28,14 +28,14 @@ def time_interleaved(
     """
     if turns < 1:
         raise ValueError(f"expected at least one turn, not {turns}")
-    found: dict[str, list[dict[str, Timing]]] = {name: [] for name in variants}
+    by_variant: dict[str, list[dict[str, Timing]]] = {name: [] for name in variants}
     for turn in range(turns):
         for name in list(variants) if turn % 2 == 0 else reversed(list(variants)):
             phases = time_phases(variants[name], warmup=warmup, timed=timed, device=device, prepare=prepare)
-            found[name].append(phases)
+            by_variant[name].append(phases)
     return {
         name: {phase: _joined([phases[phase] for phases in parts]) for phase in parts[0]}
-        for name, parts in found.items()
+        for name, parts in by_variant.items()
     }
 
 

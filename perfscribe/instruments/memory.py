@@ -272,8 +272,8 @@ def parse_oom(error: BaseException) -> dict[str, int | None]:
     the requested size.
     """
     text = str(_oom_in_chain(error) or "")
-    found = {name: re.search(pattern, text) for name, pattern in _PATTERNS.items()}
-    return {name: round(float(m["number"]) * _SIZES[m["unit"]]) if m else None for name, m in found.items()}
+    matches = {name: re.search(pattern, text) for name, pattern in _PATTERNS.items()}
+    return {name: round(float(m["number"]) * _SIZES[m["unit"]]) if m else None for name, m in matches.items()}
 
 
 def _oom_in_chain(error: BaseException | None) -> BaseException | None:

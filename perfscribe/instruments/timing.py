@@ -174,8 +174,8 @@ def record(measurement: Measurement, name: str, timing: Timing) -> None:
 
 def record_of_ranks(measurement: Measurement, name: str, timings: Sequence[Mapping[str, Any]]) -> None:
     """Record the Timings of all ranks (as vars()) for the same calls: of each call the longest time of any rank."""
-    samples_ms, warmup_ms = (longest([one[part] for one in timings]) for part in ("samples_ms", "warmup_ms"))
-    warmup_s, timed_s = (max(one[part] for one in timings) for part in ("warmup_s", "timed_s"))
+    samples_ms, warmup_ms = (longest([timing[part] for timing in timings]) for part in ("samples_ms", "warmup_ms"))
+    warmup_s, timed_s = (max(timing[part] for timing in timings) for part in ("warmup_s", "timed_s"))
     record(measurement, name, Timing(samples_ms, warmup_ms, timings[0]["timer"], warmup_s, timed_s))
 
 

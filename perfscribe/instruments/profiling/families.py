@@ -79,13 +79,13 @@ RULES: tuple[tuple[str, str], ...] = (
 @cache
 def family(name: str) -> str:
     """Return the family of a kernel, copy or operator; OTHER if no rule matches."""
-    return next((found for expression, found in RULES if re.search(expression, name)), OTHER)
+    return next((kind for expression, kind in RULES if re.search(expression, name)), OTHER)
 
 
 def require_communication(trace: Trace, ranks: int) -> None:
     """Raise ValueError if a trace of several ranks has no communication kernel: then it saw one rank, or none."""
     if ranks > 1 and not any(family(kernel.name) == COMMUNICATION for kernel in trace.kernels):
-        processes = {process_and_thread(one.launch_thread)[0] for one in trace.kernels if one.launch_thread}
+        processes = {process_and_thread(kernel.launch_thread)[0] for kernel in trace.kernels if kernel.launch_thread}
         raise ValueError(
             f"a trace of {ranks} ranks without a communication kernel: {len(trace.kernels)} kernels"
             f" of {len(processes)} processes by {trace.tool}"

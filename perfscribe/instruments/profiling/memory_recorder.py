@@ -168,13 +168,13 @@ class _Cuda:
         import torch
 
         torch.cuda.synchronize()
-        found = {
+        counters = {
             "allocated_bytes": torch.cuda.memory_allocated(),
             "peak_bytes": torch.cuda.max_memory_allocated(),
             "reserved_bytes": torch.cuda.max_memory_reserved(),
         }
         torch.cuda.reset_peak_memory_stats()
-        return found
+        return counters
 
     def stop(self, start_ns: int) -> History:
         import torch

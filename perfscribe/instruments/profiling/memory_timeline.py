@@ -138,13 +138,14 @@ class Timeline:
         history, unit = self.history, self.history.granularity_bytes
         # By address of each live block: its first change, its requested size and, if known, its kind.
         alive = {held.address: (-1, held.size_bytes, held.label or OTHER) for held in history.held}
-        found = []
+        lifetimes = []
 
         def end(address: int, ends: int, label: str = "") -> None:
             begins, asked, kind = alive.pop(address)
             size = -(-asked // unit) * unit
             phase = self.phase_of(begins) if begins >= 0 else ""
-            found.append(Lifetime(begins, ends, size, asked, kind or label or self._kind(begins, ends, asked), phase))
+            kind = kind or label or self._kind(begins, ends, asked)
+            lifetimes.append(Lifetime(begins, ends, size, asked, kind, phase))
 
         for index, change in enumerate(history.changes):
             if change.address in alive:  # its free may have gone unseen, e.g. on another thread
@@ -153,7 +154,7 @@ class Timeline:
                 alive[change.address] = (index, change.size_bytes, "")
         for address in list(alive):
             end(address, len(history.changes), history.labels.get(address, ""))
-        return found
+        return lifetimes
 
     def _kind(self, begins: int, ends: int, asked_bytes: int) -> str:
         frame, *_ = (*self._origin(begins).frames, "")

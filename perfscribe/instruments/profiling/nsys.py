@@ -64,8 +64,8 @@ def _version(path: Path) -> tuple[str, str]:
         text = _run([str(path), "--version"], VERSION_TIMEOUT_S)
     except NsysError as error:
         return "", str(error)
-    found = re.search(r"version (\d+\.\d+(?:\.\d+)?)", text)
-    return (found[1], "") if found else ("", "it tells no version")
+    match = re.search(r"version (\d+\.\d+(?:\.\d+)?)", text)
+    return (match[1], "") if match else ("", "it tells no version")
 
 
 @cache
@@ -110,14 +110,14 @@ def run_module(nsys: Nsys, module: str, request: object, base: Path, timeout_s: 
         profile(nsys, command, report, timeout_s)
     except NsysError as error:
         failure = error
-    told = json.loads(answer.read_text(encoding="utf-8")) if answer.is_file() else {}
+    result = json.loads(answer.read_text(encoding="utf-8")) if answer.is_file() else {}
     for path in (asked, answer):
         path.unlink(missing_ok=True)
-    if "error" in told:
-        raise RuntimeError(told["error"])
-    if failure or not told:  # nsys itself may succeed although the program did not
+    if "error" in result:
+        raise RuntimeError(result["error"])
+    if failure or not result:  # nsys itself may succeed although the program did not
         raise failure or NsysError("the traced program gave nothing")
-    return told, export_sqlite(nsys, report, base.with_name(f"{base.name}.sqlite"))
+    return result, export_sqlite(nsys, report, base.with_name(f"{base.name}.sqlite"))
 
 
 def export_sqlite(nsys: Nsys, report: Path, output: Path) -> Path:
@@ -134,9 +134,9 @@ def export_sqlite(nsys: Nsys, report: Path, output: Path) -> Path:
 
 def check(trace: Trace, uses_cuda: bool) -> None:
     """Raise NsysError if a trace is implausible: without the program's ranges, or without kernels despite CUDA."""
-    if not any(not one.domain for one in trace.ranges):
+    if not any(not time_range.domain for time_range in trace.ranges):
         raise NsysError(f"the trace of {trace.tool} {NO_RANGES}")
-    if uses_cuda and not any(one.kind == KERNEL for one in trace.kernels):  # only copies are not a pass
+    if uses_cuda and not any(kernel.kind == KERNEL for kernel in trace.kernels):  # only copies are not a pass
         more = "".join(f"; {remark}" for remark in trace.remarks)
         raise NsysError(f"{trace.tool} recorded no kernel of a program that used CUDA: too old for the driver{more}")
 
@@ -156,7 +156,7 @@ def _run(command: list[str], timeout_s: float) -> str:
     )
     assert process.stdin is not None and process.stdout is not None
     try:
-        said = process.stdout.read()
+        output = process.stdout.read()
     finally:
         process.stdin.close()
         code = process.wait()
@@ -165,6 +165,6 @@ def _run(command: list[str], timeout_s: float) -> str:
     if code == guard.TIMED_OUT:
         raise NsysError(f"{verb}: longer than {timeout_s:g} s")
     if code:
-        cause = causes.of_output(line for line in said.splitlines() if not NSYS_SAYS.match(line))
+        cause = causes.of_output(line for line in output.splitlines() if not NSYS_SAYS.match(line))
         raise NsysError(f"{verb}: exit status {code}" + (f": {cause[:300]}" if cause else ""))
-    return said
+    return output

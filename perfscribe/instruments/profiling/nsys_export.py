@@ -51,8 +51,8 @@ def table_names(connection: sqlite3.Connection) -> set[str]:
 
 def tool(connection: sqlite3.Connection) -> str:
     """Return the nsys that made the export ("nsys 2025.3.1")."""
-    told = dict(connection.execute("SELECT name, value FROM META_DATA_EXPORT").fetchall())
-    return "nsys " + ".".join(str(told.get("EXPORT_PRODUCT_VERSION", "of an unknown version")).split(".")[:3])
+    metadata = dict(connection.execute("SELECT name, value FROM META_DATA_EXPORT").fetchall())
+    return "nsys " + ".".join(str(metadata.get("EXPORT_PRODUCT_VERSION", "of an unknown version")).split(".")[:3])
 
 
 def read_sqlite(path: Path) -> Trace:
@@ -75,8 +75,8 @@ class _Export:
 
     def trace(self) -> Trace:
         launches = self._launches()
-        kernels = sorted(self._work(launches), key=lambda one: (one.start_ns, one.end_ns))
-        ranges = sorted(self._ranges(), key=lambda one: (one.start_ns, -one.end_ns))
+        kernels = sorted(self._work(launches), key=lambda kernel: (kernel.start_ns, kernel.end_ns))
+        ranges = sorted(self._ranges(), key=lambda time_range: (time_range.start_ns, -time_range.end_ns))
         absent = "" if kernels else f"{self.tool} recorded CUDA calls but no kernel" if launches else "no CUDA"
         return Trace(self.tool, kernels, ranges, absent, self._remarks(kernels))
 
@@ -95,13 +95,13 @@ class _Export:
 
     def _launches(self) -> dict[tuple[int, int], tuple[int, int, int]]:
         """Return start, end and thread of the CUDA calls that launched work, by process and correlation."""
-        found: dict[tuple[int, int], tuple[int, int, int]] = {}
+        calls: dict[tuple[int, int], tuple[int, int, int]] = {}
         for row in self._events("CUPTI_ACTIVITY_KIND_RUNTIME"):
             thread, correlation = row["globalTid"], row["correlationId"]
             if thread is not None and correlation is not None:
                 call = (row["start"], row["end"], thread & THREAD_MASK)
-                found.setdefault((thread & PROCESS_MASK, correlation), call)
-        return found
+                calls.setdefault((thread & PROCESS_MASK, correlation), call)
+        return calls
 
     def _work(self, launches: dict[Any, tuple[int, int, int]]) -> Iterator[Kernel]:
         for row, name, kind in self._named_work():
@@ -143,11 +143,11 @@ class _Export:
         crossing = sum(row["endGlobalTid"] is not None for row in self._rows("NVTX_EVENTS"))
         graphs = sum(1 for _ in self._rows("CUPTI_ACTIVITY_KIND_GRAPH_TRACE"))
         counts = {
-            "kernels without a recorded launch": sum(one.launch_thread == UNKNOWN_THREAD for one in kernels),
+            "kernels without a recorded launch": sum(kernel.launch_thread == UNKNOWN_THREAD for kernel in kernels),
             "records that end before they start left out": self.backward,
             "CUDA graphs traced as a whole, without their kernels": graphs,
             "ranges ended by another thread left out": crossing,
         }
         complaints = {row["text"] for row in self._rows("DIAGNOSTIC_EVENT") if row["severity"] >= WARNING}
-        told = sorted(text for text in complaints if "CUDA" in text and "/" not in text)  # without paths of the machine
-        return [f"{count} {what}" for what, count in counts.items() if count] + told
+        of_cuda = sorted(text for text in complaints if "CUDA" in text and "/" not in text)  # without paths
+        return [f"{count} {what}" for what, count in counts.items() if count] + of_cuda

@@ -42,8 +42,8 @@ def nvtx_kernel_summary(trace: Trace) -> pd.DataFrame:
     that of later versions.
     """
     groups: dict[tuple[str, str, str, int, str], list[tuple[int, Kernel, int]]] = defaultdict(list)
-    for number, kernel, position, one in _pairs(trace):
-        place = (one.domain, one.name, one.style) if one else ("", "", "")
+    for number, kernel, position, time_range in _pairs(trace):
+        place = (time_range.domain, time_range.name, time_range.style) if time_range else ("", "", "")
         groups[(*place, kernel.launch_thread, kernel.name)].append((number, kernel, position))
     rows = []
     for (domain, name, style, thread, kernel_name), members in groups.items():
@@ -71,8 +71,8 @@ def nvtx_kernel_summary(trace: Trace) -> pd.DataFrame:
 def _pairs(trace: Trace) -> Iterator[tuple[int, Kernel, int, Range | None]]:
     """Yield every kernel with each range around its launch, or with None; each with its index (-1: no range)."""
     ranges: dict[int, list[tuple[int, Range]]] = defaultdict(list)
-    for position, one in enumerate(trace.ranges):
-        ranges[one.thread].append((position, one))
+    for position, time_range in enumerate(trace.ranges):
+        ranges[time_range.thread].append((position, time_range))
     launched: dict[int, list[tuple[int, Kernel]]] = defaultdict(list)
     for number, kernel in enumerate(trace.kernels):
         if kernel.kind == KERNEL:
@@ -85,7 +85,7 @@ def _pairs(trace: Trace) -> Iterator[tuple[int, Kernel, int, Range | None]]:
                 open_ranges.append(waiting.pop())
             open_ranges = [pair for pair in open_ranges if pair[1].end_ns >= kernel.launch_start_ns]
             around = [pair for pair in open_ranges if pair[1].end_ns >= kernel.launch_end_ns]
-            yield from ((number, kernel, position, one) for position, one in around)
+            yield from ((number, kernel, position, time_range) for position, time_range in around)
             if not around:
                 yield number, kernel, -1, None
 

@@ -19,13 +19,13 @@ Span = tuple[int, int]  # begin and end, ns
 
 def merged(spans: Iterable[Span], nearest_ns: int = 0) -> list[Span]:
     """Return spans in order, merging those that overlap or are at most `nearest_ns` apart."""
-    found: list[Span] = []
+    joined: list[Span] = []
     for start, end in sorted(spans):
-        if found and start - found[-1][1] <= nearest_ns:
-            found[-1] = (found[-1][0], max(end, found[-1][1]))
+        if joined and start - joined[-1][1] <= nearest_ns:
+            joined[-1] = (joined[-1][0], max(end, joined[-1][1]))
         else:
-            found.append((start, end))
-    return found
+            joined.append((start, end))
+    return joined
 
 
 def length_ns(spans: Iterable[Span]) -> int:
@@ -66,43 +66,43 @@ class Launches:
     """A trace's kernels by launching thread, and which of these launches are in ranges."""
 
     def __init__(self, trace: Trace) -> None:
-        self._own: dict[int, list[Kernel]] = defaultdict(list)
+        self._by_thread: dict[int, list[Kernel]] = defaultdict(list)
         for kernel in trace.kernels:
             if kernel.launch_thread != UNKNOWN_THREAD:
-                self._own[kernel.launch_thread].append(kernel)
+                self._by_thread[kernel.launch_thread].append(kernel)
         ranges: dict[int, list[Range]] = defaultdict(list)
-        for one in trace.ranges:
-            if not one.domain:
-                ranges[one.thread].append(one)
-        self._free: dict[int, list[Kernel]] = {}
-        for thread, kernels in self._own.items():
+        for time_range in trace.ranges:
+            if not time_range.domain:
+                ranges[time_range.thread].append(time_range)
+        self._uncovered: dict[int, list[Kernel]] = {}
+        for thread, kernels in self._by_thread.items():
             kernels.sort(key=lambda kernel: kernel.launch_start_ns)
-            self._free[thread] = _outside(kernels, ranges[thread])
+            self._uncovered[thread] = _outside(kernels, ranges[thread])
 
-    def within(self, one: Range) -> list[Kernel]:
+    def within(self, time_range: Range) -> list[Kernel]:
         """Return the kernels of the range, in order of start."""
-        found = _between(self._own.get(one.thread, []), one)
-        process = process_and_thread(one.thread)[0]
-        for thread, kernels in self._free.items():
-            if thread != one.thread and process_and_thread(thread)[0] == process:
-                found += _between(kernels, one)
-        return sorted(found, key=lambda kernel: (kernel.start_ns, kernel.end_ns))
+        launched = _between(self._by_thread.get(time_range.thread, []), time_range)
+        process = process_and_thread(time_range.thread)[0]
+        for thread, kernels in self._uncovered.items():
+            if thread != time_range.thread and process_and_thread(thread)[0] == process:
+                launched += _between(kernels, time_range)
+        return sorted(launched, key=lambda kernel: (kernel.start_ns, kernel.end_ns))
 
 
-def _between(kernels: Sequence[Kernel], one: Range) -> list[Kernel]:
+def _between(kernels: Sequence[Kernel], time_range: Range) -> list[Kernel]:
     """Return the kernels (in order of launch) whose launch began within the range."""
-    first = bisect_left(kernels, one.start_ns, key=lambda kernel: kernel.launch_start_ns)
-    last = bisect_right(kernels, one.end_ns, key=lambda kernel: kernel.launch_start_ns)
+    first = bisect_left(kernels, time_range.start_ns, key=lambda kernel: kernel.launch_start_ns)
+    last = bisect_right(kernels, time_range.end_ns, key=lambda kernel: kernel.launch_start_ns)
     return list(kernels[first:last])
 
 
 def _outside(kernels: Sequence[Kernel], ranges: Sequence[Range]) -> list[Kernel]:
     """Return the kernels, in order of launch, whose launch began in none of the ranges."""
-    waiting = sorted(ranges, key=lambda one: one.start_ns, reverse=True)
-    found, covered_until = [], -1
+    waiting = sorted(ranges, key=lambda time_range: time_range.start_ns, reverse=True)
+    uncovered, covered_until = [], -1
     for kernel in kernels:
         while waiting and waiting[-1].start_ns <= kernel.launch_start_ns:
             covered_until = max(covered_until, waiting.pop().end_ns)
         if kernel.launch_start_ns > covered_until:
-            found.append(kernel)
-    return found
+            uncovered.append(kernel)
+    return uncovered

@@ -107,9 +107,9 @@ def read_chrome_trace(path: Path, device: str, version: str) -> Trace:
         for event in events
         if event.get("cat") == "user_annotation"
     ]
-    kernels.sort(key=lambda one: (one.start_ns, one.end_ns))
-    ranges.sort(key=lambda one: (one.start_ns, -one.end_ns))
-    unlaunched = sum(one.launch_thread == UNKNOWN_THREAD for one in kernels)
+    kernels.sort(key=lambda kernel: (kernel.start_ns, kernel.end_ns))
+    ranges.sort(key=lambda time_range: (time_range.start_ns, -time_range.end_ns))
+    unlaunched = sum(kernel.launch_thread == UNKNOWN_THREAD for kernel in kernels)
     remarks = [f"{unlaunched} kernels without a recorded launch"] if unlaunched else []
     tool = f"torch profiler {version}" + ("" if device == "cuda" else f", {ON_CPU}")
     return Trace(tool, kernels, ranges, "" if kernels else "the torch profiler recorded none", remarks)
@@ -127,11 +127,11 @@ def _device_work(events: list[Mapping[str, Any]]) -> list[Kernel]:
     work = []
     for event in events:
         if event.get("cat") in KINDS:
-            told, (start, end) = event.get("args", {}), span_ns(event)
-            launch = launches.get(told.get("correlation", -1))
+            arguments, (start, end) = event.get("args", {}), span_ns(event)
+            launch = launches.get(arguments.get("correlation", -1))
             began, ended = span_ns(launch) if launch else (start, end)
             thread = _thread(launch) if launch else UNKNOWN_THREAD
-            stream, device = int(told.get("stream", 0)), int(told.get("device", 0))
+            stream, device = int(arguments.get("stream", 0)), int(arguments.get("device", 0))
             work.append(Kernel(event["name"], start, end, began, ended, thread, stream, device, KINDS[event["cat"]]))
     return work
 
@@ -143,7 +143,7 @@ def _operators(events: list[Mapping[str, Any]]) -> list[Kernel]:
         # an operator, not an autograd node or a compiled region
         if event.get("cat") == "cpu_op" and "::" in name and not name.startswith(("autograd::", "torch::autograd::")):
             by_thread[_thread(event)].append((*span_ns(event), name))
-    return [kernel for thread, calls in by_thread.items() for kernel in _own_work(calls, thread)]
+    return [kernel for thread, calls in by_thread.items() for kernel in _thread_operators(calls, thread)]
 
 
 @dataclass
@@ -161,11 +161,11 @@ class _Call:
             self.longest = (self.reached, until)
 
     def does_work(self) -> bool:
-        own = self.longest[1] - self.longest[0]
-        return not BOOKKEEPING.match(self.name) and (not self.called_work or own >= OWN_WORK * (self.end - self.start))
+        span = self.longest[1] - self.longest[0]
+        return not BOOKKEEPING.match(self.name) and (not self.called_work or span >= OWN_WORK * (self.end - self.start))
 
 
-def _own_work(calls: list[tuple[int, int, str]], thread: int) -> Iterator[Kernel]:
+def _thread_operators(calls: list[tuple[int, int, str]], thread: int) -> Iterator[Kernel]:
     """Yield the operators of one thread that do work."""
     open_calls: list[_Call] = []
 
@@ -181,7 +181,7 @@ def _own_work(calls: list[tuple[int, int, str]], thread: int) -> Iterator[Kernel
                 start, end = call.longest
                 yield Kernel(call.name, start, end, start, start, thread, kind=OPERATOR)
 
-    for start, end, name in sorted(calls, key=lambda one: (one[0], -one[1])):
+    for start, end, name in sorted(calls, key=lambda call: (call[0], -call[1])):
         yield from close(start)
         if open_calls:
             open_calls[-1].take(start)
