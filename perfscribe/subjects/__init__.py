@@ -64,17 +64,17 @@ def roots(adapters: Path) -> list[Path]:
     These are paths of [tool.uv.sources] and members of [tool.uv.workspace]; then cs336-basics/.
     """
     top = checkout(adapters)
-    found: list[Path] = []
+    folders: list[Path] = []
     waiting = [top]
     while waiting:
         folder = waiting.pop(0)
-        if folder in found or not folder.is_dir():
+        if folder in folders or not folder.is_dir():
             continue
-        found.append(folder)
+        folders.append(folder)
         waiting += _sources(folder)
         if folder == top:
             waiting.append(top / "cs336-basics")
-    return [one for folder in found for one in (folder, folder / "src") if one.is_dir()]
+    return [path for folder in folders for path in (folder, folder / "src") if path.is_dir()]
 
 
 def has_module(adapters: Path, top: str) -> bool:
@@ -84,9 +84,9 @@ def has_module(adapters: Path, top: str) -> bool:
 
 def remedy(packages: Sequence[str]) -> str:
     """Return one line on installing missing packages; for a course package, where its project should be configured."""
-    course = [one for one in packages if one.startswith("cs336")]
-    others = [one for one in packages if one not in course]
-    lines = [f"{one} is not in the checkout: [tool.uv.sources] of pyproject.toml says where it is" for one in course]
+    course = [package for package in packages if package.startswith("cs336")]
+    others = [package for package in packages if package not in course]
+    lines = [f"{name} is not in the checkout: [tool.uv.sources] of pyproject.toml says where it is" for name in course]
     if others:
         python = ".venv/bin/python" if Path(sys.prefix).name == ".venv" else "python"
         are = "is" if len(others) == 1 else "are"
@@ -97,21 +97,21 @@ def remedy(packages: Sequence[str]) -> str:
 def _sources(folder: Path) -> list[Path]:
     """Folders that pyproject.toml names; entries of unexpected types are ignored."""
     uv = _table(_table(project(folder), "tool"), "uv")
-    found = []
+    folders = []
     for source in _table(uv, "sources").values():
-        for one in source if isinstance(source, list) else [source]:
-            if isinstance(one, dict) and isinstance(path := one.get("path"), str):
-                found.append((folder / Path(path).expanduser()).resolve())
+        for entry in source if isinstance(source, list) else [source]:
+            if isinstance(entry, dict) and isinstance(path := entry.get("path"), str):
+                folders.append((folder / Path(path).expanduser()).resolve())
     members = _table(uv, "workspace").get("members", [])
     for pattern in members if isinstance(members, list) else []:
         with contextlib.suppress(ValueError, NotImplementedError):  # not a pattern, or an absolute one
-            found += sorted(path.resolve() for path in folder.glob(str(pattern)))
-    return found
+            folders += sorted(path.resolve() for path in folder.glob(str(pattern)))
+    return folders
 
 
-def _table(of: Any, name: str) -> dict[str, Any]:
-    found = of.get(name) if isinstance(of, dict) else None
-    return found if isinstance(found, dict) else {}
+def _table(table: Any, name: str) -> dict[str, Any]:
+    value = table.get(name) if isinstance(table, dict) else None
+    return value if isinstance(value, dict) else {}
 
 
 def module_name(adapters: Path) -> str:

@@ -19,7 +19,7 @@ class AdapterFile:
     """Statements of an adapter file; an import of several names is split into one statement per name."""
 
     def __init__(self, tree: ast.Module) -> None:
-        self.statements = [one for node in tree.body for one in _apart(node)]
+        self.statements = [statement for node in tree.body for statement in _apart(node)]
         self.defined: dict[str, list[ast.stmt]] = {}  # lists, since import a.b and import a.c both bind a
         self.always: list[ast.stmt] = []  # statements that do more than bind names, or bind unknown ones (import *)
         for node in self.statements:
@@ -30,7 +30,7 @@ class AdapterFile:
 
     def written(self, kernel: str) -> list[str]:
         """Names of the kernel's adapters, in the order of KERNELS; "" for one that is not implemented."""
-        return [next((one for one in names if self.is_written(one)), "") for names in KERNELS[kernel]]
+        return [next((name for name in names if self.is_written(name)), "") for names in KERNELS[kernel]]
 
     def lacking(self, kernel: str) -> str:
         """Name of the first required adapter that is not implemented; "" if all are."""
@@ -42,7 +42,7 @@ class AdapterFile:
         node = self.defined.get(function, [None])[-1]
         if not isinstance(node, ast.FunctionDef):
             return node is not None
-        body = [one for one in node.body if not (isinstance(one, ast.Expr) and isinstance(one.value, ast.Constant))]
+        body = [part for part in node.body if not (isinstance(part, ast.Expr) and isinstance(part.value, ast.Constant))]
         first = body[0] if body else ast.Pass()
         if isinstance(first, ast.Raise) and first.exc:
             return "NotImplementedError" not in ast.unparse(first.exc)
@@ -63,7 +63,7 @@ class AdapterFile:
     def tolerant(self, kernel: str) -> ast.Module:
         """Return the file with each statement that the kernel does not need in a `try` that ignores its errors."""
         needed = set(map(id, self.needed(filter(None, self.written(kernel)))))
-        body = [one if id(one) in needed or _is_future(one) else _tried(one) for one in self.statements]
+        body = [node if id(node) in needed or _is_future(node) else _tried(node) for node in self.statements]
         return ast.Module(body=body, type_ignores=[])
 
 
@@ -72,7 +72,7 @@ def _is_future(node: ast.stmt) -> bool:
 
 
 def _tried(node: ast.stmt) -> ast.stmt:
-    kinds = ast.Tuple(elts=[ast.Name(id=one, ctx=ast.Load()) for one in ("Exception", "SystemExit")], ctx=ast.Load())
+    kinds = ast.Tuple(elts=[ast.Name(id=name, ctx=ast.Load()) for name in ("Exception", "SystemExit")], ctx=ast.Load())
     handler = ast.ExceptHandler(type=kinds, name=None, body=[ast.Pass()])
     tried = ast.Try(body=[node], handlers=[handler], orelse=[], finalbody=[])
     return ast.fix_missing_locations(ast.copy_location(tried, node))
@@ -81,23 +81,22 @@ def _tried(node: ast.stmt) -> ast.stmt:
 def _apart(node: ast.stmt) -> Iterator[ast.stmt]:
     """Split an import of several names into one import per name."""
     if isinstance(node, ast.Import) and node.names[1:]:
-        yield from (ast.copy_location(ast.Import(names=[one]), node) for one in node.names)
+        yield from (ast.copy_location(ast.Import(names=[alias]), node) for alias in node.names)
     elif isinstance(node, ast.ImportFrom) and node.names[1:] and node.module != FUTURE:
-        for one in node.names:
-            yield ast.copy_location(ast.ImportFrom(module=node.module, names=[one], level=node.level), node)
+        for alias in node.names:
+            yield ast.copy_location(ast.ImportFrom(module=node.module, names=[alias], level=node.level), node)
     else:
         yield node
 
 
 def _used(nodes: Iterable[ast.stmt]) -> list[str]:
-    return [one.id for node in nodes for one in ast.walk(node) if isinstance(one, ast.Name)]
+    return [child.id for node in nodes for child in ast.walk(node) if isinstance(child, ast.Name)]
 
 
 def _only_binds(node: ast.AST) -> bool:
     """Return whether the statement, nested ones included, does nothing but bind names."""
-    parts = [
-        one for one in ast.iter_child_nodes(node) if isinstance(one, (ast.stmt, ast.excepthandler, ast.match_case))
-    ]
+    kinds = (ast.stmt, ast.excepthandler, ast.match_case)
+    parts = [child for child in ast.iter_child_nodes(node) if isinstance(child, kinds)]
     if parts and not isinstance(node, DEFINITIONS):
         return all(map(_only_binds, parts))
     return isinstance(node, ast.Pass) or (isinstance(node, ast.stmt) and any(_names(node)))
@@ -110,8 +109,8 @@ def _names(node: ast.stmt) -> Iterator[str]:
     elif isinstance(node, IMPORTS):
         yield from ((alias.asname or alias.name).split(".")[0] for alias in node.names)
     else:
-        for one in ast.walk(node):
-            if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store):
-                yield one.id
-            elif isinstance(one, (*DEFINITIONS, *IMPORTS)):
-                yield from _names(one)
+        for child in ast.walk(node):
+            if isinstance(child, ast.Name) and isinstance(child.ctx, ast.Store):
+                yield child.id
+            elif isinstance(child, (*DEFINITIONS, *IMPORTS)):
+                yield from _names(child)

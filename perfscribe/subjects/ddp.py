@@ -52,8 +52,8 @@ class Theirs(nn.Module):
         self._module, self._enabled, self.traffic = [module], True, Traffic()  # a list, so that it is no submodule
         self.early, self._in_backward = 0, False
         self._optimizer = torch.optim.SGD(module.parameters(), lr=0.0)  # argument of the course's interface
-        own = vars(dist.ProcessGroup)  # not getattr: restoring needs the raw attribute, not a bound method
-        self._kept = {name: own[name] for name in COLLECTIVES if name in own}
+        attributes = vars(dist.ProcessGroup)  # not getattr: restoring needs the raw attribute, not a bound method
+        self._kept = {name: attributes[name] for name in COLLECTIVES if name in attributes}
         for name in self._kept:
             setattr(dist.ProcessGroup, name, _bound(self._counted, getattr(dist.ProcessGroup, name)))
         try:
@@ -71,20 +71,20 @@ class Theirs(nn.Module):
                 self._start(self._wrapped[0], self._optimizer)
             except NotImplementedError:  # optional in the course
                 self._start = None
-        for own, copied in self._copied:
-            if own.grad is None:
+        for parameter, copied in self._copied:
+            if parameter.grad is None:
                 copied.grad = None
-        found = self._wrapped[0](*args, **kwargs)
+        output = self._wrapped[0](*args, **kwargs)
         self._in_backward = True
-        return found
+        return output
 
     def finish_gradient_synchronization(self) -> None:
         """Call on_after_backward."""
         assert self._after is not None
         self._in_backward = False
         self._after(self._wrapped[0], self._optimizer)
-        for own, copied in self._copied:
-            own.grad = copied.grad
+        for parameter, copied in self._copied:
+            parameter.grad = copied.grad
 
     @contextmanager
     def communication_off(self) -> Iterator[None]:
@@ -104,27 +104,26 @@ class Theirs(nn.Module):
         hooks = [getattr(part, name) for part in module.modules() for name in vars(part) if name.endswith("_hooks")]
         hooks += [p._backward_hooks for p in module.parameters()]
         hooks += [getattr(p, "_post_accumulate_grad_hooks", None) for p in module.parameters()]
-        for one in hooks:
-            if one:
-                one.clear()
+        for by_number in filter(None, hooks):
+            by_number.clear()
         gc.collect()  # graph nodes with hooks live as long as reference cycles with the wrapper
 
     def _counted(self, method: Callable[..., Any], group: Any, *args: Any, **kwargs: Any) -> Any:
         self.traffic.calls += 1
         self.early += self._in_backward
-        self.traffic.bytes += sum(one.nbytes for one in _tensors(args[:1]))
+        self.traffic.bytes += sum(tensor.nbytes for tensor in _tensors(args[:1]))
         return method(group, *args, **kwargs) if self._enabled else Done()
 
 
 def _copied(module: nn.Module, wrapper: Any) -> list[tuple[nn.Parameter, nn.Parameter]]:
     """Pair the module's parameters with the wrapper's copies and let both share memory; empty without copies."""
     inside = list(wrapper.parameters()) if isinstance(wrapper, nn.Module) else []
-    ids, own = set(map(id, inside)), list(module.parameters())
-    if not inside or any(id(one) in ids for one in own) or [p.shape for p in own] != [p.shape for p in inside]:
+    ids, ours = set(map(id, inside)), list(module.parameters())
+    if not inside or any(id(p) in ids for p in ours) or [p.shape for p in ours] != [p.shape for p in inside]:
         return []
-    for one, copied in zip(own, inside, strict=True):
-        one.data = copied.data
-    return list(zip(own, inside, strict=True))
+    for parameter, copied in zip(ours, inside, strict=True):
+        parameter.data = copied.data
+    return list(zip(ours, inside, strict=True))
 
 
 def _bound(counted: Callable[..., Any], method: Callable[..., Any]) -> Callable[..., Any]:
@@ -133,9 +132,9 @@ def _bound(counted: Callable[..., Any], method: Callable[..., Any]) -> Callable[
     return lambda group, *args, **kwargs: call(group, *args, **kwargs)
 
 
-def _tensors(found: Any) -> Iterator[Tensor]:
-    if isinstance(found, Tensor):
-        yield found
-    elif isinstance(found, (list, tuple)):
-        for one in found:
-            yield from _tensors(one)
+def _tensors(value: Any) -> Iterator[Tensor]:
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from _tensors(item)

@@ -61,9 +61,9 @@ class _Projects(importlib.metadata.DistributionFinder):
 
     def find_distributions(self, context: Any = None) -> Iterator[_Project]:
         name = getattr(context, "name", None)
-        for one in self.projects:
-            if name is None or canonicalize_name(name) == canonicalize_name(one.name):
-                yield one
+        for distribution in self.projects:
+            if name is None or canonicalize_name(name) == canonicalize_name(distribution.name):
+                yield distribution
 
 
 class _Loader(importlib.machinery.SourceFileLoader):
@@ -91,7 +91,7 @@ def adapters(subject: str, kernel: str) -> list[Callable[..., Any] | None]:
     file, name = AdapterFile(ast.parse(path.read_bytes(), path.name)), module_name(path)
     with _importing(path):
         module = _module(name, path, kernel)
-    make, *others = (getattr(module, one) if one else None for one in file.written(kernel))
+    make, *others = (getattr(module, adapter) if adapter else None for adapter in file.written(kernel))
     return [None if make is None else _making(make, path), *others]
 
 
@@ -115,14 +115,14 @@ def _module(name: str, path: Path, kernel: str) -> ModuleType:
 
 def _making(make: Callable[..., Any], path: Path) -> Callable[..., Any]:
     @functools.wraps(make)
-    def made(*args: Any, **kwargs: Any) -> Any:
+    def make_and_check(*args: Any, **kwargs: Any) -> Any:
         with _importing(path):
-            found = make(*args, **kwargs)
-        if found is None:
+            result = make(*args, **kwargs)
+        if result is None:
             raise WrongResult(f"{make.__name__} returned None ({_place(path, make)})")
-        return found
+        return result
 
-    return made
+    return make_and_check
 
 
 def _place(path: Path, function: Callable[..., Any]) -> str:
@@ -148,7 +148,10 @@ def _importing(path: Path) -> Iterator[None]:
         (torch.is_anomaly_enabled, lambda on: torch.autograd.set_detect_anomaly(on)),
         (torch.are_deterministic_algorithms_enabled, torch.use_deterministic_algorithms),
         (torch.get_num_threads, torch.set_num_threads),
-        *((functools.partial(getattr, of, name), functools.partial(setattr, of, name)) for of, name in _flags(torch)),
+        *(
+            (functools.partial(getattr, owner, name), functools.partial(setattr, owner, name))
+            for owner, name in _flags(torch)
+        ),
     ]
     before, random_state, arguments = [get() for get, _ in settings], torch.get_rng_state(), sys.argv
     sys.argv = [str(path)]
@@ -185,12 +188,12 @@ def subjects_code() -> Iterator[None]:
         try:
             yield
         except NotImplementedError as error:
-            said = (
+            reason = (
                 f"raises NotImplementedError: {text}"
                 if (text := str(error).rstrip("."))
                 else "raises NotImplementedError"
             )
-            raise Unsupported(said) from error
+            raise Unsupported(reason) from error
         except SystemExit as error:
             raise LeftEarly(f"sys.exit({error.code!r}) ({_line(error)}): {_last_printed(printed)}") from None
         except OSError as error:
