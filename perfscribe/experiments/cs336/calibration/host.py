@@ -7,9 +7,9 @@ host clock, without waiting for the device, whose queue has room for them.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from perfscribe.base.cells import Measurement
 from perfscribe.instruments.timing import HOST_CLOCK, synchronise
@@ -23,7 +23,7 @@ WARMUP = 2
 FACTOR = 2.0
 
 
-def measure(factors: Mapping[str, Any]) -> Measurement:
+def measure(operation: str, device: str, count: int) -> Measurement:
     """Time one operation on one number; ValueError if the number or its gradient is wrong afterwards.
 
     samples: call_us. Python call: of a function that does nothing. launch: `x.add_(1)`. autograd: forward and backward
@@ -31,13 +31,12 @@ def measure(factors: Mapping[str, Any]) -> Measurement:
     """
     import torch
 
-    device, operation = factors["device"], factors["operation"]
     x = torch.zeros((), device=device)
     w = torch.ones((), device=device, requires_grad=True)
     call: Callable[[], object] = partial(_backward, w)
     if operation in (PYTHON, LAUNCH):
         call = _nothing if operation == PYTHON else partial(x.add_, 1)
-    turns = WARMUP + factors["samples"]
+    turns = WARMUP + count
     with torch.autograd.set_multithreading_enabled(operation != ONE_THREAD):
         samples = [_mean_us(call, device) for _ in range(turns)]
     if (operation == LAUNCH and float(x) != turns * CALLS) or (w.grad is not None and float(w.grad) != FACTOR):

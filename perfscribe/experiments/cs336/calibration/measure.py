@@ -15,19 +15,20 @@ import os
 import shutil
 import tempfile
 import zlib
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from perfscribe.base.cells import Cell, Measurement, Unsupported
 from perfscribe.experiments.cs336.calibration import host
 from perfscribe.experiments.cs336.flash_benchmarking import products
-from perfscribe.instruments import correctness, precision
+from perfscribe.instruments import correctness
 from perfscribe.instruments.graph_timing import Clocks
 from perfscribe.instruments.timing import record, time_device, time_host
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from torch import Tensor
 
@@ -44,30 +45,46 @@ KEPT_FREE_BYTES = 256 * MIB
 MOUNTS = Path("/proc/self/mounts")
 
 
+@dataclass(frozen=True)
+class Ceiling:
+    """Factors of a cell that is no product; those with a default are of some kinds of work."""
+
+    workload: str
+    samples: int
+    device: str = ""
+    operation: str = ""
+    size_mib: int = 0
+    host_memory: str = ""
+    source_gpu: int = 0
+    target_gpu: int = 0
+
+
 def run(cell: Cell) -> Measurement:
     """Check the result of one kind of work, then time it.
 
     samples: product_ms, time_ms or call_us. values: bytes moved per call, by the convention of its kind;
     relative_error of a product; the machine's description of a link; the disk's file system.
     """
-    if cell["workload"] == PRODUCT:
-        precision.set_matmul_precision(cell["dtype"])
-        return products.measure(cell.factors)
-    if cell["workload"] == DISK:
-        return on_disk(cell.factors, cell.data_folder)
-    return {MEMORY: within, LINK: between, TRANSFER: from_host, HOST: host.measure}[cell["workload"]](cell.factors)
+    of = cell.read(Ceiling)
+    if of.workload == PRODUCT:
+        return products.measure(cell.read(products.Product))
+    if of.workload == DISK:
+        return on_disk(of, cell.data_folder)
+    if of.workload == HOST:
+        return host.measure(of.operation, of.device, of.samples)
+    return {MEMORY: within, LINK: between, TRANSFER: from_host}[of.workload](of)
 
 
-def within(factors: Mapping[str, Any]) -> Measurement:
+def within(of: Ceiling) -> Measurement:
     """Time copy or triad in a device's memory: graph replay with L2 flushed on CUDA, host clock on a CPU."""
-    device, operation, size_mib = factors["device"], factors["operation"], factors["size_mib"]
+    device, operation, size_mib = of.device, of.operation, of.size_mib
 
     def make() -> Callable[[], Tensor]:
         return _operation_on(operation, _random(size_mib, device), _random(size_mib, device))
 
     _check(operation, *(_random(size_mib, device) for _ in range(2)))
     measurement = Measurement(values={"bytes": ACCESSES[operation] * size_mib * MIB})
-    timers = Clocks(device, factors["samples"])
+    timers = Clocks(device, of.samples)
     timers.time(measurement, "time", make)
     measurement.values |= timers.values()
     return measurement
@@ -114,35 +131,35 @@ def same_content(one: Tensor, other: Tensor) -> None:
         raise ValueError("the copy differs from its source")
 
 
-def between(factors: Mapping[str, Any]) -> Measurement:
+def between(of: Ceiling) -> Measurement:
     """Time copies from one GPU to another by events on the source's stream, where torch queues them."""
     import torch
 
     from perfscribe.distributed import links
 
-    source, target = factors["source_gpu"], factors["target_gpu"]
-    held = _random(factors["size_mib"], f"cuda:{source}")
+    source, target = of.source_gpu, of.target_gpu
+    held = _random(of.size_mib, f"cuda:{source}")
     received = torch.zeros_like(held, device=f"cuda:{target}")
     same_content(received.copy_(held), held)
     values = {"bytes": held.numel() * FP32_BYTES, "peer_access": torch.cuda.can_device_access_peer(source, target)}
     measurement = Measurement(values=values | links.recorded(source, target))
     with torch.cuda.device(source):
         timing = time_device(
-            lambda: received.copy_(held, non_blocking=True), warmup=WARMUP, timed=factors["samples"], flush_l2=False
+            lambda: received.copy_(held, non_blocking=True), warmup=WARMUP, timed=of.samples, flush_l2=False
         )
     record(measurement, "time_ms", timing)
     return measurement
 
 
-def from_host(factors: Mapping[str, Any]) -> Measurement:
+def from_host(of: Ceiling) -> Measurement:
     """Time copies between host memory, pinned or pageable, and device, by the host clock with a synchronise."""
     import torch
 
-    pinned = factors["host_memory"] == "pinned"
-    on_device = _random(factors["size_mib"], "cuda")
+    pinned = of.host_memory == "pinned"
+    on_device = _random(of.size_mib, "cuda")
     on_host = torch.empty(on_device.shape, pin_memory=pinned).copy_(on_device)
     on_host.neg_()  # differs from the device's content
-    held, received = (on_host, on_device) if factors["operation"] == "host to device" else (on_device, on_host)
+    held, received = (on_host, on_device) if of.operation == "host to device" else (on_device, on_host)
 
     def copy() -> Tensor:
         return received.copy_(held, non_blocking=pinned)
@@ -151,11 +168,11 @@ def from_host(factors: Mapping[str, Any]) -> Measurement:
     torch.cuda.synchronize()
     same_content(received, held)
     measurement = Measurement(values={"bytes": held.numel() * FP32_BYTES})
-    record(measurement, "time_ms", time_host(copy, warmup=WARMUP, timed=factors["samples"], device="cuda"))
+    record(measurement, "time_ms", time_host(copy, warmup=WARMUP, timed=of.samples, device="cuda"))
     return measurement
 
 
-def on_disk(factors: Mapping[str, Any], data_folder: str) -> Measurement:
+def on_disk(of: Ceiling, data_folder: str) -> Measurement:
     """Time writing with fsync, or reading after the file was dropped from the page cache, in blocks of 8 MiB.
 
     Raises Unsupported if there is too little free space or the kernel keeps the file cached, ValueError if the content
@@ -164,22 +181,22 @@ def on_disk(factors: Mapping[str, Any], data_folder: str) -> Measurement:
     from perfscribe.data import page_cache
 
     folder = Path(data_folder).parent if data_folder else Path(tempfile.gettempdir())
-    size_bytes = factors["size_mib"] * MIB
+    size_bytes = of.size_mib * MIB
     free, needed = shutil.disk_usage(folder).free, 2 * size_bytes + KEPT_FREE_BYTES
     if free < needed:
         raise Unsupported(f"the disk of the results has {free // MIB} MiB free, {needed // MIB} MiB are asked for")
     # One name per cell, so that the next run overwrites a killed run's file.
-    path = folder / f"calibration-{factors['operation'].replace(' ', '-')}-{factors['size_mib']}.tmp"
+    path = folder / f"calibration-{of.operation.replace(' ', '-')}-{of.size_mib}.tmp"
     blocks = [os.urandom(min(BLOCK_BYTES, size_bytes - at)) for at in range(0, size_bytes, BLOCK_BYTES)]
     call: Callable[[], object] = partial(_read, path, bytearray(BLOCK_BYTES))
     prepare: Callable[[], object] = partial(page_cache.drop, [path])
-    if factors["operation"] == "write":
+    if of.operation == "write":
         call, prepare = partial(_write, path, blocks), path.unlink
     measurement = Measurement(values={"bytes": size_bytes, "file_system": file_system(folder)})
     try:
         _write(path, blocks)
         _check_content(path, blocks)
-        timing = time_host(call, warmup=0, timed=factors["samples"], device="cpu", prepare=prepare)
+        timing = time_host(call, warmup=0, timed=of.samples, device="cpu", prepare=prepare)
     finally:
         path.unlink(missing_ok=True)
     record(measurement, "time_ms", timing)

@@ -10,6 +10,7 @@ import os
 import re
 import time
 from collections import Counter
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +25,7 @@ from perfscribe.instruments.graph_timing import Clocks
 from perfscribe.instruments.timing import synchronise
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from torch import Tensor
 
@@ -44,11 +45,39 @@ SDPA_BACKENDS = (
 Inputs = tuple["Tensor", "Tensor", "Tensor", "Tensor"]  # q, k, v and the gradient of the output
 
 
+@dataclass(frozen=True)
+class Work:
+    """Factor of any cell."""
+
+    workload: str
+
+
+@dataclass(frozen=True)
+class Attention(Work):
+    """Factors of a cell that is no product."""
+
+    device: str
+    implementation: str
+    dtype: str
+    batch: int
+    heads: int
+    seq_len: int
+    head_dim: int
+    causal: bool
+    samples: int
+
+    @property
+    def shape(self) -> tuple[int, int, int, int]:
+        """Shape of queries, keys and values."""
+        return self.batch, self.heads, self.seq_len, self.head_dim
+
+
 def run(cell: Cell) -> Measurement:
     """Time one cell, after a comparison of its result with float64."""
     keep_compiled_code(cell.data_folder)
-    precision.set_matmul_precision(cell["dtype"])
-    return products.measure(cell.factors) if cell["workload"] == "matmul" else attention(cell.factors)
+    if cell.read(Work).workload == "matmul":
+        return products.measure(cell.read(products.Product))
+    return attention(cell.read(Attention))
 
 
 def keep_compiled_code(data_folder: str) -> None:
@@ -63,18 +92,17 @@ def keep_compiled_code(data_folder: str) -> None:
         os.environ.setdefault(variable, str(cache / name))
 
 
-def attention(factors: Mapping[str, Any]) -> Measurement:
+def attention(of: Attention) -> Measurement:
     """Compare with float64, then time; forward first, so that it is measured even if backward runs out of memory."""
     import torch
 
-    device, is_causal, implementation = factors["device"], factors["causal"], factors["implementation"]
-    dtype = precision.tensor_dtype(factors["dtype"])
-    call = backends.make_call(implementation, device, dtype, factors["head_dim"], is_causal)
-    shape = tuple(factors[name] for name in ("batch", "heads", "seq_len", "head_dim"))
-    q, k, v, d_out = (torch.randn(shape, device=device, dtype=dtype) for _ in range(4))
-    problem = Problem(call, (q, k, v, d_out), is_causal)
-    check, tolerance = Check(problem.attend, problem.leaves(), is_causal), TOLERANCE[factors["dtype"]]
-    timers = Clocks(device, factors["samples"])
+    precision.set_matmul_precision(of.dtype)
+    device, dtype = of.device, precision.tensor_dtype(of.dtype)
+    call = backends.make_call(of.implementation, device, dtype, of.head_dim, of.causal)
+    q, k, v, d_out = (torch.randn(of.shape, device=device, dtype=dtype) for _ in range(4))
+    problem = Problem(call, (q, k, v, d_out), of.causal)
+    check, tolerance = Check(problem.attend, problem.leaves(), of.causal), TOLERANCE[of.dtype]
+    timers = Clocks(device, of.samples)
     measurement = Measurement()
     with kept_on_failure(measurement):
         measurement.compile_s += _beyond_the_second_s(problem.forward(), check.forward, device)
@@ -82,15 +110,15 @@ def attention(factors: Mapping[str, Any]) -> Measurement:
         timers.time(measurement, "forward", problem.forward)
         measurement.compile_s += _beyond_the_second_s(problem.both(), check.both, device)
         measurement.values |= check.largest_error(tolerance)
-        if implementation not in OPEN:
-            measurement.values |= kernels_of(problem.both(), device, implementation)
+        if of.implementation not in OPEN:
+            measurement.values |= kernels_of(problem.both(), device, of.implementation)
         timers.time(measurement, "backward", problem.backward)
         timers.time(measurement, "both", problem.both)
         timers.time_on_one_thread(measurement, "both", problem.both)
         measurement.values |= timers.values()
-        if factors["workload"] == "leaderboard" and device == "cuda" and implementation in closure.TIMED:
-            own = implementation == backends.ours(device)
-            closure.measure(measurement, closure.SAMPLE, call, shape, dtype, compiled=own)
+        if of.workload == "leaderboard" and device == "cuda" and of.implementation in closure.TIMED:
+            own = of.implementation == backends.ours(device)
+            closure.measure(measurement, closure.SAMPLE, call, of.shape, dtype, compiled=own)
     return measurement
 
 

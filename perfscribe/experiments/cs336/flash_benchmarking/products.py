@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from perfscribe.base.cells import Measurement
 from perfscribe.instruments import correctness, precision
@@ -15,23 +16,33 @@ if TYPE_CHECKING:
 CHECKED_ROWS = 16
 
 
-def measure(factors: Mapping[str, Any]) -> Measurement:
+@dataclass(frozen=True)
+class Product:
+    """Factors of a cell; matrix_size: n."""
+
+    device: str
+    dtype: str
+    matrix_size: int
+    samples: int
+
+
+def measure(of: Product) -> Measurement:
     """Compare some rows with float64, then time an n x n product of random matrices in the cell's dtype."""
     import torch
 
-    device, size = factors["device"], factors["matrix_size"]
-    dtype = precision.tensor_dtype(factors["dtype"])
-    a, b = (torch.randn(size, size, device=device, dtype=dtype) for _ in range(2))
+    precision.set_matmul_precision(of.dtype)
+    shape, dtype = (of.matrix_size, of.matrix_size), precision.tensor_dtype(of.dtype)
+    a, b = (torch.randn(shape, device=of.device, dtype=dtype) for _ in range(2))
     expected = a[:CHECKED_ROWS].double() @ b.double()
     error = correctness.relative_error((a @ b)[:CHECKED_ROWS], expected)
-    correctness.require({"product": error}, correctness.TOLERANCE[factors["dtype"]])
+    correctness.require({"product": error}, correctness.TOLERANCE[of.dtype])
     measurement = Measurement(values={"relative_error": float(f"{error:.3g}")})
 
     def make() -> Callable[[], Tensor]:
         left, right = a.clone(), b.clone()
         return lambda: left @ right
 
-    timers = Clocks(device, factors["samples"])
+    timers = Clocks(of.device, of.samples)
     timers.time(measurement, "product", make)
     measurement.values |= timers.values()
     return measurement

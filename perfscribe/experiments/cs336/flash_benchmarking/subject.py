@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from perfscribe.attention import backends
 from perfscribe.attention.reference import Check, attention
@@ -18,7 +18,7 @@ from perfscribe.instruments import precision
 from perfscribe.instruments.correctness import WrongResult, require_close
 from perfscribe.instruments.graph_timing import Clocks
 from perfscribe.instruments.memory import allocated_bytes, is_oom
-from perfscribe.subjects import FLASH
+from perfscribe.subjects import FLASH, Subject
 from perfscribe.subjects.loading import adapters, subjects_code
 
 if TYPE_CHECKING:
@@ -50,47 +50,45 @@ def run(cell: Cell) -> Measurement:
     """Check and time one cell."""
     m.keep_compiled_code(cell.data_folder)
     with subjects_code():
-        return _measured(cell.factors)
+        return _measured(cell.read(m.Attention), cell.read(Subject))
 
 
-def _measured(factors: Mapping[str, Any]) -> Measurement:
+def _measured(of: m.Attention, subject: Subject) -> Measurement:
     import torch
 
-    device, head_dim, allowed = factors["device"], factors["head_dim"], ALLOWED[factors["dtype"]]
-    dtype = precision.tensor_dtype(factors["dtype"])
-    (get,) = adapters(factors["subject"], factors["kernel"])
+    device, dtype = of.device, precision.tensor_dtype(of.dtype)
+    (get,) = adapters(subject.subject, subject.kernel)
     assert get is not None
     theirs = as_call(get().apply)
-    precision.set_matmul_precision(factors["dtype"])
-    error, remark = checked(theirs, factors, dtype)
-    is_causal = factors["causal"] and not remark
+    precision.set_matmul_precision(of.dtype)
+    error, remark = checked(theirs, of, subject.kernel, dtype)
+    is_causal = of.causal and not remark
     if "torch._dynamo" in sys.modules:  # after the check's lengths, code would be compiled for dynamic lengths
         torch._dynamo.reset()
-    shape = tuple(factors[name] for name in ("batch", "heads", "seq_len", "head_dim"))
-    inputs = tuple(torch.randn(shape, device=device, dtype=dtype) for _ in range(4))
+    inputs = tuple(torch.randn(of.shape, device=device, dtype=dtype) for _ in range(4))
     problem = m.Problem(theirs, inputs, is_causal)  # type: ignore[arg-type]
     full = Check(problem.attend, problem.leaves(), is_causal)
     measurement = Measurement(values={"largest_relative_error": error} | ({NOT_CAUSAL: remark} if remark else {}))
     with kept_on_failure(measurement):
         measurement.compile_s += m._beyond_the_second_s(problem.both(), full.both, device)
         try:
-            at_length = full.largest_error(allowed)
+            at_length = full.largest_error(ALLOWED[of.dtype])
         except WrongResult as wrong:
-            raise WrongResult(f"{wrong}, at {factors['seq_len']} tokens, d {head_dim}") from None
+            raise WrongResult(f"{wrong}, at {of.seq_len} tokens, d {of.head_dim}") from None
         measurement.values["largest_relative_error"] = max(error, *at_length.values())
         measurement.values["kept_bytes"] = kept_bytes(problem.both(), device)
-        our_call = backends.make_call(backends.ours(device), device, dtype, head_dim, is_causal)
+        our_call = backends.make_call(backends.ours(device), device, dtype, of.head_dim, is_causal)
         ours = m.Problem(our_call, inputs, is_causal)  # type: ignore[arg-type]
         for turn in range(TURNS):
-            clocks = Clocks(device, -(-factors["samples"] // TURNS), launched_turns=1)
+            clocks = Clocks(device, -(-of.samples // TURNS), launched_turns=1)
             for one in PASSES:
                 named = [(one, problem), (f"ours_{one}", ours)]
                 for name, what in named if turn % 2 == 0 else reversed(named):
                     _time(measurement, clocks, name, getattr(what, one))
             measurement.values |= clocks.values()
-        if factors["workload"] == "leaderboard" and device == "cuda":
+        if of.workload == "leaderboard" and device == "cuda":
             try:
-                closure.measure(measurement, closure.SAMPLE, theirs, shape, dtype, compiled=True)
+                closure.measure(measurement, closure.SAMPLE, theirs, of.shape, dtype, compiled=True)
             except Exception as error:  # theirs runs uncompiled; its row reports that it does not compile
                 measurement.values[closure.WHY_NOT] = cause(error)
     if "torch._dynamo" in sys.modules:  # in our code they would be a fault; a subject may have them
@@ -124,16 +122,16 @@ def _time(measurement: Measurement, clocks: Clocks, name: str, make: Callable[[]
     measurement.timed_s += turn.timed_s
 
 
-def checked(call: backends.Call, factors: Mapping[str, Any], dtype: torch.dtype) -> tuple[float, str]:
+def checked(call: backends.Call, of: m.Attention, kernel: str, dtype: torch.dtype) -> tuple[float, str]:
     """Return the largest error and, if it covers only calls that are not causal, the reason; else ""."""
     import torch
 
-    device, head_dim, allowed = factors["device"], factors["head_dim"], ALLOWED[factors["dtype"]]
+    device, head_dim, allowed = of.device, of.head_dim, ALLOWED[of.dtype]
     error = check(call, device, dtype, head_dim, allowed, is_causal=False)
     try:
         return max(error, check(call, device, dtype, head_dim, allowed, is_causal=True)), ""
     except Exception as wrong:
-        if factors["kernel"] != MAY_IGNORE_CAUSAL or is_oom(wrong):
+        if kernel != MAY_IGNORE_CAUSAL or is_oom(wrong):
             raise
         q, k, v = (torch.randn((1, 1, CHECKED_LENGTHS[0], head_dim), device=device, dtype=dtype) for _ in range(3))
         with contextlib.suppress(Exception):
