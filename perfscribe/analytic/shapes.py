@@ -72,3 +72,22 @@ SIZES: dict[str, Shape] = {
     "2.7B": Shape(d_model=2560, d_ff=10240, layers=32, heads=32),
     "10B": Shape(d_model=4608, d_ff=12288, layers=50, heads=36),
 }
+
+
+@dataclass(frozen=True)
+class LanguageModel:
+    """Factors that a training step follows from; size: one of SIZES."""
+
+    device: str
+    dtype: str
+    size: str
+    batch: int
+    seq_len: int
+
+
+@dataclass(frozen=True)
+class Steps:
+    """Factors that steps are timed by."""
+
+    warmup_steps: int
+    timed_steps: int

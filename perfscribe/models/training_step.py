@@ -4,38 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from perfscribe.analytic.shapes import SIZES
+from perfscribe.analytic.shapes import SIZES, LanguageModel, Steps
 from perfscribe.base.cells import Measurement
 from perfscribe.data import tokens
 from perfscribe.instruments import precision, timing
 from perfscribe.models.transformer import Model, next_token_loss
 
 LEARNING_RATE = 1e-4
-
-
-@dataclass(frozen=True)
-class LanguageModel:
-    """Factors that a training step follows from."""
-
-    device: str
-    dtype: str
-    size: str
-    batch: int
-    seq_len: int
-
-
-@dataclass(frozen=True)
-class Steps:
-    """Factors that steps are timed by."""
-
-    warmup_steps: int
-    timed_steps: int
 
 
 def _nothing(_: str) -> None:

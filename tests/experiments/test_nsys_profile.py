@@ -107,7 +107,7 @@ def test_a_trace_that_lacks_a_phases_kernels_leaves_torchs_profiler(
     lacking = dataclasses.replace(trace, kernels=[one for one in trace.kernels if one.name != ADAM])
     monkeypatch.setattr(measure, "_by_nsys", lambda *_: (lacking, {}))
     monkeypatch.setattr(measure, "_by_torch", lambda *_: (trace, {}))
-    traced = measure._trace(Cell({}), measure.Passes("cuda", 1, 1, False), full_step=True)
+    traced = measure._trace(Cell({}), measure.Passes(1, 1, "cuda", "fp32", "nano", 1, 64, 1, False), full_step=True)
     assert (traced.kernels, traced.ranges) == (trace, lacking)
     assert traced.remark == "made up 1.0 recorded no kernel in a range optimizer"
 

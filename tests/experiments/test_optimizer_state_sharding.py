@@ -94,7 +94,7 @@ def refusal(rank: int, folder: Path, fault: str) -> str:
         return made
 
     me: Any = SimpleNamespace(place=SimpleNamespace(rank=rank, world_size=2), device=torch.device("cpu"))
-    level = read(FACTORS | {"wrapper": "flat", "data_folder": str(folder)}, measure.Sharding)
+    level = read(FACTORS | {"device": "cpu", "wrapper": "flat", "data_folder": str(folder)}, measure.Sharding)
     with mock.patch.object(program, "make_optimizer", broken), pytest.raises(WrongResult) as caught:
         program.difference(program.ShardedTraining(Model(SIZES["nano"], CONTEXT), level, me))
     return str(caught.value)

@@ -10,6 +10,7 @@ import pytest
 import torch
 from measured_cells import with_tokens
 
+from perfscribe.analytic.shapes import LanguageModel
 from perfscribe.base.cells import Cell
 from perfscribe.experiments.cs336.torch_compile import measure, pairs
 from perfscribe.instruments import compiling
@@ -73,7 +74,7 @@ def test_wrong_attention_is_refused_before_it_is_timed(monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize(("wrong", "what"), [("loss", "the loss"), ("gradient", r"blocks\.\S+\.weight")])
 def test_a_wrong_model_is_refused(data_folder: str, wrong: str, what: str) -> None:
-    step = training_step.build(cell("model").read(training_step.LanguageModel), data_folder)
+    step = training_step.build(cell("model").read(LanguageModel), data_folder)
 
     class Other(torch.nn.Module):
         def forward(self, token_ids: torch.Tensor) -> torch.Tensor:

@@ -35,15 +35,8 @@ def run(cell: Cell) -> Measurement:
         return Measurement(values=autocast_values(of.device, DTYPES[of.dtype]))
     from perfscribe.experiments.cs336.autocast_dtypes.variance import variance_values
 
-    return Measurement(
-        values=variance_values(
-            device=of.device,
-            dtype_name=DTYPES[of.dtype],
-            mean=of.variance_mean,
-            std=of.variance_std,
-            features=of.features,
-        )
-    )
+    inputs = (of.variance_mean, of.variance_std, of.features)
+    return Measurement(values=variance_values(of.device, DTYPES[of.dtype], *inputs))
 
 
 def autocast_values(device: str, dtype_name: str) -> dict[str, Any]:

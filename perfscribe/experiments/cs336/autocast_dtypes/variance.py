@@ -12,7 +12,7 @@ OVERFLOW = "overflow"
 CONSTANT = "constant inputs"
 
 
-def variance_values(*, device: str, dtype_name: str, mean: float, std: float, features: int) -> dict[str, object]:
+def variance_values(device: str, dtype_name: str, mean: float, std: float, features: int) -> dict[str, object]:
     """Return errors of mean, variance and torch's layer_norm on ROWS vectors of `features` values from N(mean, std).
 
     The vectors are drawn on the CPU from torch's global generator, so that all dtypes and devices get the same ones.

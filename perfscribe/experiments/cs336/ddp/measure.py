@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from perfscribe.analytic.shapes import LanguageModel
 from perfscribe.base.cells import Cell, Measurement
 from perfscribe.distributed import needs
 from perfscribe.instruments.timing import longest
@@ -23,14 +24,10 @@ MARKED = ("_step_backward_ms", "_off_backward_ms", "_tail_ms")
 
 
 @dataclass(frozen=True)
-class Training:
+class Training(LanguageModel):
     """Factors of a cell."""
 
     variants: str
-    size: str
-    seq_len: int
-    batch: int
-    dtype: str
     turns: int
     steps: int
     warmup_steps: int

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
+from perfscribe.analytic.shapes import LanguageModel, Steps
 from perfscribe.base.cells import Cell, Measurement
 
 
@@ -18,7 +19,7 @@ def run(cell: Cell) -> Measurement:
     from perfscribe.base.partial import kept_on_failure
     from perfscribe.instruments.timing import record, time_host
     from perfscribe.models.loss_check import check_loss
-    from perfscribe.models.training_step import LanguageModel, Steps, build, peak, time_full
+    from perfscribe.models.training_step import build, peak, time_full
 
     step = build(cell.read(LanguageModel), cell.data_folder)
     counts = cell.read(Steps)

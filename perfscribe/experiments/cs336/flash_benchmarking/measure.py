@@ -19,6 +19,7 @@ from perfscribe.attention.reference import Check
 from perfscribe.base.cells import Cell, Measurement
 from perfscribe.base.partial import kept_on_failure
 from perfscribe.experiments.cs336.flash_benchmarking import closure, products
+from perfscribe.experiments.cs336.flash_benchmarking.products import Product
 from perfscribe.instruments import precision
 from perfscribe.instruments.correctness import TOLERANCE
 from perfscribe.instruments.graph_timing import Clocks
@@ -46,16 +47,10 @@ Inputs = tuple["Tensor", "Tensor", "Tensor", "Tensor"]  # q, k, v and the gradie
 
 
 @dataclass(frozen=True)
-class Work:
-    """Factor of any cell."""
-
-    workload: str
-
-
-@dataclass(frozen=True)
-class Attention(Work):
+class Attention:
     """Factors of a cell that is no product."""
 
+    workload: str
     device: str
     implementation: str
     dtype: str
@@ -66,18 +61,11 @@ class Attention(Work):
     causal: bool
     samples: int
 
-    @property
-    def shape(self) -> tuple[int, int, int, int]:
-        """Shape of queries, keys and values."""
-        return self.batch, self.heads, self.seq_len, self.head_dim
-
 
 def run(cell: Cell) -> Measurement:
     """Time one cell, after a comparison of its result with float64."""
     keep_compiled_code(cell.data_folder)
-    if cell.read(Work).workload == "matmul":
-        return products.measure(cell.read(products.Product))
-    return attention(cell.read(Attention))
+    return products.measure(cell.read(Product)) if "matrix_size" in cell.factors else attention(cell.read(Attention))
 
 
 def keep_compiled_code(data_folder: str) -> None:
@@ -98,8 +86,9 @@ def attention(of: Attention) -> Measurement:
 
     precision.set_matmul_precision(of.dtype)
     device, dtype = of.device, precision.tensor_dtype(of.dtype)
+    shape = (of.batch, of.heads, of.seq_len, of.head_dim)
     call = backends.make_call(of.implementation, device, dtype, of.head_dim, of.causal)
-    q, k, v, d_out = (torch.randn(of.shape, device=device, dtype=dtype) for _ in range(4))
+    q, k, v, d_out = (torch.randn(shape, device=device, dtype=dtype) for _ in range(4))
     problem = Problem(call, (q, k, v, d_out), of.causal)
     check, tolerance = Check(problem.attend, problem.leaves(), of.causal), TOLERANCE[of.dtype]
     timers = Clocks(device, of.samples)
@@ -118,7 +107,7 @@ def attention(of: Attention) -> Measurement:
         measurement.values |= timers.values()
         if of.workload == "leaderboard" and device == "cuda" and of.implementation in closure.TIMED:
             own = of.implementation == backends.ours(device)
-            closure.measure(measurement, closure.SAMPLE, call, of.shape, dtype, compiled=own)
+            closure.measure(measurement, closure.SAMPLE, call, shape, dtype, compiled=own)
     return measurement
 
 

@@ -65,7 +65,8 @@ def _measured(of: m.Attention, subject: Subject) -> Measurement:
     is_causal = of.causal and not remark
     if "torch._dynamo" in sys.modules:  # after the check's lengths, code would be compiled for dynamic lengths
         torch._dynamo.reset()
-    inputs = tuple(torch.randn(of.shape, device=device, dtype=dtype) for _ in range(4))
+    shape = (of.batch, of.heads, of.seq_len, of.head_dim)
+    inputs = tuple(torch.randn(shape, device=device, dtype=dtype) for _ in range(4))
     problem = m.Problem(theirs, inputs, is_causal)  # type: ignore[arg-type]
     full = Check(problem.attend, problem.leaves(), is_causal)
     measurement = Measurement(values={"largest_relative_error": error} | ({NOT_CAUSAL: remark} if remark else {}))
@@ -88,7 +89,7 @@ def _measured(of: m.Attention, subject: Subject) -> Measurement:
             measurement.values |= clocks.values()
         if of.workload == "leaderboard" and device == "cuda":
             try:
-                closure.measure(measurement, closure.SAMPLE, theirs, of.shape, dtype, compiled=True)
+                closure.measure(measurement, closure.SAMPLE, theirs, shape, dtype, compiled=True)
             except Exception as error:  # theirs runs uncompiled; its row reports that it does not compile
                 measurement.values[closure.WHY_NOT] = cause(error)
     if "torch._dynamo" in sys.modules:  # in our code they would be a fault; a subject may have them

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from perfscribe.analytic.shapes import LanguageModel
 from perfscribe.base.cells import Cell, Measurement
 
 if TYPE_CHECKING:
@@ -27,8 +28,8 @@ LARGEST_GROUPS = 8
 
 
 @dataclass(frozen=True)
-class Recorded:
-    """Factor that says which pass is recorded."""
+class Recorded(LanguageModel):
+    """Factors of a cell; mode: which pass is recorded."""
 
     mode: str
 
@@ -39,9 +40,10 @@ def run(cell: Cell) -> Measurement:
     One warm-up pass is enough to create AdamW's state and the workspaces of matrix products.
     """
     from perfscribe.base.partial import kept_on_failure
-    from perfscribe.models.training_step import LanguageModel, build, peak
+    from perfscribe.models.training_step import build, peak
 
-    step, mode = build(cell.read(LanguageModel), cell.data_folder), cell.read(Recorded).mode
+    level = cell.read(Recorded)
+    step, mode = build(level, cell.data_folder), level.mode
     if mode == "full_step":
         step.make_optimizer()
     measurement = Measurement(values={"parameters": sum(p.numel() for p in step.model.parameters())})

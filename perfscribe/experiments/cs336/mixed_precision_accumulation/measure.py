@@ -48,8 +48,7 @@ def run(cell: Cell) -> Measurement:
     import torch
 
     of = cell.read(Accumulation)
-    dtypes = [getattr(torch, name) for name in ACCUMULATIONS[of.accumulation]]
-    accumulator_dtype, rounded_dtype, added_dtype = dtypes
+    accumulator_dtype, rounded_dtype, added_dtype = (getattr(torch, name) for name in ACCUMULATIONS[of.accumulation])
     term = torch.tensor(of.addend, dtype=rounded_dtype, device=of.device)
     before_last, total = accumulate(term, added_dtype, accumulator_dtype, of.terms)
     exact_sum = of.terms * Fraction(str(of.addend))

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from perfscribe.analytic.shapes import LanguageModel, Steps
 from perfscribe.base.cells import Cell, Measurement
 
 if TYPE_CHECKING:
@@ -28,11 +29,9 @@ MS_DIGITS = 6  # of a millisecond: nanoseconds, the resolution of both clocks
 
 
 @dataclass(frozen=True)
-class Passes:
-    """Factors that passes are traced by."""
+class Passes(LanguageModel, Steps):
+    """Factors of a cell."""
 
-    device: str
-    warmup_steps: int
     traced_steps: int
     detailed: bool
 
@@ -45,7 +44,7 @@ def run(cell: Cell) -> Measurement:
 
     level, measurement = cell.read(Passes), Measurement()
     with kept_on_failure(measurement):
-        out_of_memory = _time_untraced(cell, measurement)
+        out_of_memory = _time_untraced(cell.data_folder, level, measurement)
         gc.collect()
         if level.device == "cuda":
             torch.cuda.empty_cache()
@@ -55,20 +54,20 @@ def run(cell: Cell) -> Measurement:
     return measurement
 
 
-def _time_untraced(cell: Cell, measurement: Measurement) -> BaseException | None:
+def _time_untraced(data_folder: str, level: Passes, measurement: Measurement) -> BaseException | None:
     """Check the loss and time the passes; return the out-of-memory error of a full step, with its frames freed."""
     from perfscribe.instruments.memory import is_oom
     from perfscribe.instruments.timing import record, time_host
     from perfscribe.models.loss_check import check_loss
-    from perfscribe.models.training_step import LanguageModel, Steps, build, time_full
+    from perfscribe.models.training_step import build, time_full
 
-    step, counts = build(cell.read(LanguageModel), cell.data_folder), cell.read(Steps)
+    step = build(level, data_folder)
     measurement.values |= check_loss(step)
-    inference = time_host(step.inference, warmup=counts.warmup_steps, timed=counts.timed_steps, device=step.device)
+    inference = time_host(step.inference, warmup=level.warmup_steps, timed=level.timed_steps, device=step.device)
     record(measurement, "inference_ms", inference)
     try:
         step.make_optimizer()
-        time_full(step, measurement, counts)
+        time_full(step, measurement, level)
     except Exception as error:
         if not is_oom(error):
             raise
@@ -100,7 +99,7 @@ def _trace(cell: Cell, level: Passes, full_step: bool) -> Traced:
 
     first, why = None, ""
     try:
-        first, host_ms = _by_nsys(cell, full_step)
+        first, host_ms = _by_nsys(cell, level, full_step)
         nsys.check(first, uses_cuda=level.device == "cuda")
         if first.kernels:
             reading.device_times(first)
@@ -108,25 +107,23 @@ def _trace(cell: Cell, level: Passes, full_step: bool) -> Traced:
         why = str(error)
     if first is not None and first.kernels and not why:
         return Traced(first, first, host_ms, "; ".join(first.remarks))
-    second, torch_host_ms = _by_torch(cell, level, full_step)
+    second, torch_host_ms = _by_torch(cell.data_folder, level, full_step)
     if first is None or not first.ranges:
         return Traced(second, second, torch_host_ms, why)
     return Traced(second, first, host_ms, why or f"{first.tool} saw no kernels ({first.no_kernels})")
 
 
-def _by_nsys(cell: Cell, full_step: bool) -> tuple[Trace, dict[str, list[float]]]:
+def _by_nsys(cell: Cell, level: Passes, full_step: bool) -> tuple[Trace, dict[str, list[float]]]:
     """Run the program under nsys; return its trace and its host-clock times. NsysError if there is no trace.
 
     RuntimeError if the program itself failed. The report is kept in nsys/, next to the folder of the data sets.
     """
     from perfscribe.instruments.profiling import nsys
     from perfscribe.instruments.profiling.nsys_export import read_sqlite
-    from perfscribe.models.training_step import LanguageModel
 
     found = nsys.find()
     data_folder = Path(cell.data_folder).resolve()
-    of = cell.read(LanguageModel)
-    name = f"{of.device}-{of.size}-{of.seq_len}-{of.dtype}"
+    name = f"{level.device}-{level.size}-{level.seq_len}-{level.dtype}"
     request = {"factors": dict(cell.factors), "data_folder": str(data_folder), "full_step": full_step}
     told, export = nsys.run_module(found, PROGRAM, request, data_folder.parent / "nsys" / name, TIMEOUT_S)
     try:
@@ -137,13 +134,13 @@ def _by_nsys(cell: Cell, full_step: bool) -> tuple[Trace, dict[str, list[float]]
         export.unlink(missing_ok=True)
 
 
-def _by_torch(cell: Cell, level: Passes, full_step: bool) -> tuple[Trace, dict[str, list[float]]]:
+def _by_torch(data_folder: str, level: Passes, full_step: bool) -> tuple[Trace, dict[str, list[float]]]:
     """Trace the same passes by torch's profiler, in this process."""
     from perfscribe.experiments.cs336.nsys_profile.program import traced_passes
     from perfscribe.instruments.profiling import torch_profiler
-    from perfscribe.models.training_step import LanguageModel, build
+    from perfscribe.models.training_step import build
 
-    step = build(cell.read(LanguageModel), cell.data_folder)
+    step = build(level, data_folder)
     with torch_profiler.recording(level.device) as recorded:
         host_ms = traced_passes(step, warmup=level.warmup_steps, timed=level.traced_steps, full_step=full_step)
     return recorded.trace, host_ms

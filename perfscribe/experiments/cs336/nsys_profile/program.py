@@ -71,13 +71,13 @@ def traced_passes(step: Step, *, warmup: int, timed: int, full_step: bool) -> di
 
 def main(request_file: str, answer_file: str) -> None:
     """Build the requested step, run its passes, write the answer, or the error's text."""
-    from perfscribe.models.training_step import LanguageModel, build
+    from perfscribe.models.training_step import build
 
     request = json.loads(Path(request_file).read_text(encoding="utf-8"))
     answer: dict[str, Any] = {"error": "stopped before it was done"}
     try:
         level = read(request["factors"], Passes)
-        step = build(read(request["factors"], LanguageModel), request["data_folder"])
+        step = build(level, request["data_folder"])
         counts = {"warmup": level.warmup_steps, "timed": level.traced_steps}
         answer = {"host_ms": traced_passes(step, **counts, full_step=request["full_step"])}
     except Exception as error:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from perfscribe.analytic.shapes import LanguageModel, Steps
 from perfscribe.base.cells import Cell, Measurement
 from perfscribe.distributed import needs
 from perfscribe.instruments.memory import CPU_COUNTER, CUDA_COUNTER
@@ -37,18 +38,12 @@ KINDS = (PARAMETERS, GRADIENTS, STATE, ACTIVATIONS, COMMUNICATION, OTHER)
 
 
 @dataclass(frozen=True)
-class Sharding:
+class Sharding(LanguageModel, Steps):
     """Factors of a cell, and the folder of its data."""
 
     data_folder: str
-    size: str
-    seq_len: int
-    batch: int
-    dtype: str
     wrapper: str
     turns: int
-    warmup_steps: int
-    timed_steps: int
     optimizer_steps: int
 
 

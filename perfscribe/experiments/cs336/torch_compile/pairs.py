@@ -10,30 +10,21 @@ from typing import cast
 
 from torch import Tensor
 
+from perfscribe.analytic.shapes import LanguageModel
 from perfscribe.attention.eager import scaled_dot_product_attention
 from perfscribe.base.cells import Cell
+from perfscribe.experiments.cs336.attention.measure import Attention
 from perfscribe.experiments.cs336.attention.passes import Attend, Passes
 from perfscribe.instruments.compiling import compiled
 from perfscribe.instruments.correctness import LOSS_TOLERANCE, relative_error, require
 from perfscribe.instruments.timing import Mark
 from perfscribe.models import loss_check
-from perfscribe.models.training_step import LanguageModel, Step, build
+from perfscribe.models.training_step import Step, build
 from perfscribe.models.transformer import Model
 
 # Largest relative error (Frobenius norm) of a weight's gradient in a model, against eager's. Both are rounded through
 # all layers, so this only detects wrong programs.
 GRADIENT_TOLERANCE = {"fp32": 1e-3, "tf32": 5e-2, "bf16": 2e-1, "fp16": 5e-2}
-
-
-@dataclass(frozen=True)
-class Attention:
-    """Factors that the tensors of attention follow from."""
-
-    device: str
-    dtype: str
-    batch: int
-    seq_len: int
-    head_dim: int
 
 
 @dataclass(frozen=True)

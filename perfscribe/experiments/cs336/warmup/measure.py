@@ -6,13 +6,14 @@ this step includes all one-time costs of a process.
 
 from __future__ import annotations
 
+from perfscribe.analytic.shapes import LanguageModel, Steps
 from perfscribe.base.cells import Cell, Measurement
 
 
 def run(cell: Cell) -> Measurement:
     """Time full steps by phase, first ones included; the loss is checked afterwards, so that it warms up nothing."""
     from perfscribe.models.loss_check import check_loss
-    from perfscribe.models.training_step import LanguageModel, Steps, build, time_full
+    from perfscribe.models.training_step import build, time_full
 
     step = build(cell.read(LanguageModel), cell.data_folder)
     step.make_optimizer()
