@@ -215,12 +215,12 @@ class Graph:
 class Clocks:
     """The timers of a device: graph replay and plain events on CUDA, the host clock on the CPU.
 
-    launched_turns: of each call timed with launches; as many samples.
+    launched_turns: of each call timed with launches; as many samples. replays: whether to time replays, too.
     """
 
-    def __init__(self, device: str, samples: int, launched_turns: int = LAUNCHED_TURNS) -> None:
+    def __init__(self, device: str, samples: int, launched_turns: int = LAUNCHED_TURNS, replays: bool = True) -> None:
         self._recorder = CudaGraphs() if device == "cuda" else None
-        self._samples, self._turns = samples, launched_turns
+        self._samples, self._turns, self._replays = samples, launched_turns, replays
         self._calls: dict[str, int] = {}
         self._fallbacks: dict[str, str] = {}
 
@@ -230,13 +230,17 @@ class Clocks:
             timing = time_host(make(), warmup=HOST_WARMUP, timed=self._samples, device="cpu")
             _keep(measurement, f"{name}_ms", timing)
             return
-        replayed = time_replays(make, samples=self._samples, recorder=self._recorder)
+        if self._replays:
+            self._time_replays(measurement, name, make, self._recorder)
+        call_ms = min(measurement.samples.get(f"{name}_ms", [0.0]))
+        _keep(measurement, f"{name}_launched_ms", time_launched(make, call_ms=call_ms, turns=self._turns))
+
+    def _time_replays(self, measurement: Measurement, name: str, make: Make, recorder: CudaGraphs) -> None:
+        replayed = time_replays(make, samples=self._samples, recorder=recorder)
         _keep(measurement, f"{name}_ms", replayed.timing)
         self._calls[name] = replayed.calls_per_sample
         if replayed.fallback:
             self._fallbacks[name] = replayed.fallback
-        call_ms = min(replayed.timing.samples_ms)
-        _keep(measurement, f"{name}_launched_ms", time_launched(make, call_ms=call_ms, turns=self._turns))
 
     def time_on_one_thread(self, measurement: Measurement, name: str, make: Make) -> None:
         """Record <name>_one_thread_ms on CUDA: with launches, backward on the calling thread, not on autograd's own."""
@@ -244,7 +248,7 @@ class Clocks:
 
         if self._recorder is None:  # a CPU's backward runs on the calling thread anyway
             return
-        call_ms = min(measurement.samples[f"{name}_ms"])
+        call_ms = min(measurement.samples.get(f"{name}_ms", [0.0]))
         with torch.autograd.set_multithreading_enabled(False):
             _keep(measurement, f"{name}_one_thread_ms", time_launched(make, call_ms=call_ms, turns=self._turns))
 
