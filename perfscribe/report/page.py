@@ -210,8 +210,11 @@ class Problem:
         self.name = str(front.get("name", key)) + (f"-{edition}" if edition else "")
         self.part = str(front.get("part", chapter.name))
         self.code_of = str(front.get("code_of", ""))  # problem that measures this one's code
-        self.on_paper: Collection[str] = front.get("on_paper", ())  # letters that need no measurement
         self.ids = _ids(self.source)
+        self.is_on_paper = front.get("on_paper") == "all"
+        # Letters that need no measurement, "" for texts without one.
+        needless = self.is_on_paper or not self.ids
+        self.on_paper: Collection[str] = ["", *self.letters] if needless else front.get("on_paper", ())
         self.details = [*front.get("details", self.ids)]
         self.heading = self.source.heading
         self.title = self.heading + (f", {edition}" if edition else "")
@@ -256,9 +259,11 @@ class Problem:
         return sorted({text.letter for text in texts if self.measured or text.letter in self.on_paper})
 
     def _own_status(self) -> str:
-        """Status of a problem without tables: its check, or how many numbers in its sentences are known."""
+        """Status of a problem without filled cells: its check, or how many numbers in its sentences are known."""
         if self.mistake:
             return "not written"
+        if self.is_on_paper:
+            return "on paper"
         if self.tables or self.check:
             return self.check
         texts = [text for text in self.texts if text.letter not in self.on_paper]
