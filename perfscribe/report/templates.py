@@ -21,6 +21,7 @@ from jinja2.ext import Extension
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+from perfscribe.analytic.parallelism import device_limits
 from perfscribe.base import chapters, registry
 from perfscribe.base.chapters import Chapter, Source
 from perfscribe.report import phrases
@@ -122,7 +123,7 @@ def environment(folder: Path | None = None) -> ImmutableSandboxedEnvironment:
         lstrip_blocks=True,
         optimized=False,  # each template is rendered once
     )
-    jinja.globals |= {"abs": abs, **PHRASES}
+    jinja.globals |= {"abs": abs, "device_limits": device_limits, **PHRASES}
     jinja.filters |= {name: PHRASES[name] for name in ("memory", "thousands", "basename", "spelt")}
     jinja.filters["full"] = lambda quantity: quantity.full
     jinja.filters["whole"] = lambda quantity: quantity.whole
