@@ -16,7 +16,7 @@ from perfscribe.base import files
 from perfscribe.instruments.statistics import format_figure
 from perfscribe.show.provenance import devices_of
 from perfscribe.show.rounding import Number
-from perfscribe.show.tables import NOTHING
+from perfscribe.show.tables import NOT_RECORDED, NOTHING
 
 # Minimum number of adjacent rows without figures, for one reason, that are folded into one.
 FOLDED_FROM = 3
@@ -71,8 +71,9 @@ def line(cells: Iterable[str]) -> str:
 def to_markdown(folder: Path, table_id: str, most_rows: int = 0, fold: bool = True) -> str:
     """Render a table's files as Markdown: figures with half their interquartile range, footnotes and notes below.
 
-    most_rows: show only the last rows, up to this number; 0: all. Columns that are constant over measured rows become a
-    line above; fold: merge adjacent rows that lack figures for one reason, listing all their levels.
+    most_rows: show only the last rows, up to this number; 0: all. Columns that no measured row has recorded are left
+    out; those that are constant over measured rows become a line above. fold: merge adjacent rows that lack figures for
+    one reason, listing all their levels.
     """
     description = files.read_json(folder / f"{table_id}.json")
     read = _read_rows(folder / f"{table_id}.csv")
@@ -85,7 +86,8 @@ def to_markdown(folder: Path, table_id: str, most_rows: int = 0, fold: bool = Tr
     constant: list[dict[str, Any]] = []
     for column in description["columns"]:
         is_unpublished = column["kind"] == "published" and {row[column["name"]] for row in read} == {NOTHING}
-        if is_unpublished or column["kind"] in ("setting", "unshown") or column["name"] in spreads:
+        is_hidden = is_unpublished or column["kind"] in ("setting", "unshown") or column["name"] in spreads
+        if is_hidden or {row[column["name"]] for row in measured} == {NOT_RECORDED}:
             continue
         told_once = bool(columns) and not column["spread"] and len(measured) > 1
         same = told_once and _is_constant(column["name"], read, measured)

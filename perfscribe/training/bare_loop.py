@@ -35,12 +35,15 @@ LossFunction = Callable[[nn.Module, Rows, Any], torch.Tensor]
 class Curve:
     """Results of a training. train_loss: of each optimizer step, over all ranks. eval_loss: after each epoch.
 
-    runtime_s: from the first step to the end, evaluation included, like Trainer's train_runtime.
+    runtime_s: from the first step to the end, evaluation included, like Trainer's train_runtime. evaluation_s,
+    checkpoints_s: its parts.
     """
 
     train_loss: list[float] = field(default_factory=list)
     eval_loss: list[float] = field(default_factory=list)
     runtime_s: float = 0.0
+    evaluation_s: float = 0.0
+    checkpoints_s: float = 0.0
 
 
 def model_loss(model: nn.Module, batch: Rows, items: Any) -> torch.Tensor:
@@ -154,7 +157,9 @@ def train(
         if waiting:
             curve.train_loss += summed(waiting)
             waiting.clear()
+            before = time.perf_counter()
             curve.eval_loss.append(loop.evaluate(evaluation, rank))
+            curve.evaluation_s += time.perf_counter() - before
     curve.runtime_s = time.perf_counter() - began
     return curve
 

@@ -128,6 +128,8 @@ def _figures(curve: Curve, job: Job, own: Mapping[str, float]) -> dict[str, Any]
     mean = sum(curve.train_loss) / len(curve.train_loss)
     return {
         "train_runtime_s": curve.runtime_s,
+        "evaluation_s": curve.evaluation_s,
+        "checkpoints_s": curve.checkpoints_s,
         "train_samples_per_second": own.get("train_samples_per_second", trained / curve.runtime_s),
         "train_loss": own.get("train_loss", mean),
         "last_train_loss": curve.train_loss[-1],

@@ -9,6 +9,7 @@ import os
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
+from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -17,6 +18,7 @@ from torch.utils.data import Dataset
 from transformers import PreTrainedModel, PrinterCallback, Trainer, TrainerCallback, TrainingArguments
 
 from perfscribe.distributed import fsdp
+from perfscribe.instruments.timing import synchronise
 from perfscribe.training.bare_loop import Curve
 from perfscribe.training.knobs import Knobs
 
@@ -44,7 +46,26 @@ class Rows(Dataset[dict[str, torch.Tensor]]):
 
 
 class SavingTrainer(Trainer):  # type: ignore[misc]
-    """Trainer that can also save the workshop's model, whose shared weights safetensors refuses."""
+    """Trainer that can also save the workshop's model, whose shared weights safetensors refuses.
+
+    evaluation_s, checkpoints_s: seconds of the whole training in each, on this rank, without work queued before.
+    """
+
+    evaluation_s = checkpoints_s = 0.0
+
+    def evaluate(self, *arguments: Any, **named: Any) -> dict[str, float]:
+        """Evaluate as Trainer does, and add the time."""
+        synchronise(self.args.device)
+        began = perf_counter()
+        metrics: dict[str, float] = super().evaluate(*arguments, **named)
+        self.evaluation_s += perf_counter() - began
+        return metrics
+
+    def _save_checkpoint(self, *arguments: Any, **named: Any) -> None:
+        synchronise(self.args.device)
+        began = perf_counter()
+        super()._save_checkpoint(*arguments, **named)
+        self.checkpoints_s += perf_counter() - began
 
     def _save(self, output_dir: str | None = None, state_dict: dict[str, torch.Tensor] | None = None) -> None:
         if self.model is not None and not isinstance(self.model, PreTrainedModel):
@@ -165,7 +186,7 @@ def train(job: Job) -> tuple[Curve, fsdp.Sharded, dict[str, float]]:
         for name in PLACE:  # otherwise Trainer wraps a model by DDP even on one rank
             os.environ.pop(name, None)
     with tempfile.TemporaryDirectory() as folder:
-        made = make(
+        made: Any = make(
             job.model,
             job.data,
             job.knobs,
@@ -177,7 +198,7 @@ def train(job: Job) -> tuple[Curve, fsdp.Sharded, dict[str, float]]:
         metrics = dict(made.train().metrics)
     found = fsdp.require(wrap, made.model_wrapped)
     log = made.state.log_history
-    curve = Curve(*losses(log), runtime_s=float(metrics["train_runtime"]))
+    curve = Curve(*losses(log), float(metrics["train_runtime"]), made.evaluation_s, made.checkpoints_s)
     return curve, found, {name: float(value) for name, value in metrics.items()}
 
 

@@ -6,7 +6,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from chapter_sites import SITES, Mutilated, Odd, Shaken, device, keys, problem, site
+from chapter_sites import SITES, Mutilated, Newer, Odd, Shaken, device, keys, problem, site
 
 from perfscribe.base import chapters, registry
 from perfscribe.report import templates
@@ -21,9 +21,18 @@ IN_MB = ("memory_profiling", "pytorch_attention", "single_gpu_fsdp", "strategies
 WITH_A_COLUMN = {"tensor_dimensions": "Time per epoch (s)"}
 # The moments that the handout asks for are rows, with their parts, and the peaks too; a second table has the times.
 OTHER_ROWS = ("optimizer_state_sharding_accounting",)
-# A table of times on the device stands before the handout's, whose short times are mostly launches.
-WITH_A_TABLE = {"flash_benchmarking": "vanilla_fwd_bwd_device_ms"}
-RENAMED = {"exposed_ms": "cost_ms"}  # as a slower backward is part of it
+# A table more, by one of its headings: times on the device, as short ones are mostly launches; steps of a full GPU;
+# efficiency with equal work.
+WITH_A_TABLE = {
+    "flash_benchmarking": "vanilla_fwd_bwd_device_ms",
+    "strategies": "Batch per GPU",
+    "weak_scaling": "Inverted (%)",
+}
+RENAMED = {
+    "exposed_ms": "cost_ms",  # as a slower backward is part of it
+    "blocks wrapped |": "blocks wrapped (FSDP2) |",
+}
+WITHOUT = {"flash_benchmarking": ("cpu2", "slurm2"), "strategies": ("h100",), "weak_scaling": ("h100",)}
 FORMER_HEADINGS = {"scripts": "What the scripts do otherwise than the text"}
 # Rows whose sentence is corrected, and one that is new (16).
 OTHER_SENTENCES = {"scripts": re.compile(r"\| (2|6|12|16) \|")}
@@ -55,11 +64,12 @@ def test_tables_are_those_of_the_frozen_reports(chapter: str, key: str) -> None:
         if key in WITH_A_COLUMN:
             place = lines[0].split(" | ").index(WITH_A_COLUMN[key])
             lines = [" | ".join(cell for at, cell in enumerate(line.split(" | ")) if at != place) for line in lines]
-        if key in WITH_A_TABLE and device(name) == "cuda":
-            assert WITH_A_TABLE[key] in drawn.tables[0].header and len(drawn.tables) == 2
-            added = [line for line in drawn.tables[0].markdown().splitlines() if line.startswith("|")]
-            assert lines[: len(added)] == added
-            lines = lines[len(added) :]
+        more = [table.markdown() for table in drawn.tables if WITH_A_TABLE.get(key) in table.header]
+        assert len(more) == (key in WITH_A_TABLE and name not in WITHOUT.get(key, ()))
+        for table in more:
+            added = [line for line in table.splitlines() if line.startswith("|")]
+            place = next(at for at in range(len(lines)) if lines[at : at + len(added)] == added)
+            del lines[place : place + len(added)]
         before = frozen(name).get(FORMER_HEADINGS.get(key, drawn.heading), [])
         for old, new in RENAMED.items():
             before = [line.replace(old, new) for line in before]
@@ -73,6 +83,7 @@ def test_no_half_sentence_whatever_rows_are_missing_and_figures_say(chapter: str
     of = chapters.read(chapter)
     rarely = (chapter, key) not in DEFAULT and of.file(key).parent == of.path.parent  # a file that the default has too
     for name in SITES:
+        assert_whole(problem(chapter, key, Newer(name)), f"{name} newer")
         for seed in range(2 if rarely else 8):
             assert_whole(problem(chapter, key, Mutilated(name, f"{name} {seed} {key}")), f"{name} {seed}")
         for seed in range(0 if rarely else 4):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from chapter_sites import SITES, keys, problem
+from chapter_sites import SITES, Newer, keys, problem
 from chapter_sites import site as chapter_site
 from workspace import ROOT
 
@@ -81,8 +81,8 @@ LONG = ("communication_accounting", "memory_profiling", "ddp_bucketed_benchmarki
 
 @pytest.mark.parametrize(("chapter", "key"), [*keys()])
 def test_sentences_and_answers_are_short(chapter: str, key: str) -> None:
-    for name in SITES:
-        for text in problem(chapter, key, chapter_site(name)).texts:
+    for name, of in [(name, of(name)) for name in SITES for of in (chapter_site, Newer)]:
+        for text in problem(chapter, key, of).texts:
             answer = re.sub(r"\]\([^)]*\)|`[^`]*`", "]", text.markdown())
             assert not re.search(r"\b(Answered|Confirmed|Contradicted|Supported|Refuted|nan|None)\b", answer)
             sentences = re.split(r"(?<=[.:;?!\]])\s+(?=[\w(])", answer)

@@ -42,6 +42,7 @@ def test_two_ranks_with_fsdp_train_what_one_does(data) -> None:
         assert rank["series"]["train_loss"] == pytest.approx(alone["series"]["train_loss"], rel=1e-4)
         assert rank["series"]["eval_loss"] == pytest.approx(alone["series"]["eval_loss"], rel=1e-4)
         assert rank["values"]["wrapped_by"] == "FSDP2"
+        assert 0 < rank["values"]["evaluation_s"] < rank["values"]["train_runtime_s"]
         assert rank["values"]["units"] == 2  # one block, and the rest
         assert rank["values"]["local_share"] == pytest.approx(0.5, abs=0.01)
     losses = alone["series"]["train_loss"]
@@ -66,6 +67,7 @@ def test_trainers_fsdp_divides_the_model_and_trains_as_ddp_does(data, model, low
     ranks = train(data, 2, asked | {"wrap": wrap, "low": low}, train_as_on_gpus)
     assert [(rank["values"]["wrapped_by"], rank["values"]["units"]) for rank in ranks] == [(wrap, units)] * 2
     assert ranks[0]["values"]["local_share"] == pytest.approx(0.5, abs=0.02)
+    assert 0 < ranks[0]["values"]["evaluation_s"] < ranks[0]["values"]["train_runtime_s"]
     assert ranks[0]["series"]["eval_loss"] == pytest.approx(ddp["series"]["eval_loss"], rel=3e-3 if low else 1e-4)
 
 

@@ -45,7 +45,9 @@ def test_what_a_training_tells(data, tmp_path) -> None:
     assert found.series["train_loss"][-1] == found.values["final_train_loss"] < found.series["train_loss"][0]
     rate = 12 * 2 / found.values["train_runtime_s"]
     assert found.values["train_samples_per_s"] == pytest.approx(rate, rel=0.05)
-    assert sum(found.samples["step_s"]) < found.values["train_runtime_s"]
+    steps_s = sum(found.samples["step_s"] + found.warmup["step_s"])
+    assert sum(found.series["eval_runtime_s"]) <= made.evaluation_s and found.values["checkpoints_s"] > 0
+    assert steps_s + made.evaluation_s + made.checkpoints_s < found.values["train_runtime_s"]
     json.dumps(vars(found), allow_nan=False)
     assert [path.name for path in sorted(tmp_path.iterdir())] == ["checkpoint-6"]
     losses = []

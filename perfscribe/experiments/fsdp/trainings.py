@@ -173,6 +173,7 @@ ROWS_PER_STEP = t.derived("batch", "Rows a rank and step", _rows_per_step, exact
 SAMPLES_CALLBACK = t.value(CALLBACK, "Samples/s (Callback)", column="samples_per_s_callback")
 SAMPLES_STEPPING = t.value(STEPPING, "Samples/s of steps alone")
 RUNTIME = t.value("train_runtime_s", "Runtime (s)")
+SPENT = t.values(evaluation_s="Evaluation (s)", checkpoints_s="Checkpoints (s)")  # of the runtime
 LOSS = t.value("train_loss", "Loss")  # the mean over all steps
 FIRST_LOSS = t.Column("first_loss", "First loss logged", _first_loss, kind="unshown")
 MEMORY_CALLBACK = gib("avg_mem_alloc_MB", "GPU Memory (GiB, Callback)", "avg_mem_alloc_gb")

@@ -186,6 +186,8 @@ RUNS = [
     t.value("train_runtime_s", "Run time, Trainer's (s)"),
     t.derived("all_steps_s", "All steps (s)", _all_steps_s),
     *t.timed("step_s", "Step (s)", "n"),
+    t.derived("evaluation_s", "Evaluations (s)", lambda record: sum(record.series["eval_runtime_s"])),
+    t.value("checkpoints_s", "Checkpoints (s)"),
     t.value("train_samples_per_s", "Samples/s, Trainer's"),
     t.derived("eval_samples_per_s", "Evaluation, samples/s", _eval_samples_per_s),
     t.gib("peak_allocated", "Peak allocated", "peak"),

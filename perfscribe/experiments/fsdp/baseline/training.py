@@ -27,8 +27,10 @@ from perfscribe.instruments.timing import HOST_CLOCK
 from perfscribe.models import bloom, simple_gpt
 from perfscribe.training import knobs, squad_scores, trainer
 
+
 if TYPE_CHECKING:
     from perfscribe.data.squad_sets import TokenisedSet
+    from perfscribe.training.trainer import SavingTrainer
 
 WARMUP_STEPS = 5
 # Trainer's metrics of a whole training, with their names here.
@@ -61,7 +63,7 @@ def measured(cell: Cell) -> Measurement:
     before = _scores(model, data, level, wanted.dtype, "before")
     clock = StepClock(level.device)
     with tempfile.TemporaryDirectory() as folder:
-        made = trainer.make(model, data, wanted, Path(folder), clock)
+        made: Any = trainer.make(model, data, wanted, Path(folder), clock)
         if clock.on_gpu:
             torch.cuda.empty_cache()
             torch.cuda.reset_peak_memory_stats()
@@ -183,10 +185,11 @@ def series(log: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
     }
 
 
-def measurement(made: Trainer, metrics: Mapping[str, float], clock: StepClock) -> Measurement:
+def measurement(made: SavingTrainer, metrics: Mapping[str, float], clock: StepClock) -> Measurement:
     """Combine `metrics` (of train()'s result), the log and the clock; the first steps count as warm-up.
 
-    samples: step_s of every optimizer step. values: Trainer's metrics, steps, parameters, wrapped_by, fsdp_units.
+    samples: step_s of every optimizer step. values: Trainer's metrics, steps, parameters, wrapped_by, fsdp_units,
+    checkpoints_s.
     """
     model: Any = made.model_wrapped
     held, found = series(made.state.log_history), fsdp.sharded(model)
@@ -198,6 +201,7 @@ def measurement(made: Trainer, metrics: Mapping[str, float], clock: StepClock) -
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
         "wrapped_by": found.wrapped_by,
         "fsdp_units": found.units,
+        "checkpoints_s": made.checkpoints_s,
         "optimizer": type(getattr(made.optimizer, "optimizer", made.optimizer)).__name__,
     }
     if held["train_loss"]:

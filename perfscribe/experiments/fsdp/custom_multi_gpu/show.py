@@ -46,6 +46,7 @@ COLUMNS = [
     c.MEMORY_PEAK,
     c.MFU,
     *c.STEPS,
+    *c.SPENT,
     *c.WRAPPED,
 ]
 LOOPS = [

@@ -26,6 +26,7 @@ COLUMNS = [
     c.MEMORY_PEAK,
     c.MFU,
     *c.STEPS,
+    *c.SPENT,
     *c.WRAPPED,
 ]
 CAPTION = "Samples per second of whole trainings; dashed: linear scaling."

@@ -119,6 +119,7 @@ MEASURED = [
     c.MEMORY_PEAK,
     c.MFU,
     *c.STEPS,
+    *c.SPENT,
     *c.WRAPPED,
     *t.factors(device="Device", loop="Loop", dtype="Dtype", num_epochs="Epochs"),
     *t.settings("hidden_size", "vocab_size", "train_size", "max_length", "grad_acc"),
