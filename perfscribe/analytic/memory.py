@@ -11,7 +11,7 @@ from typing import Literal
 
 from perfscribe.analytic.ledger import Items, Ledger
 from perfscribe.analytic.parameters import transformer_tensors
-from perfscribe.analytic.replay import Replay
+from perfscribe.analytic.replay import RESIDUAL, Replay
 from perfscribe.analytic.shapes import Shape
 from perfscribe.analytic.workload import Workload
 
@@ -53,6 +53,14 @@ def saved_for_backward(load: Workload) -> Items:
     return ledger.live
 
 
+def saved_by_block(load: Workload) -> Items:
+    """Return what autograd keeps of one block, its input included, except parameters and buffers."""
+    ledger = Ledger(load.granularity_bytes)
+    out, _ = Replay(load, ledger, keep=True).block(ledger.new(RESIDUAL, load.stream_bytes))
+    ledger.free(out)
+    return ledger.live
+
+
 def inference_peak(load: Workload) -> Items:
     """Return the peak of a forward pass under torch.no_grad() that returns the logits."""
     ledger = before_pass(load)
@@ -68,19 +76,21 @@ def forward_peak(load: Workload) -> Items:
     return ledger.peak
 
 
-def step_phase_peaks(load: Workload, optimizer: Optimizer = "foreach") -> dict[str, Items]:
+def step_phase_peaks(
+    load: Workload, optimizer: Optimizer = "foreach", block_size: float | None = None
+) -> dict[str, Items]:
     """Return the peak of each phase of a training step (forward with loss, backward, AdamW) from the second step on.
 
     optimizer: implementation of torch.optim.AdamW. foreach (PyTorch's default on CUDA) holds the square roots of all
     second moments while it updates; for-loop (the default on the CPU) up to three tensors at a time. Gradients are set
-    to None between steps.
+    to None between steps. block_size: layers that backward recomputes as one; None: no layer.
     """
     ledger = before_pass(load)
     sizes = transformer_tensors(load.shape)
     hold_state(ledger, sizes, load.device)
     replay = Replay(load, ledger, keep=True)
     phases: dict[str, Callable[[], object]] = {
-        "forward": lambda: replay.cross_entropy(replay.model()),
+        "forward": lambda: replay.cross_entropy(replay.model(block_size)),
         "backward": replay.backward,
         "optimizer": lambda: adamw_temporaries(ledger, sizes, optimizer),
     }

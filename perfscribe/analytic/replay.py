@@ -8,7 +8,8 @@ RMSNorm's backward.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 
 from perfscribe.analytic.ledger import Held, Ledger
 from perfscribe.analytic.workload import Workload
@@ -34,6 +35,7 @@ ACTIVATION_GRADIENTS = "gradients of activations"
 SCALAR_BYTES = 4
 
 Backward = Callable[..., Held]
+Layer = Callable[[Held], tuple[Held, Backward]]
 OfThree = Callable[[Held], tuple[Held, Held, Held]]
 
 
@@ -48,13 +50,19 @@ class Replay:
         self.ledger = ledger
         self.keep = keep
         self._backs: list[Backward] = []
+        self._copies: list[Held] = []  # of weights, in autocast's cache only
 
-    def model(self) -> Held:
-        """Run the forward pass from tokens to logits, which are returned alive."""
+    def model(self, block_size: float | None = None) -> Held:
+        """Run the forward pass from tokens to logits, which are returned alive.
+
+        block_size: layers that backward recomputes as one, 0.5 for attention and feed-forward apart; None: no layer.
+        """
         shape = self.load.shape
         x = self.ledger.new(RESIDUAL, self.load.stream_bytes)
-        for _ in range(shape.layers):
-            x, back = self._block(x)
+        for layer in self._layers(block_size):
+            before = x
+            x, back = layer(before)
+            self._drop(before)
             self._backs.append(back)
         normed, norm = self._norm(x)
         logits, head = self._linear(normed, shape.d_model, shape.vocab_size, LOGITS)
@@ -84,6 +92,7 @@ class Replay:
 
     def backward(self) -> None:
         """Run backward from the loss to the gradients of all parameters; none exist before."""
+        self.ledger.free(*self._copies)  # autocast has ended
         of_loss = self.ledger.new(LOSS, SCALAR_BYTES)
         grad = self._backs.pop()()
         while self._backs:
@@ -92,26 +101,53 @@ class Replay:
         self.ledger.new(GRADIENTS, 4 * shape.vocab_size * shape.d_model)  # embedding's gradient, dense
         self.ledger.free(grad, of_loss)
 
-    def _block(self, x: Held) -> tuple[Held, Backward]:
-        """Replay one block, from one tensor of the residual stream to the next."""
-        new, free, stream_bytes = self.ledger.new, self.ledger.free, self.load.stream_bytes
-        normed, first_norm = self._norm(x)
-        y, attention = self._attention(normed)
-        self._drop_norm_output(normed)
-        middle = new(RESIDUAL, stream_bytes)
-        free(y)
-        normed, second_norm = self._norm(middle)
-        y, feed_forward = self._feed_forward(normed)
-        self._drop_norm_output(normed)
-        out = new(RESIDUAL, stream_bytes)
-        free(y)
-        self._drop(middle, x)
+    def _layers(self, block_size: float | None) -> Sequence[Layer]:
+        """Return the blocks, or what is recomputed as one."""
+        blocks: list[Layer] = [self.block] * self.load.shape.layers
+        if block_size is None:
+            return blocks
+        if block_size < 1:
+            halves = [partial(self._half, layer) for layer in (self._attention, self._feed_forward)]
+            return [partial(self._checkpoint, [half]) for half in halves] * len(blocks)
+        size = int(block_size)
+        return [partial(self._checkpoint, blocks[at : at + size]) for at in range(0, len(blocks), size)]
+
+    def _checkpoint(self, layers: Sequence[Layer], x: Held) -> tuple[Held, Backward]:
+        """Replay layers of which only x is kept; backward runs them again first, keeping what each needs."""
+        self.keep, out = False, x
+        for layer in layers:
+            before = out
+            out, _ = layer(before)
+            self.ledger.free(*[before] * (before is not x))
+        self.keep = True
 
         def back(of_out: Held) -> Held:
-            of_middle = second_norm(feed_forward(of_out), skip=of_out)
-            return first_norm(attention(of_middle), skip=of_middle)
+            recomputed, backs = x, []
+            for layer in layers:
+                recomputed, of_layer = layer(recomputed)
+                backs.append(of_layer)
+            self.ledger.free(recomputed)  # recomputing ends before it
+            while backs:
+                of_out = backs.pop()(of_out)
+            return of_out
 
         return out, back
+
+    def block(self, x: Held) -> tuple[Held, Backward]:
+        """Replay one block, from one tensor of the residual stream to the next; x stays alive."""
+        middle, attention = self._half(self._attention, x)
+        out, feed_forward = self._half(self._feed_forward, middle)
+        self._drop(middle)
+        return out, lambda of_out: attention(feed_forward(of_out))
+
+    def _half(self, layer: Layer, x: Held) -> tuple[Held, Backward]:
+        """Replay x + layer(norm(x)); x stays alive."""
+        normed, norm = self._norm(x)
+        y, back = layer(normed)
+        self._drop_norm_output(normed)
+        out = self.ledger.new(RESIDUAL, self.load.stream_bytes)
+        self.ledger.free(y)
+        return out, lambda of_out: norm(back(of_out), skip=of_out)
 
     def _norm(self, x: Held) -> tuple[Held, Backward]:
         """Replay RMSNorm, in fp32."""
@@ -152,8 +188,9 @@ class Replay:
         casts = load.low and casts_input
         kept = [x]
         if load.low:
-            # without a graph the copy stays in autocast's cache until autocast ends, after the peak
             weight = new(WEIGHT_COPIES, 2 * n_in * n_out)
+            if not self.keep:  # the copy stays in autocast's cache until autocast ends
+                self._copies.append(weight)
             kept = [weight, new(INPUTS, input_bytes) if casts else x]
         out = new(item, load.width_bytes * load.tokens * n_out)
         if casts:

@@ -15,6 +15,7 @@ from perfscribe.analytic.parameters import transformer_parameters
 from perfscribe.analytic.shapes import SIZES, Shape
 from perfscribe.analytic.workload import Workload
 from perfscribe.attention.eager import scaled_dot_product_attention
+from perfscribe.models.recomputed import recompute
 from perfscribe.models.transformer import Model, next_token_loss
 
 SMALL = [  # small shapes in which different terms dominate
@@ -95,6 +96,35 @@ def test_peaks_of_passes(load, dtype):
         program = Program(load)
         measured = measured_peak(program, getattr(program, name))
         assert predicted == pytest.approx(measured, abs=TOLERANCE[dtype]), name
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+@pytest.mark.parametrize("block_size", [0.5, 1, 3])
+@pytest.mark.parametrize("load", [SMALL[0], SMALL[3]], ids=["logits", "scores"])
+def test_peak_of_a_pass_that_recomputes_layers(load, block_size, dtype):
+    """Four layers, so that blocks of three leave a shorter one."""
+    load = replace(load, dtype=dtype, shape=replace(load.shape, layers=4))
+    program = Program(load)
+    recompute(program.model, block_size)
+    measured = measured_peak(program, program.forward_backward)
+    assert recomputed(load, block_size) == pytest.approx(measured, abs=TOLERANCE[dtype])
+    assert recomputed(load, None) > 1.05 * measured
+
+
+def recomputed(load, block_size):
+    """Predicted peak of forward and backward without AdamW's state."""
+    phases = memory.step_phase_peaks(load, block_size=block_size)
+    return max(total_bytes(phases[name]) - phases[name][memory.STATE] for name in ("forward", "backward"))
+
+
+@pytest.mark.parametrize("block_size", [0.5, 1, 4])
+def test_peak_of_a_wide_model_that_recomputes_layers(block_size):
+    load = Workload(replace(SIZES["2.7B"], layers=4), 4, 1024, cublas_handles=0)
+    with FakeTensorMode():
+        program = Program(load)
+        recompute(program.model, block_size)
+        measured = measured_peak(program, program.forward_backward)
+    assert recomputed(load, block_size) == pytest.approx(measured, rel=1e-4)
 
 
 @pytest.mark.parametrize("kind", ["foreach", "for-loop"])
