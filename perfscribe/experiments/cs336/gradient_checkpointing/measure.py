@@ -22,11 +22,9 @@ COMPARED_TOKENS = 128  # of one sequence, whose activations fit without recomput
 
 @dataclass(frozen=True)
 class Recomputation:
-    """Factors of a cell, next to those of the step. block_size: layers, 0.5 or NONE."""
+    """Factor of a cell, next to those of its steps. block_size: layers, 0.5 or NONE."""
 
     block_size: float | str
-    warmup_steps: int
-    timed_steps: int
 
 
 def run(cell: Cell) -> Measurement:
@@ -35,17 +33,16 @@ def run(cell: Cell) -> Measurement:
     A pass without optimizer state needs least memory and comes first; its peak is kept if memory runs out later.
     """
     from perfscribe.base.partial import kept_on_failure
-    from perfscribe.models.training_step import build, peak, time_full
+    from perfscribe.models.training_step import LanguageModel, Steps, build, peak, time_full
 
-    level = cell.read(Recomputation)
-    step = build(cell.factors, cell.data_folder)
+    step = build(cell.read(LanguageModel), cell.data_folder)
     measurement = Measurement()
     with kept_on_failure(measurement):
-        measurement.values["largest_relative_error"] = _set_up(step, level.block_size)
+        measurement.values["largest_relative_error"] = _set_up(step, cell.read(Recomputation).block_size)
         measurement.values |= peak("passes", step.forward_backward, step.device)
         step.zero_grad()
         step.make_optimizer()
-        time_full(step, measurement, level.warmup_steps, level.timed_steps)
+        time_full(step, measurement, cell.read(Steps))
         step.zero_grad()
         measurement.values |= peak("full_step", step.full, step.device)
     return measurement
