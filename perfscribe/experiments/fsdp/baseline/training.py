@@ -27,7 +27,6 @@ from perfscribe.instruments.timing import HOST_CLOCK
 from perfscribe.models import bloom, simple_gpt
 from perfscribe.training import knobs, squad_scores, trainer
 
-
 if TYPE_CHECKING:
     from perfscribe.data.squad_sets import TokenisedSet
     from perfscribe.training.trainer import SavingTrainer
