@@ -14,6 +14,7 @@ stage 3; Zhao et al., PyTorch FSDP, VLDB 2023 (storages that are freed and fille
 
 from __future__ import annotations
 
+import weakref
 from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -148,11 +149,12 @@ class FullyShardedModule(nn.Module):
         self._reducing: list[dist.Work] = []
         self._layers: list[ShardedLayer] = []
         self._weights: dict[Tensor, Weight] = {}  # by shard
+        self._by_whole: dict[Tensor, Weight] = {}
         for parameter, layers in _shardable(module).items():
             weight = Weight(parameter, compute_dtype, self.group)
-            self._weights[weight.shard] = weight
+            self._weights[weight.shard] = self._by_whole[weight.whole] = weight
             self._layers += [ShardedLayer(layer, weight) for layer in layers]
-            weight.whole.register_post_accumulate_grad_hook(partial(self._scatter, weight))
+            weight.whole.register_post_accumulate_grad_hook(_weakly(self._scatter))
         sharded = {layer.module for layer in self._layers}
         others = [Layer(part) for part in module.modules() if _reads_its_weight(part) and part not in sharded]
         for layer in (*self._layers, *others):
@@ -160,7 +162,7 @@ class FullyShardedModule(nn.Module):
             layer.module.register_forward_hook(partial(self._after_forward, layer))
         for parameter in module.parameters():
             if parameter.requires_grad and parameter not in self._weights:
-                parameter.register_post_accumulate_grad_hook(self._reduce)
+                parameter.register_post_accumulate_grad_hook(_weakly(self._reduce))
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Call the module's forward."""
@@ -223,9 +225,9 @@ class FullyShardedModule(nn.Module):
             layers[0].weight.wait()
 
     @torch.no_grad()
-    def _scatter(self, weight: Weight, whole: Tensor) -> None:
+    def _scatter(self, whole: Tensor) -> None:
         """Send the gradient of a whole weight, which is not needed any more, and gather that of the next but one."""
-        gradient, whole.grad = whole.grad, None
+        weight, gradient, whole.grad = self._by_whole[whole], whole.grad, None
         assert gradient is not None
         weight.free()
         layers, at = weight.reached
@@ -275,6 +277,17 @@ def _shardable(module: nn.Module) -> dict[nn.Parameter, list[nn.Module]]:
 def _reads_its_weight(part: nn.Module) -> bool:
     """Return whether it is a Linear or Embedding, and not attention's projection, whose weight attention reads."""
     return isinstance(part, LAYERS) and not isinstance(part, NonDynamicallyQuantizableLinear)
+
+
+def _weakly(method: Callable[[Tensor], None]) -> Callable[[Tensor], None]:
+    """Return a tensor's hook that keeps the method's object alive no longer: cycles through hooks are not collected."""
+    reference = weakref.WeakMethod(method)
+
+    def hook(tensor: Tensor) -> None:
+        if (bound := reference()) is not None:
+            bound(tensor)
+
+    return hook
 
 
 def _cast(value: Any, dtype: torch.dtype | None) -> Any:

@@ -2,6 +2,8 @@
 
 import contextlib
 import copy
+import gc
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -208,3 +210,18 @@ def test_a_layers_gather_begins_when_the_layer_two_before_has_ended() -> None:
     for first, second in run_ranks(watched, 2):
         assert first == unknown + backward
         assert second == forward + backward
+
+
+def dropped(rank: int) -> bool:
+    """Return whether the parts of weights are there when nothing refers to their module."""
+    fsdp = FullyShardedModule(Toy())
+    loss_of(fsdp, *batch(0)).backward()
+    fsdp.finish_gradient_synchronization()
+    part = weakref.ref(fsdp._layers[0].weight.shard)
+    del fsdp
+    gc.collect()
+    return part() is not None
+
+
+def test_hooks_keep_nothing_alive() -> None:
+    assert not any(run_ranks(dropped, 2))

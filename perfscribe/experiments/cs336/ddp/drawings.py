@@ -33,7 +33,7 @@ def _title(key: Any) -> str:
 
 def _label(row: pd.Series) -> str:
     name, *whose = str(row["implementation"]).split()
-    short = " ".join([SHORT[name], *whose])
+    short = " ".join([SHORT.get(name, name), *whose])
     return f"{short} {float(row['bucket_mb']):g} MB" if row["implementation"] == v.BUCKETED else short
 
 
@@ -47,8 +47,8 @@ def _interval(rows: pd.DataFrame) -> list[np.ndarray]:
     return [np.nan_to_num(exposed - low).clip(0), np.nan_to_num(high - exposed).clip(0)]
 
 
-def timelines(canvas: Any, rows: pd.DataFrame, traced: pd.DataFrame) -> None:
-    """Draw two panels of one cell, naive above overlapped: phases, below them computing and communication.
+def timelines(canvas: Any, rows: pd.DataFrame, traced: pd.DataFrame, lanes: dict[str, str] = LANES) -> None:
+    """Draw a panel for each implementation of one cell, of naive and overlapped if they are there: phases, and lanes.
 
     traced: values of the same steps, which give the busy share of each lane's spans.
     """
@@ -61,29 +61,29 @@ def timelines(canvas: Any, rows: pd.DataFrame, traced: pd.DataFrame) -> None:
     panels = canvas.subplots(len(names), 1, squeeze=False, sharex=True)[:, 0]
     for axes, name in zip(panels, names, strict=True):
         step = figures[[_label(row) == name for _, row in figures.iterrows()]]
-        _one_timeline(axes, own[labels == name], step, "GPU" if "nccl" in key else "CPU")
+        _one_timeline(axes, own[labels == name], step, "GPU" if "nccl" in key else "CPU", lanes)
         axes.set_ylabel(name, fontsize=7)
     panels[0].set_title(_title(key), fontsize=7.5)
     panels[-1].set_xlabel("Time in the step (ms)", fontsize=8)
     panels[-1].set_xlim(0, 1.03 * float(_floats(own, "step_ms").max()))
     drawn = {name: shade for name, shade in PHASE_COLOURS.items() if f"phase {name}" in set(own["lane"])}
     phases = {("wait for communication" if name == "communication" else name): c for name, c in drawn.items()}
-    patches = [Patch(color=shade, label=name) for name, shade in (LANES | phases).items()]
+    patches = [Patch(color=shade, label=name) for name, shade in (lanes | phases).items()]
     patches.append(Patch(color=COMPUTE, alpha=0.4, linewidth=0, label="paler: partly idle"))
-    canvas.legend(handles=patches, fontsize=7, handlelength=1, loc="outside upper center", ncols=len(patches))
+    canvas.legend(handles=patches, fontsize=7, handlelength=1, loc="outside upper center", ncols=min(len(patches), 7))
 
 
-def _one_timeline(axes: Any, rows: pd.DataFrame, step: pd.DataFrame, device: str) -> None:
-    """Draw a traced step's spans: a row of phases, a row of the device's two lanes. step: its row of values."""
-    bars = {lane: (-0.4 * place, 0.4, shade) for place, (lane, shade) in enumerate(LANES.items())}
+def _one_timeline(axes: Any, rows: pd.DataFrame, step: pd.DataFrame, device: str, lanes: dict[str, str]) -> None:
+    """Draw a traced step's spans: a row of phases, a row of the device's lanes. step: its row of values."""
+    bars = {lane: (-0.4 * place, 0.4, shade) for place, (lane, shade) in enumerate(lanes.items())}
     bars |= {f"phase {phase}": (0.6, 0.8, shade) for phase, shade in PHASE_COLOURS.items()}
     for lane, (bottom, height, shade) in bars.items():
         own = rows[rows["lane"] == lane]
         spans = list(zip(_floats(own, "start_ms"), _floats(own, "duration_ms"), strict=True))
-        alpha = _busy(own, step, lane) if lane in LANES else 1.0
+        alpha = _busy(own, step, lane) if lane in lanes else 1.0
         axes.broken_barh(spans, (bottom, height), facecolors=shade, alpha=alpha, linewidth=0, rasterized=True)
     axes.set_yticks([0, 1], [device, "phases"], fontsize=7)
-    axes.set_ylim(-0.6, 2.1)  # room for a line of text
+    axes.set_ylim(0.2 - 0.4 * len(lanes), 2.1)  # room for a line of text
     axes.grid(visible=False)
     part, sent, both, whole = (
         format_figure(float(step.iloc[0][f"traced_{what}_ms"])) for what in ("compute", "communication", "both", "step")

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 PRELOADED = needs.PRELOADED
 # Below the worker's limit (timeout_s), so that a hanging rank is named.
 LAUNCH_TIMEOUT_S = 540.0
-MARKED = ("_step_backward_ms", "_off_backward_ms", "_tail_ms")
+MARKED = ("_step_backward_ms", "_off_backward_ms", "_tail_ms", "_wait_ms")
 
 
 @dataclass(frozen=True)

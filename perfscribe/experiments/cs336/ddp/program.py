@@ -94,7 +94,7 @@ class Wrapped:
     def __init__(self, variant: v.Variant, module: nn.Module, wrappers: Wrappers = BY_NAME) -> None:
         self.variant, self.ours = variant, _ours(variant, module, wrappers)
         views = variant.implementation == v.TORCH_VIEWS
-        self.call: Any = self.ours if self.ours is not None else _torch_ddp(module, views)
+        self.call: Any = self.ours if self.ours is not None else torch_ddp(module, views)
 
     def finish(self) -> None:
         """Finish a backward, so that gradients are averages. PyTorch's DDP does this by itself."""
@@ -133,7 +133,7 @@ def _ours(variant: v.Variant, module: nn.Module, wrappers: Wrappers) -> DataPara
     return wrappers[variant.implementation](module) if variant.implementation in wrappers else None
 
 
-def _torch_ddp(module: nn.Module, views: bool) -> DistributedDataParallel:
+def torch_ddp(module: nn.Module, views: bool) -> DistributedDataParallel:
     """Return PyTorch's DDP, but with no broadcast of buffers: they are constants, and ours skip it too.
 
     views: whether gradients are views of its buckets; its default is no.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -16,18 +17,20 @@ from perfscribe.instruments.timing import Mark
 PHASES = {"forward": ranges.FORWARD, "backward": ranges.BACKWARD, "communication": "finish", "optimizer": "optimizer"}
 # Spans closer than this fraction of a step are merged in a record: a figure resolves no more.
 SHORTEST = 1 / 500
+GATHER = re.compile(r"(?i)all_?gather")
 
 
 @dataclass(frozen=True)
 class Lanes:
     """Spans within a step, ns from its start, not touching others of their lane; phases by name.
 
-    own_stream: whether no CUDA stream carries both lanes.
+    gathers: communication that is an all-gather. own_stream: whether no CUDA stream carries both lanes.
     """
 
     step_ns: int
     compute: list[Span]
     communication: list[Span]
+    gathers: list[Span]
     phases: dict[str, Span]
     own_stream: bool
     tool: str
@@ -44,10 +47,10 @@ class Lanes:
         found = {f"traced_{name}_ms": ns / 1e6 for name, ns in lengths_ns.items()}
         return found | {"own_stream": self.own_stream, "trace_tool": self.tool}
 
-    def series(self) -> dict[str, list[Any]]:
-        """Return the lanes and phases as parallel lists."""
+    def series(self, **others: list[Span]) -> dict[str, list[Any]]:
+        """Return the lanes, others and phases as parallel lists."""
         nearest = int(self.step_ns * SHORTEST)
-        lanes = {"compute": self.compute, "communication": self.communication}
+        lanes = {"compute": self.compute, "communication": self.communication, **others}
         named = [(lane, span) for lane, spans in lanes.items() for span in merged(spans, nearest)]
         named += [(f"phase {name}", span) for name, span in self.phases.items()]
         return {
@@ -83,18 +86,20 @@ def lanes(trace: Trace, world_size: int, device: str) -> Lanes:
     step = next(one for one in trace.ranges if one.name == ranges.STEP)
     inside = [one for one in trace.kernels if step.start_ns <= one.start_ns < step.end_ns]
     sent = [one for one in inside if family(one.name) == COMMUNICATION]
-    computed = [one for one in inside if family(one.name) != COMMUNICATION]
+    collectives: list[Any] = [one for one in trace.ranges if one.name.startswith(GLOO)]
+    threads = {one.thread for one in collectives}  # gloo's, which copy from and to its buffers
+    computed = [one for one in inside if family(one.name) != COMMUNICATION and one.launch_thread not in threads]
     if device == "cuda":
         require_communication(replace(trace, kernels=inside), world_size)
-        communication = _within(step, sent)
-    else:
-        communication = _within(step, [one for one in trace.ranges if one.name.startswith(GLOO)])
-        if world_size > 1 and not communication:
-            raise ValueError(f"a trace of {world_size} ranks without a communication: {trace.tool} saw no {GLOO}")
+        collectives = list(sent)
+    communication = _within(step, collectives)
+    if device == "cpu" and world_size > 1 and not communication:
+        raise ValueError(f"a trace of {world_size} ranks without a communication: {trace.tool} saw no {GLOO}")
     return Lanes(
         step_ns=step.duration_ns,
         compute=merged(_within(step, computed)),
         communication=merged(communication),
+        gathers=merged(_within(step, [one for one in collectives if GATHER.search(one.name)])),
         phases=_phases(trace, step, device),
         own_stream=device == "cuda" and not {one.stream for one in sent} & {one.stream for one in computed},
         tool=trace.tool,

@@ -36,10 +36,10 @@ def size_bytes(tensors: Iterable[Tensor], device: torch.device) -> int:
 def after_init(parameters: list[Tensor], device: torch.device) -> list[int]:
     """Return bytes by kind of a model only; call it before anything else allocates memory."""
     known = size_bytes(parameters, device)
-    return as_list({m.PARAMETERS: known, m.OTHER: allocated_bytes(_settle(device)) - known})
+    return as_list({m.PARAMETERS: known, m.OTHER: allocated_bytes(settle(device)) - known})
 
 
-def _settle(device: torch.device) -> torch.device:
+def settle(device: torch.device) -> torch.device:
     """Return the device once nothing is freed by itself any more."""
     if device.type == "cpu":
         time.sleep(SETTLE_S)
@@ -76,7 +76,7 @@ def _of_passes(training: ShardedTraining, optimizer: torch.optim.Optimizer) -> K
         assert parameter.grad is not None
         segments.mark(str(size_bytes([parameter.grad], training.device)))
 
-    with PeakMemory(_settle(training.device)) as segments:
+    with PeakMemory(settle(training.device)) as segments:
         hooks = [parameter.register_post_accumulate_grad_hook(handed) for parameter in training.parameters]
         training.passes(segments.mark)
         for hook in hooks:
@@ -104,7 +104,7 @@ def _of_step(training: ShardedTraining, optimizer: torch.optim.Optimizer) -> dic
         yield
         segments.mark(name)
 
-    with PeakMemory(_settle(training.device)) as segments:
+    with PeakMemory(settle(training.device)) as segments:
         if isinstance(optimizer, ShardedOptimizer):
             optimizer.around = part
         optimizer.step()
@@ -112,7 +112,7 @@ def _of_step(training: ShardedTraining, optimizer: torch.optim.Optimizer) -> dic
     held = _held(training, optimizer)
     held[m.OTHER] = segments.allocated_before_bytes - sum(held.values())
     rest = _above(segments)
-    grown = allocated_bytes(_settle(training.device)) - segments.allocated_before_bytes
+    grown = allocated_bytes(settle(training.device)) - segments.allocated_before_bytes
     after_step = held | {m.OTHER: held[m.OTHER] + grown}
     return {m.BEFORE_STEP: held, m.STEP: held | rest, m.AFTER_STEP: after_step}
 
