@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from perfscribe.analytic.shapes import LanguageModel, Steps
 from perfscribe.base.cells import Cell, Measurement
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ def run(cell: Cell) -> Measurement:
     A pass without optimizer state needs least memory and comes first; its peak is kept if memory runs out later.
     """
     from perfscribe.base.partial import kept_on_failure
-    from perfscribe.models.training_step import LanguageModel, Steps, build, peak, time_full
+    from perfscribe.models.training_step import build, peak, time_full
 
     step = build(cell.read(LanguageModel), cell.data_folder)
     measurement = Measurement()
