@@ -9,15 +9,15 @@ from perfscribe.records.records import Record
 from perfscribe.show import tables as t
 
 
-def workload(record: Record, own: Collection[str]) -> tuple[Any, ...]:
-    """Key of rows to compare: all factors except those in `own`."""
-    return tuple((name, level) for name, level in record.factors.items() if name not in own)
+def workload(record: Record, compared: Collection[str]) -> tuple[Any, ...]:
+    """Key of rows to compare: all factors except those in `compared`."""
+    return tuple((name, level) for name, level in record.factors.items() if name not in compared)
 
 
-def base_of(cells: Iterable[Record], own: Collection[str], **base: Any) -> Callable[[Record], Record | None]:
+def base_of(cells: Iterable[Record], compared: Collection[str], **base: Any) -> Callable[[Record], Record | None]:
     """Return a function that finds the ok cell with a record's workload and the levels `base`; None if missing."""
-    known = {workload(record, own): record for record in cells if record.ok and record.has(**base)}
-    return lambda record: known.get(workload(record, own))
+    known = {workload(record, compared): record for record in cells if record.ok and record.has(**base)}
+    return lambda record: known.get(workload(record, compared))
 
 
 def of_both(
@@ -25,11 +25,11 @@ def of_both(
 ) -> Callable[[Record], Any]:
     """Column function of a row and its base; missing: the text for rows without a base."""
 
-    def found(record: Record) -> Any:
+    def value(record: Record) -> Any:
         other = base(record)
         return missing if other is None else get(record, other)
 
-    return found
+    return value
 
 
 def ratio(
@@ -46,11 +46,11 @@ def ratio(
     """
 
     def over(record: Record, other: Record) -> float:
-        own, of_base = (get(one) if get else t.summary(one, sample).median for one in (record, other))
-        return float(own / of_base)
+        figure, base_figure = (get(row) if get else t.summary(row, sample).median for row in (record, other))
+        return float(figure / base_figure)
 
     def spread(record: Record, other: Record) -> float | str:
-        both = (t.summary(one, sample) for one in (record, other))
+        both = (t.summary(row, sample) for row in (record, other))
         return 0.0 if other is record else t.ratio_spread(over(record, other), *both)
 
     if not sample:
@@ -62,10 +62,10 @@ def ratio(
 def apart(name: str, title: str, base: Callable[[Record], Record | None], missing: str, sample: str) -> t.Column:
     """Column: whether all samples of a row are on one side of all samples of its base; a fact, not a test."""
 
-    def found(record: Record, other: Record) -> str:
-        own, of_base = (t.summary(one, sample) for one in (record, other))
-        if own.maximum < of_base.minimum:
+    def verdict(record: Record, other: Record) -> str:
+        times, base_times = (t.summary(row, sample) for row in (record, other))
+        if times.maximum < base_times.minimum:
             return "all quicker"
-        return "all slower" if own.minimum > of_base.maximum else "overlap"
+        return "all slower" if times.minimum > base_times.maximum else "overlap"
 
-    return t.derived(name, title, of_both(base, missing, found), exact=True)
+    return t.derived(name, title, of_both(base, missing, verdict), exact=True)

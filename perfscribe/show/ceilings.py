@@ -39,8 +39,8 @@ def bytes_per_s(record: Record) -> float:
 
 def products(records: Mapping[str, Iterable[Record]]) -> list[Record]:
     """Measured square matrix products of both experiments."""
-    found = (t.having(records.get(name, []), workload=kind) for name, kind in PRODUCTS.items())
-    return [one for of in found for one in of if one.ok]
+    groups = (t.having(records.get(name, []), workload=kind) for name, kind in PRODUCTS.items())
+    return [record for group in groups for record in group if record.ok]
 
 
 class Ceilings:
@@ -52,26 +52,26 @@ class Ceilings:
 
     def __init__(self, records: Mapping[str, Iterable[Record]]) -> None:
         """records: by experiment; those of calibration and flash_benchmarking count."""
-        by_kind = t.grouped(products(records), lambda one: (one.factors["device"], one.factors["dtype"]))
-        self._products = {kind: max(map(product_flop_per_s, of)) for kind, of in by_kind.items()}
-        moving = [one for one in t.having(records.get(CALIBRATION, []), workload=MEMORY) if one.ok]
+        by_kind = t.grouped(products(records), lambda record: (record.factors["device"], record.factors["dtype"]))
+        self._products = {kind: max(map(product_flop_per_s, group)) for kind, group in by_kind.items()}
+        moving = [record for record in t.having(records.get(CALIBRATION, []), workload=MEMORY) if record.ok]
         by_size = {
-            device: max((one.factors["size_mib"], bytes_per_s(one)) for one in of)
-            for device, of in t.grouped(moving, lambda one: one.factors["device"]).items()
+            device: max((record.factors["size_mib"], bytes_per_s(record)) for record in group)
+            for device, group in t.grouped(moving, lambda record: record.factors["device"]).items()
         }
         self._memory = {device: rate for device, (_, rate) in by_size.items()}
 
     def product(self, device: str, dtype: str, gpu: str) -> float | None:
         """FLOP/s."""
-        found = self._products.get((device, dtype))
+        measured = self._products.get((device, dtype))
         printed = peak_flops(gpu, dtype) if device == "cuda" else None
-        return printed.flop_per_s if found is None and printed else found
+        return printed.flop_per_s if measured is None and printed else measured
 
     def memory(self, device: str, gpu: str) -> float | None:
         """Bytes/s."""
-        found = self._memory.get(device)
+        measured = self._memory.get(device)
         printed = peak_bandwidth(gpu, MEMORY) if device == "cuda" else None
-        return printed.bytes_per_s if found is None and printed else found
+        return printed.bytes_per_s if measured is None and printed else measured
 
 
 def mfu_percent(record: Record, flop: float, seconds: float) -> float | str:
@@ -83,7 +83,7 @@ def mfu_percent(record: Record, flop: float, seconds: float) -> float | str:
 def slowest_link(records: Mapping[str, Iterable[Record]]) -> t.Column:
     """CSV-only column: GB/s of the slowest link that calibration measured, for cells that ran over NVLink."""
     links = t.having(records.get(CALIBRATION, []), workload="link")
-    slowest = min((bytes_per_s(one) for one in links if one.ok), default=None)
+    slowest = min((bytes_per_s(record) for record in links if record.ok), default=None)
 
     def get(record: Record) -> Any:
         """Return a text unless NCCL was free to use NVLinks: a link's rate is no ceiling for other transports."""

@@ -108,7 +108,7 @@ def _rounded(svg: bytes) -> bytes:
     """
     svg = _PLACES.sub(lambda places: _FINE.sub(_hundredths, places[0]).replace(b" \n", b" "), _NO_TURN.sub(b"", svg))
     names: dict[bytes, bytes] = {}
-    return _DIGEST.sub(lambda found: names.setdefault(found[0], b"%b%d" % (found[0][:1], len(names) + 1)), svg)
+    return _DIGEST.sub(lambda match: names.setdefault(match[0], b"%b%d" % (match[0][:1], len(names) + 1)), svg)
 
 
 def _hundredths(number: re.Match[bytes]) -> bytes:

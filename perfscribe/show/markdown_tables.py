@@ -89,10 +89,10 @@ def to_markdown(folder: Path, table_id: str, most_rows: int = 0, fold: bool = Tr
         is_hidden = is_unpublished or column["kind"] in ("setting", "unshown") or column["name"] in spreads
         if is_hidden or {row[column["name"]] for row in measured} == {NOT_RECORDED}:
             continue
-        told_once = bool(columns) and not column["spread"] and len(measured) > 1
-        same = told_once and _is_constant(column["name"], read, measured)
-        (constant if same else columns).append(column)
-    told = [f"{one['title']} {as_shown(measured[0][one['name']], one, measured[0])}" for one in constant]
+        may_be_constant = bool(columns) and not column["spread"] and len(measured) > 1
+        is_constant = may_be_constant and _is_constant(column["name"], read, measured)
+        (constant if is_constant else columns).append(column)
+    shared = [f"{column['title']} {as_shown(measured[0][column['name']], column, measured[0])}" for column in constant]
     figures = [column["name"] for column in columns if column["kind"] == "figure"]
     groups = _neighbours(read, figures) if fold else [[row] for row in read]
     remarks: list[str] = []
@@ -100,7 +100,7 @@ def to_markdown(folder: Path, table_id: str, most_rows: int = 0, fold: bool = Tr
     lines = [line(markdown_text(column["title"]) for column in columns), "|" + ":---|" * len(columns)]
     lines += [line(_markdown_row(_folded(group, columns), columns, remarks)) for group in shown]
     parts = [
-        markdown_text(f"In every measured row: {'; '.join(told)}.") if told else "",
+        markdown_text(f"In every measured row: {'; '.join(shared)}.") if shared else "",
         "\n".join(lines),
         f"The last {len(shown)} of {len(groups)} rows; the CSV has all." if len(shown) < len(groups) else "",
         "\n".join(f"[{number}] {markdown_text(text)}  " for number, text in enumerate(remarks, start=1)),
@@ -152,11 +152,11 @@ def _neighbours(rows: Sequence[dict[str, str]], figures: Sequence[str]) -> list[
         has_none = row["status"] != "ok" and all(row[name] == row["status"] for name in figures)
         return (row["status"], row["reason"]) if has_none else None
 
-    found: list[list[dict[str, str]]] = []
+    groups: list[list[dict[str, str]]] = []
     for lacking, neighbours in groupby(rows, kind):
         group = list(neighbours)
-        found += [group] if lacking and len(group) >= FOLDED_FROM else [[row] for row in group]
-    return found
+        groups += [group] if lacking and len(group) >= FOLDED_FROM else [[row] for row in group]
+    return groups
 
 
 def in_words(status: str, reason: str) -> str:
@@ -171,7 +171,7 @@ def _folded(group: Sequence[Mapping[str, str]], columns: Sequence[Mapping[str, A
         return dict(group[0])
     levels = {column["name"]: list(dict.fromkeys(row[column["name"]] for row in group)) for column in columns}
     unlike = {c["name"]: ["see CSV"] for c in columns if c["kind"] == "published" and len(levels[c["name"]]) > 1}
-    shown = {name: ", ".join(found) for name, found in (levels | unlike).items()}
+    shown = {name: ", ".join(texts) for name, texts in (levels | unlike).items()}
     reason = f"{in_words(group[0]['status'], group[0]['reason'])} ({len(group)} cells)"
     return shown | {"status": group[0]["status"], "reason": reason, "flags": "", "environment": ""}
 

@@ -34,8 +34,8 @@ def device_name(identity: Mapping[str, Any]) -> str:
 
 def devices_of(ids: str, environments: Path) -> str:
     """Names of a row's machines; ids: environments joined by +, as in the CSV."""
-    found = {device_name(files.read_object(environments / f"{one}.json")) for one in ids.split("+")}
-    return " and ".join(sorted(found))
+    names = {device_name(files.read_object(environments / f"{name}.json")) for name in ids.split("+")}
+    return " and ".join(sorted(names))
 
 
 def commit_name(provenance: Mapping[str, Any]) -> str:
@@ -60,12 +60,12 @@ def telling_variables(records: Iterable[Record]) -> list[str]:
 
     Excludes paths, versions and variables of compilers.
     """
-    found = set()
-    for variables in (one.get("variables", {}) for record in records if record.ok for one in record.provenances):
-        told = [f"{name}={text}" for name, text in variables.items() if COMMUNICATION.match(name)]
+    texts = set()
+    for variables in (p.get("variables", {}) for record in records if record.ok for p in record.provenances):
+        communication = [f"{name}={text}" for name, text in variables.items() if COMMUNICATION.match(name)]
         if variables:
-            found.add(", ".join(sorted({*told, *influential_variables(variables)})))
-    return sorted(found)
+            texts.add(", ".join(sorted({*communication, *influential_variables(variables)})))
+    return sorted(texts)
 
 
 def scheduler_name(provenance: Mapping[str, Any]) -> str:
@@ -88,6 +88,6 @@ def figure_footer(records: Sequence[Record], site: str, environments: Path, samp
         return f"site {site}: no cell was measured"
     ids = environment_ids(measured)
     devices = sorted({device_name(files.read_object(environments / f"{name}.json")) for name in ids})
-    commits = sorted({commit_name(one) for record in measured for one in record.provenances})
+    commits = sorted({commit_name(provenance) for record in measured for provenance in record.provenances})
     where = f"environment {', '.join(ids)} · commit {', '.join(commits)}"
     return f"site {site}: {'; '.join(devices)} · {_counts(measured, sample)}{where}"

@@ -108,9 +108,9 @@ def load(experiment: str, folder: Path = FOLDER) -> list[Reference]:
 def find(experiment: str, metric: str, source: str = "", **factors: Level) -> list[Reference]:
     """References of the metric whose factors include all given ones, from any or one source. 1 and 1.0 are equal."""
     return [
-        one
-        for one in load(experiment)
-        if one.metric == metric and source in ("", one.source) and factors.items() <= one.factors.items()
+        ref
+        for ref in load(experiment)
+        if ref.metric == metric and source in ("", ref.source) and factors.items() <= ref.factors.items()
     ]
 
 
@@ -121,8 +121,8 @@ def short(source: str) -> str:
 
 def shown(experiment: str, source: str, metric: str, levels: Mapping[str, object]) -> float | str:
     """First figure of the source for the metric whose factors are all among these levels; `none` if it has none."""
-    found = (one.shown for one in find(experiment, metric, source) if one.factors.items() <= levels.items())
-    return next(found, "none")
+    figures = (ref.shown for ref in find(experiment, metric, source) if ref.factors.items() <= levels.items())
+    return next(figures, "none")
 
 
 def _reference(row: dict[str, str]) -> Reference:

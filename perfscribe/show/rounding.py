@@ -74,22 +74,22 @@ class Number:
         number, spread = self._parts()
         return f"{number}{f' ± {spread}' if spread else ''}{self.unit}"
 
-    def of(self, value: float, *others: Number) -> Number:
+    def derived(self, value: float, *others: Number) -> Number:
         """Make a figure computed from this one and others, with no more digits than the coarsest of them."""
-        most = min((one.digits for one in (self, *others) if not one.exact), default=3)
+        most = min((number.digits for number in (self, *others) if not number.exact), default=3)
         return Number(value, most=most)
 
     def over(self, other: Number) -> Number:
         """Ratio of this figure to the other."""
-        return self.of(self.value / other.value, other)
+        return self.derived(self.value / other.value, other)
 
     def share(self, other: Number) -> Number:
         """Percentage of this figure in the other."""
-        return self.of(100 * self.value / other.value, other)
+        return self.derived(100 * self.value / other.value, other)
 
     def percent(self) -> Number:
         """Convert a share to percent."""
-        return self.of(100 * self.value)
+        return self.derived(100 * self.value)
 
     def plain(self, scale: float = 1.0) -> Number:
         """Multiply by `scale`, dropping the spread."""

@@ -98,13 +98,13 @@ def _summarised(rounds: tuple[tuple[float, ...], ...]) -> Summary:
 
 
 def _iqr(record: Record, sample: str) -> float | str:
-    found = summary(record, sample)
-    return ONE_SAMPLE if found.n == 1 else found.iqr
+    timing = summary(record, sample)
+    return ONE_SAMPLE if timing.n == 1 else timing.iqr
 
 
 def _std(record: Record, sample: str) -> float | str:
-    found = summary(record, sample).std
-    return ONE_SAMPLE if found is None else found
+    deviation = summary(record, sample).std
+    return ONE_SAMPLE if deviation is None else deviation
 
 
 def median(sample: str, title: str, name: str = "") -> Column:
@@ -164,14 +164,14 @@ def value(
     """Column of a single figure or text of the record. without: text for an ok cell that lacks it."""
 
     def get(record: Record) -> Any:
-        found = record.values.get(name)
-        if found is None:
+        figure = record.values.get(name)
+        if figure is None:
             return without if record.ok else None
-        return found * scale if is_number(found) and scale != 1 else found
+        return figure * scale if is_number(figure) and scale != 1 else figure
 
     def get_range(record: Record) -> float | None:
-        found = record.ranges.get(name)
-        return None if found is None else found * scale
+        figure = record.ranges.get(name)
+        return None if figure is None else figure * scale
 
     return Column(column or name, title, get, exact=exact, range_get=None if exact else get_range)
 
@@ -215,21 +215,21 @@ def derived(name: str, title: str, get: Callable[[Record], Any], spread: str = "
 def only(where: Callable[[Record], bool], otherwise: str, *columns: Column) -> list[Column]:
     """Restrict columns to some kinds of cells; others show the text `otherwise`."""
 
-    def told(get: Callable[[Record], Any]) -> Callable[[Record], Any]:
+    def restricted(get: Callable[[Record], Any]) -> Callable[[Record], Any]:
         return lambda record: otherwise if (record.ok or record.samples) and not where(record) else get(record)
 
-    return [replace(one, get=told(one.get), spread_get=one.spread_get and told(one.spread_get)) for one in columns]
+    return [replace(c, get=restricted(c.get), spread_get=c.spread_get and restricted(c.spread_get)) for c in columns]
 
 
 def rate(name: str, title: str, get: Callable[[Record], Any], sample: str) -> Column:
     """Column of a figure inversely proportional to a sample's median, with the same relative spread."""
 
     def spread(record: Record) -> Any:
-        found = get(record)
-        if not isinstance(found, float):
-            return ONE_SAMPLE if found is None else found
+        figure = get(record)
+        if not isinstance(figure, float):
+            return ONE_SAMPLE if figure is None else figure
         times = summary(record, sample)
-        return found * times.iqr / times.median if times.n > 1 else ONE_SAMPLE
+        return figure * times.iqr / times.median if times.n > 1 else ONE_SAMPLE
 
     return Column(name, title, get, spread=f"{name}_spread", spread_get=spread)
 
@@ -273,7 +273,7 @@ class Table:
 
 def ratio_spread(ratio: float, *both: Summary) -> float | str:
     """Spread of a ratio of two medians: the ratio times the sum of both relative spreads; a text for single values."""
-    return ONE_SAMPLE if min(one.n for one in both) == 1 else ratio * sum(one.iqr / one.median for one in both)
+    return ONE_SAMPLE if min(s.n for s in both) == 1 else ratio * sum(s.iqr / s.median for s in both)
 
 
 def turns(record: Record, sample: str) -> list[list[float]]:
@@ -284,11 +284,12 @@ def turns(record: Record, sample: str) -> list[list[float]]:
 def of_variant(record: Record, key: str, **factors: Any) -> Record:
     """Row of one of a cell's interleaved variants: its data <key>_<name> are also available as <name>."""
 
-    def own(held: dict[str, Any]) -> dict[str, Any]:
+    def unprefixed(held: dict[str, Any]) -> dict[str, Any]:
         begin = f"{key}_"
-        return held | {name.removeprefix(begin): one for name, one in held.items() if name.startswith(begin)}
+        return held | {name.removeprefix(begin): data for name, data in held.items() if name.startswith(begin)}
 
-    parts: dict[str, Any] = {part: own(getattr(record, part)) for part in ("samples", "series", "values", "timers")}
+    names = ("samples", "series", "values", "timers")
+    parts: dict[str, Any] = {name: unprefixed(getattr(record, name)) for name in names}
     return replace(record, factors={**record.factors, **factors}, **parts)
 
 
@@ -299,10 +300,10 @@ def having(records: Iterable[Record], **levels: Any) -> list[Record]:
 
 def grouped(records: Iterable[Record], key: Callable[[Record], Any]) -> dict[Any, list[Record]]:
     """Group records by key, in order of first appearance."""
-    found: dict[Any, list[Record]] = {}
+    groups: dict[Any, list[Record]] = {}
     for record in records:
-        found.setdefault(key(record), []).append(record)
-    return found
+        groups.setdefault(key(record), []).append(record)
+    return groups
 
 
 def first_ok(records: Iterable[Record], key: Callable[[Record], Any]) -> dict[Any, Record]:
@@ -344,11 +345,11 @@ def reason(record: Record) -> str:
     return record.reason
 
 
-def _is_blank(found: Any) -> bool:
+def _is_blank(figure: Any) -> bool:
     """Return whether the value is empty or not finite."""
-    if isinstance(found, numbers.Real) and not isinstance(found, numbers.Integral):
-        return not math.isfinite(found)
-    return found is None or not str(found).strip()
+    if isinstance(figure, numbers.Real) and not isinstance(figure, numbers.Integral):
+        return not math.isfinite(figure)
+    return figure is None or not str(figure).strip()
 
 
 def _figure_before_failure(record: Record, column: Column) -> Any:
@@ -356,10 +357,10 @@ def _figure_before_failure(record: Record, column: Column) -> Any:
     if record.values.get("before_start") or not (record.samples or record.values):
         return record.status
     try:
-        found = column.get(record)
+        figure = column.get(record)
     except (KeyError, TypeError):
         return record.status
-    return record.status if _is_blank(found) or found == NOT_RECORDED else found
+    return record.status if _is_blank(figure) or figure == NOT_RECORDED else figure
 
 
 def _row(record: Record, columns: Sequence[Column]) -> dict[str, Any]:
@@ -429,8 +430,8 @@ def _with_rounds(columns: Sequence[Column], records: Sequence[Record]) -> list[C
 
 def _range(get: Callable[[Record], float | None], record: Record) -> Any:
     """Range of a figure over rounds, or a text if there is none."""
-    found = get(record)
-    return found if found is not None or not record.ok else ONE_ROUND
+    spread = get(record)
+    return spread if spread is not None or not record.ok else ONE_ROUND
 
 
 def _unshown_spreads(columns: Sequence[Column]) -> list[Column]:
