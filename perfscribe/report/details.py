@@ -14,28 +14,27 @@ MOST_ROWS = 40
 MORE = "more"
 
 
-def titles(of: Collection[str]) -> dict[str, str]:
-    """Titles of pages that belong to no problem, by name."""
-    further = [chapters.read(name).further for name in of]
+def titles(course_names: Collection[str]) -> dict[str, str]:
+    """Return the titles of pages that belong to no problem of these chapters, by name."""
+    further = [chapters.read(name).further for name in course_names]
     return {name: page["title"] for pages in further for name, page in pages.items()} | {MORE: "Others"}
 
 
-def pages(of: Mapping[str, Sequence[Problem]], folder: Path, captions: Mapping[str, str]) -> dict[str, str]:
-    """Make all pages as Markdown, by name.
+def pages(by_chapter: Mapping[str, Sequence[Problem]], folder: Path, captions: Mapping[str, str]) -> dict[str, str]:
+    """Make all pages as Markdown, by name, from the problems by chapter.
 
-    of: problems by chapter; folder: of the site's tables; captions: of its figures, by id. Tables that no chapter names
-    are on the page MORE.
+    folder: of the site's tables. captions: of its figures, by id. Tables that no chapter names are on the page MORE.
     """
     there = sorted(path.stem for path in folder.glob("*.csv") if path.with_suffix(".json").is_file())
-    made = {}
-    for problem in (problem for group in of.values() for problem in group):
+    texts = {}
+    for problem in (problem for group in by_chapter.values() for problem in group):
         figures = [picture.figure for picture in problem.pictures]
-        made[problem.name] = _page(problem.title, problem.details, folder, captions, problem.remarks, figures)
-    for page_name, page in ((key, page) for name in of for key, page in chapters.read(name).further.items()):
-        made[page_name] = _page(page["title"], page["show"], folder, captions, whole=page.get("whole", ()))
-    named = {table for name in (*chapters.names(), *of) for table in chapters.read(name).tables()}
-    made[MORE] = _page("Further tables", [one for one in there if one not in named], folder, captions)
-    return {name: text for name, text in made.items() if text}
+        texts[problem.name] = _page(problem.title, problem.details, folder, captions, problem.remarks, figures)
+    for page_name, page in ((key, page) for name in by_chapter for key, page in chapters.read(name).further.items()):
+        texts[page_name] = _page(page["title"], page["show"], folder, captions, whole=page.get("whole", ()))
+    named = {table for name in (*chapters.names(), *by_chapter) for table in chapters.read(name).tables()}
+    texts[MORE] = _page("Further tables", [table for table in there if table not in named], folder, captions)
+    return {name: text for name, text in texts.items() if text}
 
 
 def _page(
@@ -52,13 +51,13 @@ def _page(
     figures: those of the problem, which come last. whole: tables of which all rows are shown, without folding.
     """
     parts = []
-    for one in ids:
-        path = folder / f"{one}.csv"
+    for name in ids:
+        path = folder / f"{name}.csv"
         if path.is_file() and path.read_bytes().count(b"\n") > 1:
-            parts.append(_table(folder, one, one in whole))
-        if one not in figures:  # table and figure may share a name
-            parts.append(_figure(one, captions))
-    parts += [_figure(one, captions) for one in figures]
+            parts.append(_table(folder, name, name in whole))
+        if name not in figures:  # table and figure may share a name
+            parts.append(_figure(name, captions))
+    parts += [_figure(name, captions) for name in figures]
     return "\n\n".join(filter(None, [f"# {title}", remarks, *parts])) + "\n" if any(parts) else ""
 
 

@@ -22,14 +22,14 @@ def findings(problems: Sequence[Problem], order: Sequence[str], limits: Mapping[
     limits: maximum per part; `fewest`: minimum in all, filled up with further ones; `most`: maximum in all, reached by
     dropping the last ones, but never the first of a part.
     """
-    ranked = sorted((one for one in problems if one.finding), key=lambda one: [*order, one.key].index(one.key))
-    by_part = {one.part: [other for other in ranked if other.part == one.part] for one in ranked}
-    chosen = [one for one in ranked if one in by_part[one.part][: limits.get(one.part)]]
-    chosen += [one for one in ranked if one not in chosen][: max(0, limits["fewest"] - len(chosen))]
-    firsts = [of[0] for of in by_part.values()]
-    while len(chosen) > limits["most"] and (others := [one for one in ranked if one in chosen and one not in firsts]):
+    ranked = sorted((p for p in problems if p.finding), key=lambda p: [*order, p.key].index(p.key))
+    by_part = {p.part: [other for other in ranked if other.part == p.part] for p in ranked}
+    chosen = [p for p in ranked if p in by_part[p.part][: limits.get(p.part)]]
+    chosen += [p for p in ranked if p not in chosen][: max(0, limits["fewest"] - len(chosen))]
+    firsts = [part[0] for part in by_part.values()]
+    while len(chosen) > limits["most"] and (others := [p for p in ranked if p in chosen and p not in firsts]):
         chosen.remove(others[-1])
-    return [one for one in ranked if one in chosen]
+    return [p for p in ranked if p in chosen]
 
 
 def counts(problem: Problem, is_wrong: bool) -> str:
@@ -45,44 +45,40 @@ def counts(problem: Problem, is_wrong: bool) -> str:
 def write(
     site: Site,
     summary: Mapping[str, Any],
-    of: Mapping[str, Sequence[Problem]],
+    by_chapter: Mapping[str, Sequence[Problem]],
     figures: Collection[str],
     links: Mapping[str, str],
     further: Sequence[str],
 ) -> tuple[str, list[tuple[str, str]]]:
     """Make the page and its headlines, as pairs of name and value with spread.
 
-    summary: of the site; of: problems by chapter; figures: ids of the site's figures; links: by problem key or page
-    name; further: links to pages of details that no problem links to.
+    summary: of the site. by_chapter: problems. figures: ids of the site's figures. links: by problem key or page name.
+    further: links to pages of details that no problem links to.
     """
     source = chapters.source(chapters.ROOT / chapters.FIRST_PAGE)
-    problems = [one for group in of.values() for one in group]
+    problems = [problem for group in by_chapter.values() for problem in group]
     limits = {part: int(limit) for part, limit in source.front["limits"].items()}
-    pictures = {
-        one.figure: one for problem in problems for one in problem.pictures if one.title and one.figure in figures
-    }
+    pictures = {p.figure: p for problem in problems for p in problem.pictures if p.title and p.figure in figures}
 
     def picture(*ids: str) -> str:
         """Embed the first of these figures that the site has."""
         return next((pictures[name].markdown() for name in ids if name in pictures), str(MISSING))
 
-    wrong = {one.code_of or one.key for one in problems if one.status() == "check failed"}
+    wrong = {problem.code_of or problem.key for problem in problems if problem.status() == "check failed"}
     entries = {
-        name: [{"link": one.link, "counts": counts(one, one.key in wrong)} for one in group if not one.code_of]
-        for name, group in of.items()
+        name: [{"link": p.link, "counts": counts(p, p.key in wrong)} for p in group if not p.code_of]
+        for name, group in by_chapter.items()
     }
     names = {
         "site": {
             "name": site.name,
             "machine": machine(summary),
-            "chapters": [chapters.read(name).title for name in of],
+            "chapters": [chapters.read(name).title for name in by_chapter],
             "disturbed": summary["disturbed"],
             "measured": sum(number for status, number in summary["cells"].items() if status in RAN),
-            "has_emulated_links": any(table.mark == "†" for one in problems for table in one.tables),
+            "has_emulated_links": any(table.mark == "†" for problem in problems for table in problem.tables),
         },
-        "findings": [
-            {"text": one.finding, "link": one.link} for one in findings(problems, source.front["findings"], limits)
-        ],
+        "findings": [{"text": p.finding, "link": p.link} for p in findings(problems, source.front["findings"], limits)],
         "chapters": [{"short": chapters.read(name).short, "problems": group} for name, group in entries.items()],
         "further": further,
         "link": lambda name: links.get(name, str(MISSING)),

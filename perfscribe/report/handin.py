@@ -31,22 +31,23 @@ def write(
     summary: of the site; its headlines are set here, and mistakes in problems' files, if any. captions: of its figures,
     by id. notes: written by people, by chapter and heading; text before the first heading is under "".
     """
-    of = {name: problems(chapters.read(name), site, edition) for name, edition in _editions(notes).items()}
-    pages = details.pages(of, site.folder, captions)
+    by_chapter = {name: problems(chapters.read(name), site, edition) for name, edition in _editions(notes).items()}
+    pages = details.pages(by_chapter, site.folder, captions)
     links = {name: f"[details](details/{name}.md)" for name in pages}
     # Of two editions the first has the links.
-    links |= {problem.key: problem.link for group in reversed(of.values()) for problem in group}
-    titles = details.titles(of)
+    links |= {problem.key: problem.link for group in reversed(by_chapter.values()) for problem in group}
+    shown = [problem for group in by_chapter.values() for problem in group]
+    titles = details.titles(by_chapter)
     further = [f"[{title}](details/{name}.md)" for name, title in titles.items() if name in pages]
-    top, summary["headlines"] = first_page.write(site, summary, of, captions, links, further)
-    if mistakes := [problem.mistake for group in of.values() for problem in group if problem.mistake]:
+    top, summary["headlines"] = first_page.write(site, summary, by_chapter, captions, links, further)
+    if mistakes := [problem.mistake for problem in shown if problem.mistake]:
         summary["mistakes"] = mistakes
     parts = [top]
-    for name, group in of.items():
+    for name, group in by_chapter.items():
         chapter = chapters.read(name)
         parts += [f"## {chapter.title}", str(chapter.index.get("intro", "")), notes[name].get("", "")]
-        parts += [one.markdown(captions, one.name in pages, notes[name].get(one.heading, "")) for one in group]
-    parts += ["## Not measured here", lacking([one for group in of.values() for one in group], pages)]
+        parts += [p.markdown(captions, p.name in pages, notes[name].get(p.heading, "")) for p in group]
+    parts += ["## Not measured here", lacking(shown, pages)]
     text = "\n\n".join(part.strip("\n") for part in parts if part) + "\n"
     return {"report.md": text} | {f"details/{name}.md": page for name, page in pages.items()}
 
@@ -68,7 +69,7 @@ def by_heading(text: str, known: Collection[str], elsewhere: Mapping[str, str]) 
     resembles a known one, since the text would go to another problem, and for an unclosed block of code, which would
     swallow the rest.
     """
-    found: dict[str, list[str]] = {"": []}
+    notes: dict[str, list[str]] = {"": []}
     at, in_code = "", False
     for line in text.splitlines():
         in_code ^= bool(re.match(r" {0,3}```[^`]*$", line))
@@ -80,10 +81,10 @@ def by_heading(text: str, known: Collection[str], elsewhere: Mapping[str, str]) 
             raise ValueError(f"{heading[1]!r} belongs in {elsewhere[heading[1]]}")
         if heading and (meant := difflib.get_close_matches(heading[1], known, n=1, cutoff=0.75)):
             raise ValueError(f"no problem {heading[1]!r}; did you mean {meant[0]!r}?")
-        found.setdefault(at, []).append(line)
+        notes.setdefault(at, []).append(line)
     if in_code:
         raise ValueError("a block of code that begins with ``` has no end")
-    return {heading: "\n".join(lines).strip() for heading, lines in found.items() if "".join(lines).strip()}
+    return {heading: "\n".join(lines).strip() for heading, lines in notes.items() if "".join(lines).strip()}
 
 
 def lacking(problems: Sequence[Problem], pages: Collection[str] = ()) -> str:
@@ -96,17 +97,15 @@ def lacking(problems: Sequence[Problem], pages: Collection[str] = ()) -> str:
         names: dict[str, list[str]] = {}
         for table in problem.tables:
             lettered = re.match(r"\(\w\) ", table.title) if problem.tables[1:] else None
-            for reason, of in _lacking(table).items():
-                names.setdefault(reason, []).extend([(lettered[0] if lettered else "") + of[0], *of[1:]])
-        for reason, of in names.items():
+            for reason, labels in _lacking(table).items():
+                names.setdefault(reason, []).extend([(lettered[0] if lettered else "") + labels[0], *labels[1:]])
+        for reason, labels in names.items():
             if reason or problem.measured:
-                shown = " / ".join(of) if len(of) <= MOST_NAMES else f"{len(of)} rows"
+                shown = " / ".join(labels) if len(labels) <= MOST_NAMES else f"{len(labels)} rows"
                 by_reason.setdefault(reason or NO_CELL, {})[problem.link] = f" ({shown})"
         if not problem.measured and not any(names):
             by_reason.setdefault(_unmeasured(problem, pages), {})[problem.link] = ""
-    lines = [
-        f"- {reason}: {'; '.join(name + of for name, of in found.items())}." for reason, found in by_reason.items()
-    ]
+    lines = [f"- {reason}: {'; '.join(map(''.join, links.items()))}." for reason, links in by_reason.items()]
     return "\n".join(lines) or "Nothing."
 
 
@@ -122,12 +121,12 @@ def _unmeasured(problem: Problem, pages: Collection[str]) -> str:
 def _lacking(table: HandinTable) -> dict[str, list[str]]:
     """Names of columns or rows that lack figures, by reason; columns if only one lacks them or some lack all."""
     able = {(row, at): cell for row, cells in enumerate(table.rows) for at, cell in enumerate(cells) if cell.able}
-    found: dict[str, list[tuple[int, int]]] = {}
+    places_by_reason: dict[str, list[tuple[int, int]]] = {}
     for place, cell in able.items():
         if not cell.filled:
-            found.setdefault(_reason(cell.why), []).append(place)
+            places_by_reason.setdefault(_reason(cell.why), []).append(place)
     names = {}
-    for reason, places in found.items():
+    for reason, places in places_by_reason.items():
         rows, columns = ({place[axis] for place in places} for axis in (0, 1))
         whole = {place for place in able if place[1] in columns} == {*places} != able.keys()
         one_of_several = len(columns) == 1 < len({at for _, at in able})
@@ -143,9 +142,9 @@ def _lacking(table: HandinTable) -> dict[str, list[str]]:
 def _name(table: HandinTable, row: int) -> str:
     """Name a row by as many labels as distinguish it from the other rows."""
     texts = [[cell.text for cell in cells if not cell.able] for cells in table.rows]
-    own = texts[row]
-    count = next((n for n in range(1, len(own)) if [other[:n] for other in texts].count(own[:n]) == 1), len(own))
-    labels = [text for text in own[:count] if text != NOTHING]
+    mine = texts[row]
+    count = next((n for n in range(1, len(mine)) if [other[:n] for other in texts].count(mine[:n]) == 1), len(mine))
+    labels = [text for text in mine[:count] if text != NOTHING]
     if labels and all(text.isdecimal() for text in labels):
         return ", ".join(f"{header} {text}" for header, text in zip(table.header, labels, strict=False))
     return " ".join(labels) or table.rows[row][0].text

@@ -78,9 +78,9 @@ def _html(text: str, folder: Path, contents: list[Heading] | None = None) -> str
                 contents.append({"id": anchor(words), "text": PROBLEM.sub(r"\1", words), "level": token.tag})
         elif token.type == "td_open" and NUMBER.fullmatch(following.content):
             token.attrSet("class", "n")
-    made = str(engine.renderer.render(tokens, engine.options, {"folder": folder, "words_alone": 0}))
+    html = str(engine.renderer.render(tokens, engine.options, {"folder": folder, "words_alone": 0}))
     # A table scrolls by itself on narrow screens.
-    return made.replace("<table>", '<div class="scroll" tabindex="0"><table>').replace("</table>", "</table></div>")
+    return html.replace("<table>", '<div class="scroll" tabindex="0"><table>').replace("</table>", "</table></div>")
 
 
 class _Renderer(RendererHTML):
@@ -89,8 +89,8 @@ class _Renderer(RendererHTML):
     def link_open(self, tokens: Sequence[Token], idx: int, options: Any, env: Any) -> str:
         """Open a link; links to files outside of the page are reduced to their words."""
         target = str(tokens[idx].attrGet("href") or "")
-        if found := PAGE.fullmatch(target):
-            target = f"#{found[1]}"
+        if match := PAGE.fullmatch(target):
+            target = f"#{match[1]}"
         if not re.match(r"https?:|mailto:|#", target):
             env["words_alone"] += 1
             return ""
@@ -106,8 +106,8 @@ class _Renderer(RendererHTML):
     def image(self, tokens: Sequence[Token], idx: int, options: Any, env: Any) -> str:
         """Embed a figure of this report; other images, which could be any file, are replaced by their name."""
         alt = escapeHtml(tokens[idx].content)
-        found = FIGURE.fullmatch(str(tokens[idx].attrGet("src") or ""))
-        path = env["folder"] / "figures" / found[1] if found else None
+        match = FIGURE.fullmatch(str(tokens[idx].attrGet("src") or ""))
+        path = env["folder"] / "figures" / match[1] if match else None
         if path is None or not path.is_file():
             return f"[image: {alt}]"
         content = base64.b64encode(path.read_bytes()).decode("ascii")

@@ -138,7 +138,7 @@ Block = HandinTable | Text | Picture
 
 def blocks(rendered: str, source: Source) -> list[Block]:
     """Parse a rendered text into blocks; ValueError if a row does not match its table's header."""
-    found: list[Block] = []
+    parsed: list[Block] = []
     title = ""
     rendered = re.sub(r"\|\n\s*\n(?=\|)", "|\n", rendered)  # blank lines between rows made by macros
     rendered = re.sub(f"(\n+){END_REASON}", rf"{END_REASON}\1", rendered)
@@ -147,13 +147,13 @@ def blocks(rendered: str, source: Source) -> list[Block]:
         if not lines or lines[0].startswith("### "):
             continue
         if lines[0].startswith("|"):
-            found.append(_table(title, lines, source))
+            parsed.append(_table(title, lines, source))
             title = ""
         elif lines[0].startswith("**") and not LETTER.match(lines[0]):
             title = " ".join(text.strip() for text in lines)
         else:
-            found += _texts(lines)
-    return found
+            parsed += _texts(lines)
+    return parsed
 
 
 def _texts(lines: list[str]) -> Iterator[Text | Picture]:
@@ -268,7 +268,7 @@ class Problem:
             return self.check
         texts = [text for text in self.texts if text.letter not in self.on_paper]
         numbers = [match for text in texts for match in TOKEN.finditer(SPAN.sub("", "\n".join(text.lines)))]
-        there = [match for text in texts for one in text.complete(True) for match in TOKEN.finditer(one)]
+        there = [match for text in texts for line in text.complete(True) for match in TOKEN.finditer(line)]
         return f"{len(there)} of {len(numbers)}" if there else ""
 
     def status(self) -> str:
@@ -316,7 +316,7 @@ def _sentences(text: str) -> str:
 
 def _ids(source: Source) -> dict[str, str]:
     """Table ids in a file's front matter, in order, each with that of the table for the user's code."""
-    tables = [{"id": one} if isinstance(one, str) else one for one in source.front.get("tables", {}).values()]
+    tables = [{"id": table} if isinstance(table, str) else table for table in source.front.get("tables", {}).values()]
     return {table["id"]: table.get("yours", "") for table in tables}
 
 
@@ -326,7 +326,7 @@ def whole_page(template: Template) -> str:
     Headings without content are dropped, too.
     """
     lines = [text for text in template.render()[0].splitlines() if not is_incomplete(text)]
-    texts = [TOKEN.sub(lambda match: match[2], one) if one.startswith("|") else in_prose(one) for one in lines]
+    texts = [TOKEN.sub(lambda match: match[2], line) if line.startswith("|") else in_prose(line) for line in lines]
     text = re.sub(r"\n{3,}", "\n\n", "\n".join(texts)).strip("\n") + "\n"
     text = re.sub(r"(?m)^## .*\n+(\|.*\n\| ---.*\n+)?(?=## |\Z)", "", text)
     if PRIVATE.search(text):

@@ -124,7 +124,7 @@ def crossover(ours: Rows, theirs: Rows, column: str, by: str) -> Any:
 def lower(ours: Rows, theirs: Rows, column: str) -> list[Row]:
     """Rows of `ours` with a number lower, beyond noise, than in `theirs` at the same levels."""
     pairs = [(row, row[column], theirs.at(row)[column]) for row in ours]
-    return [row for row, own, other in pairs if own < other and not own.within_noise(other)]
+    return [row for row, number, other in pairs if number < other and not number.within_noise(other)]
 
 
 def ranking(pairs: Iterable[tuple[str, Quantity]], unit: str = "", most: int = 3, least: bool = False) -> str:
@@ -141,11 +141,11 @@ def published(experiment: str, source: str, metrics: Sequence[str] | str, **leve
     """
     texts, names = [], [metrics] if isinstance(metrics, str) else metrics
     for metric in names:
-        found = references.find(experiment, metric, source, **levels)
-        if not found:
+        figures = references.find(experiment, metric, source, **levels)
+        if not figures:
             return NOTHING
-        text = found[0].text
-        if found[0].value is None:
+        text = figures[0].text
+        if figures[0].value is None:
             text = f"`{text}`"
         elif len(names) > 1:
             text = str(Number(float(text)))

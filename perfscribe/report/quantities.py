@@ -80,11 +80,12 @@ class Quantity(Number):
 
     def _result(self, value: Callable[[], float], other: Any = None) -> Quantity:
         """Make a computed quantity: no more digits than its operands; missing if an operand is."""
-        operands = [one for one in (self, other) if isinstance(one, Quantity)]
-        if (missing := next((one for one in operands if not one), None)) is not None:
+        operands = [operand for operand in (self, other) if isinstance(operand, Quantity)]
+        if (missing := next((operand for operand in operands if not operand), None)) is not None:
             return missing
-        boots = frozenset[str]().union(*(one.boots for one in operands))
-        return Quantity(value(), most=min((one.digits for one in operands if not one.exact), default=3), boots=boots)
+        boots = frozenset[str]().union(*(operand.boots for operand in operands))
+        most = min((operand.digits for operand in operands if not operand.exact), default=3)
+        return Quantity(value(), most=most, boots=boots)
 
     def __add__(self, other: Any) -> Quantity:
         return self._result(lambda: self.value + number(other), other)

@@ -53,14 +53,14 @@ def _levels(records: Sequence[Record]) -> str:
     for record in records:
         for name, level in record.factors.items():
             levels.setdefault(name, {})[str(level)] = None
-    return "; ".join(f"{name} {', '.join(found)}" for name, found in levels.items())
+    return "; ".join(f"{name} {', '.join(texts)}" for name, texts in levels.items())
 
 
 def _not_ok(sources: Sources) -> str:
     rows: list[list[object]] = []
     for name, cells in sources.records.items():
         lacking = [record for record in cells if not record.ok]
-        groups = tables.grouped(lacking, lambda one: (one.status, in_words(one.status, tables.reason(one))))
+        groups = tables.grouped(lacking, lambda record: (record.status, in_words(record.status, tables.reason(record))))
         rows += [[f"`{name}`", *why, len(group), _levels(group)] for why, group in groups.items()]
     return of_texts(rows, ["Experiment", "Status", "Reason", "Cells", "Factors"]) if rows else "Every cell is ok."
 
@@ -82,12 +82,12 @@ def _identity(identity: Mapping[str, Any]) -> dict[str, str]:
     """Parts of an identity by name; unknown or missing ones in words."""
     unknown = "not told" if identity.get("gpu_count") else "no GPU"
 
-    def said(level: Any) -> str:
+    def shown(level: Any) -> str:
         if isinstance(level, dict):
             return ", ".join(f"{key} {value or 'not installed'}" for key, value in level.items()) or "none"
         return unknown if level is None else str(level)
 
-    return {name: said(level) for name, level in identity.items()}
+    return {name: shown(level) for name, level in identity.items()}
 
 
 def _environments(sources: Sources) -> str:
@@ -95,10 +95,10 @@ def _environments(sources: Sources) -> str:
     records = [record for cells in sources.records.values() for record in cells]
     machines: dict[str, list[list[str]]] = {}
     for name in environment_ids(records):
-        own = [record for record in records if name in record.environments]
+        cells = [record for record in records if name in record.environments]
         identity = files.read_object(sources.results / "environments" / f"{name}.json")  # empty if lost
-        told = telling_variables(own)
-        variables = [["variables", "; or ".join(one or "none" for one in told)]] if any(told) else []
+        sets = telling_variables(cells)
+        variables = [["variables", "; or ".join(text or "none" for text in sets)]] if any(sets) else []
         rows = _identity(identity)
         libraries = rows.pop("libraries", "lost")
         machine = (
@@ -106,16 +106,16 @@ def _environments(sources: Sources) -> str:
             if rows
             else "A machine whose description is lost:"
         )
-        measured = ", ".join(f"`{one}`" for one in dict.fromkeys(record.experiment for record in own))
+        measured = ", ".join(dict.fromkeys(f"`{record.experiment}`" for record in cells))
         machines.setdefault(machine, []).append([f"`{name}`", measured, libraries])
     heads = ["Environment", "Experiments", "Libraries"]
-    return "\n\n".join(f"{one}\n\n{of_texts(rows, heads)}" for one, rows in machines.items()) or "Nothing was measured."
+    return "\n\n".join(f"{top}\n\n{of_texts(rows, heads)}" for top, rows in machines.items()) or "Nothing was measured."
 
 
 def _provenance(sources: Sources) -> str:
     rows = []
     for name, cells in sources.records.items():
-        measured = [one for record in cells for one in record.provenances]
+        measured = [provenance for record in cells for provenance in record.provenances]
         if not measured:
             continue
         commits = sorted({commit_name(p) for p in measured})
@@ -135,13 +135,13 @@ def _nodes(sources: Sources) -> str:
     for node, cells in sorted(by_node.items(), key=lambda item: (len(item[0]), item[0])):
         names = ", ".join(f"`{name}`" for name in dict.fromkeys(record.experiment for record in cells))
         rows.append([node, len(cells), sum(record.ok for record in cells), names])
-    said = f"Measured by {scheduler_name(jobs[0].provenance)} jobs:"
-    return f"{said}\n\n{of_texts(rows, ['Node', 'Cells', 'Of these ok', 'Experiments'])}"
+    heading = f"Measured by {scheduler_name(jobs[0].provenance)} jobs:"
+    return f"{heading}\n\n{of_texts(rows, ['Node', 'Cells', 'Of these ok', 'Experiments'])}"
 
 
 def missing(sources: Sources) -> list[str]:
     """One line per experiment whose records differ from the planned cells; ValueError if its plan is missing."""
-    told = []
+    lines = []
     for name, cells in sources.records.items():
         planned = {
             files.canonical(cell["factors"])
@@ -150,21 +150,21 @@ def missing(sources: Sources) -> list[str]:
         }
         shown = [files.canonical(record.factors) for record in cells]
         if set(shown) != planned or len(shown) != len(planned):
-            told.append(f"{name}: {len(planned)} cells planned, {len(set(shown) & planned)} of them in the records")
-    return told
+            lines.append(f"{name}: {len(planned)} cells planned, {len(set(shown) & planned)} of them in the records")
+    return lines
 
 
 def notes(root: Path, site: str, chapter: str) -> dict[str, str]:
     """Read report/notes/<site>/<chapter>.md by heading; ValueError if a heading resembles a problem's."""
-    own = chapters.read(chapter)
-    path = root / "report" / "notes" / site / f"{own.name}.md"
+    course = chapters.read(chapter)
+    path = root / "report" / "notes" / site / f"{course.name}.md"
     if not path.exists():
         return {}
     written = called_from.text(path, root)
-    others = {name: chapters.read(name).headings() for name in chapters.names() if name != own.name}
+    others = {name: chapters.read(name).headings() for name in chapters.names() if name != course.name}
     elsewhere = {heading: f"{name}.md" for name, headings in others.items() for heading in headings}
     try:
-        return handin.by_heading(written, own.headings(), elsewhere)
+        return handin.by_heading(written, course.headings(), elsewhere)
     except ValueError as error:
         raise ValueError(f"{path.relative_to(root)}: {error}") from None
 

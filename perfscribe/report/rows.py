@@ -309,23 +309,23 @@ class Rows:
         """A missing row of this selection."""
         return Row(self.table, self.columns, self._given)
 
-    def _of(self, *statuses: str) -> Rows:
+    def _with_status(self, *statuses: str) -> Rows:
         return self._like([row for row in self._rows if row["status"] in statuses])
 
     @cached_property
     def ok(self) -> Rows:
         """Rows with status ok."""
-        return self._of("ok")
+        return self._with_status("ok")
 
     @cached_property
     def oom(self) -> Rows:
         """Rows that ran out of memory."""
-        return self._of("oom")
+        return self._with_status("oom")
 
     @property
     def broken(self) -> Rows:
         """Rows that failed or timed out."""
-        return self._of("failed", "timeout")
+        return self._with_status("failed", "timeout")
 
     @property
     def all(self) -> Several:

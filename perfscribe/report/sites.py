@@ -43,30 +43,30 @@ def text(root: Path) -> str:
 
 def refresh(root: Path) -> None:
     """Write the page if it changed."""
-    made, path = text(root), root / PAGE
-    if not path.is_file() or path.read_text(encoding="utf-8") != made:
-        files.write_text(path, made)
+    page, path = text(root), root / PAGE
+    if not path.is_file() or path.read_text(encoding="utf-8") != page:
+        files.write_text(path, page)
 
 
 def _overview(sites: Mapping[str, Mapping[str, Any]]) -> str:
-    statuses = [status for status in STATUSES if any(status in found["cells"] for found in sites.values())]
+    statuses = [status for status in STATUSES if any(status in site["cells"] for site in sites.values())]
     rows = []
-    for name, found in sites.items():
-        days = " to ".join(dict.fromkeys((found["first_day"], found["last_day"])))
-        counts = [str(found["cells"].get(status, 0)) for status in statuses]
-        machines = "; ".join(filter(None, [*found["machines"], nodes(found)]))
+    for name, site in sites.items():
+        days = " to ".join(dict.fromkeys((site["first_day"], site["last_day"])))
+        counts = [str(site["cells"].get(status, 0)) for status in statuses]
+        machines = "; ".join(filter(None, [*site["machines"], nodes(site)]))
         rows.append([f"[{name}]({name}/report.md)", machines, days, *counts])
     return of_texts(rows, ["Report", "Machine", "Measured", *(f"Cells {status}" for status in statuses)]) + "\n"
 
 
 def _headlines(sites: Mapping[str, Mapping[str, Any]]) -> str:
     """Table with one row per headline of any site; cells have the value and its levels."""
-    found: dict[str, dict[str, str]] = {}
+    headlines: dict[str, dict[str, str]] = {}
     for name, site in sites.items():
         for what, value in site["headlines"]:
             title, _, levels = what.partition(", ")
-            found.setdefault(title, {})[name] = f"{value} ({levels})" if levels else value
-    rows = [[title, *(cells.get(name, "-") for name in sites)] for title, cells in found.items()]
+            headlines.setdefault(title, {})[name] = f"{value} ({levels})" if levels else value
+    rows = [[title, *(cells.get(name, "-") for name in sites)] for title, cells in headlines.items()]
     return of_texts(rows, ["What", *sites]) + "\n"
 
 
@@ -74,8 +74,8 @@ def _picture(root: Path, sites: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """First figure of the site with most ok cells."""
     name = max(sites, key=lambda site: sites[site]["cells"].get("ok", 0), default="")
     page = root / "report" / name / "report.md"
-    found = re.search(r"!\[(.*)\]\((figures/.*)\)", page.read_text(encoding="utf-8")) if page.is_file() else None
-    return [f"![{found[1]}]({name}/{found[2]})  \n*{name}: {found[1]}*\n"] if found else []
+    match = re.search(r"!\[(.*)\]\((figures/.*)\)", page.read_text(encoding="utf-8")) if page.is_file() else None
+    return [f"![{match[1]}]({name}/{match[2]})  \n*{name}: {match[1]}*\n"] if match else []
 
 
 if __name__ == "__main__":

@@ -20,11 +20,11 @@ NCCL = ("NCCL_NVLS_ENABLE", "NCCL_ALGO", "NCCL_PROTO", "NCCL_P2P_DISABLE", "NCCL
 
 def of_site(plan: Mapping[str, Any], records: Mapping[str, Sequence[Record]], results: Path) -> dict[str, Any]:
     """Summarise a site. records: by experiment; results: the site's folder."""
-    cells = [record for of in records.values() for record in of]
+    cells = [record for group in records.values() for record in group]
     known = {name: files.read_object(results / "environments" / f"{name}.json") for name in environment_ids(cells)}
     identities = known.values()
     ran = [record for record in cells if not record.values.get("before_start")]
-    measured = [one for record in ran for one in record.provenances if one.get("time")]
+    measured = [provenance for record in ran for provenance in record.provenances if provenance.get("time")]
     days = sorted(str(provenance["time"])[:10] for provenance in measured)
     statuses = Counter(record.status for record in cells)
     nodes = {node_name(record.provenance) for record in cells if record.provenance.get("cluster")}
@@ -34,7 +34,7 @@ def of_site(plan: Mapping[str, Any], records: Mapping[str, Sequence[Record]], re
         ok = Counter(names[record.environments[0]] for record in cells if record.ok and record.environments)
         machines = sorted(ok or set(names.values()))
         gpus = max((int(identity.get("gpu_count") or 0) for identity in identities), default=0)
-        software = _software(identities) | (_told_nccl(cells) if gpus > 1 else {})
+        software = _software(identities) | (_nccl_settings(cells) if gpus > 1 else {})
     return {
         "site": plan["site"],
         "preset": plan["preset"],
@@ -62,16 +62,16 @@ def machine(identity: Mapping[str, Any]) -> str:
     return f"{name}{size}, {identity['cpu_cores']} cores{' of a virtual machine' if virtual else ''}"
 
 
-def _told_nccl(cells: Iterable[Record]) -> dict[str, list[str]]:
+def _nccl_settings(cells: Iterable[Record]) -> dict[str, list[str]]:
     """Values of variables that disable or select NCCL's transports and algorithms, which affect bandwidths."""
-    told = [record.provenance.get("variables", {}) for record in cells if record.ok]
-    found = {name: sorted({one[name] for one in told if name in one}) for name in NCCL}
-    return {name: values for name, values in found.items() if values}
+    environments = [record.provenance.get("variables", {}) for record in cells if record.ok]
+    by_name = {name: sorted({env[name] for env in environments if name in env}) for name in NCCL}
+    return {name: values for name, values in by_name.items() if values}
 
 
 def _software(identities: Iterable[Mapping[str, Any]]) -> dict[str, list[str]]:
     """Versions of driver, CUDA, torch and Python; several if cells were measured under several."""
     known = [{**identity, **identity.get("libraries", {})} for identity in identities]
     keys = {"driver": "driver_version", "CUDA": "cuda_driver_version", "torch": "torch", "Python": "python"}
-    found = {name: sorted({str(one[key]) for one in known if one.get(key)}) for name, key in keys.items()}
-    return {name: versions for name, versions in found.items() if versions}
+    by_name = {name: sorted({str(machine[key]) for machine in known if machine.get(key)}) for name, key in keys.items()}
+    return {name: versions for name, versions in by_name.items() if versions}

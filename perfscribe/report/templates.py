@@ -199,7 +199,7 @@ class Template:
                 if row.ok:
                     counts.setdefault(site.machine(row), {})[str(row.cells.get("world_size", 1))] = None
             several = len(counts) > 1 or any(" and " in name for name in counts)
-            texts = [f"{machine.ranks(' and '.join(of))} on {name}" for name, of in counts.items()]
+            texts = [f"{machine.ranks(' and '.join(numbers))} on {name}" for name, numbers in counts.items()]
             return f"; machines: {', '.join(texts)}" * several
 
         return {"elsewhere": elsewhere, "machines": machines}
@@ -235,7 +235,7 @@ class Template:
         template = self._compiled
         if path != self.source.path:
             roots = self._environment.loader.searchpath  # type: ignore[union-attr]
-            root = next(Path(one) for one in roots if path.is_relative_to(one))
+            root = next(Path(folder) for folder in roots if path.is_relative_to(folder))
             template = self._environment.get_template(str(path.relative_to(root)))
         assert template
         return f"{chapters.shown(path)}:{template.get_corresponding_lineno(frames[-1].lineno or 1)}"
@@ -279,8 +279,8 @@ def _keys(value: Any) -> Iterator[str]:
     """Yield keys of nested mappings and of mappings in lists."""
     if isinstance(value, Mapping):
         yield from value
-    for one in value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ():
-        yield from _keys(one)
+    for child in value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ():
+        yield from _keys(child)
 
 
 def _below(node: nodes.Node) -> Iterator[nodes.Node]:
