@@ -49,8 +49,8 @@ def _default_site(root: Path) -> str:
 
 def _chapter_of(path: Path) -> Chapter:
     """Find the chapter whose index lists a file."""
-    own = path.parent / chapters.OWN_INDEX
-    names = [str(path.parent)] if own.is_file() else [*chapters.names()]
+    index = path.parent / chapters.OWN_INDEX
+    names = [str(path.parent)] if index.is_file() else [*chapters.names()]
     for chapter in map(chapters.read, names):
         if path.stem in chapter.index["problems"] and chapter.file(path.stem) == path:
             return chapter

@@ -22,10 +22,10 @@ TOOLS = ("nsys", "srun", "mpiexec")
 GIB = 2**30
 
 
-def report(units: Sequence[tuple[str, list[Cell]]], of: Sequence[subjects.Subject] = ()) -> str:
-    """Make the whole text; `units`: planned cells by experiment. Contains paths of this machine: not for publishing.
+def report(units: Sequence[tuple[str, list[Cell]]], checkouts: Sequence[subjects.Subject] = ()) -> str:
+    """Return the whole text, which contains paths of this machine: not for publishing.
 
-    of: subjects, whose unimplemented adapters are listed.
+    units: planned cells by experiment. checkouts: subjects, whose unimplemented adapters are listed.
     """
     sections = {
         "Machine": _pairs(_machine()),
@@ -33,8 +33,8 @@ def report(units: Sequence[tuple[str, list[Cell]]], of: Sequence[subjects.Subjec
         "What is measured here": _measured(units),
         "What is missing": _missing(units),
     }
-    if of:
-        sections["Your code"] = _pairs((one.name, _written(one)) for one in of)
+    if checkouts:
+        sections["Your code"] = _pairs((checkout.name, _written(checkout)) for checkout in checkouts)
     return "\n\n".join(f"{title}\n{'-' * len(title)}\n{body}" for title, body in sections.items()) + "\n"
 
 
@@ -52,26 +52,27 @@ def _pairs(rows: Iterable[tuple[str, Any]]) -> str:
 
 
 def _machine() -> list[tuple[str, str]]:
-    found = machine.identity(())
-    gpus, watts = found["gpu_count"], found["gpu_power_limit_w"]
-    memory = found["gpu_memory_bytes"]
+    identity = machine.identity(())
+    gpus, watts = identity["gpu_count"], identity["gpu_power_limit_w"]
+    memory = identity["gpu_memory_bytes"]
     rows = [
-        ("CPU", found["cpu_model"] + " (virtual machine)" * found["is_virtual"]),
-        ("cores", f"{found['cpu_cores']} granted of {psutil.cpu_count() or 'an unknown number'}"),
+        ("CPU", identity["cpu_model"] + " (virtual machine)" * identity["is_virtual"]),
+        ("cores", f"{identity['cpu_cores']} granted of {psutil.cpu_count() or 'an unknown number'}"),
         ("memory", f"{_gib(psutil.virtual_memory().total)}, {_gib(host_memory.limit_bytes())} to use"),
-        ("GPU", f"{gpus} × {found['gpu_model']}" if gpus else capabilities.missing(["cuda"]) or "none"),
+        ("GPU", f"{gpus} × {identity['gpu_model']}" if gpus else capabilities.missing(["cuda"]) or "none"),
     ]
     if gpus:
+        driver, cuda = (identity[key] or "not told" for key in ("driver_version", "cuda_driver_version"))
         rows += [
             ("GPU memory", _gib(memory) if memory else "not told"),
             ("power limit", f"{watts} W" if watts else "not told"),
-            ("driver", f"{found['driver_version'] or 'not told'}, CUDA {found['cuda_driver_version'] or 'not told'}"),
+            ("driver", f"{driver}, CUDA {cuda}"),
         ]
     torch = libraries.version("torch") or "not installed"
     rows += [("Python", platform.python_version()), ("torch", torch)]
     if why := checkout.why_no_commit(capabilities.ROOT):
         rows.append(("commit", f"unknown: {why}"))
-    return [*rows, ("platform", f"{found['platform']}, {platform.release()}")]
+    return [*rows, ("platform", f"{identity['platform']}, {platform.release()}")]
 
 
 def _gib(amount_bytes: int) -> str:
@@ -105,21 +106,22 @@ def _measured(units: Sequence[tuple[str, list[Cell]]]) -> str:
 
 def _missing(units: Sequence[tuple[str, list[Cell]]]) -> str:
     """One line per missing thing, with the most demanding remedy and the experiments that need it."""
-    found: dict[str, list[tuple[str, str]]] = {}
+    fixes: dict[str, list[tuple[str, str]]] = {}
     for name, cells in units:
-        for condition in capabilities.unmet(dict.fromkeys(one for cell in cells for one in cell.requires)):
-            found.setdefault(condition.reason, []).append((condition.fix, name))
-    every = [name for name, _ in units]
+        required = dict.fromkeys(requirement for cell in cells for requirement in cell.requires)
+        for condition in capabilities.unmet(required):
+            fixes.setdefault(condition.reason, []).append((condition.fix, name))
+    experiments = [name for name, _ in units]
     lines = []
-    for reason, of in found.items():
-        fix = max((fix for fix, _ in of), key=lambda fix: (len(fix), fix))
-        lines.append(f"{reason}: {fix}; for {_named({name for _, name in of}, every)}")
+    for reason, pairs in fixes.items():
+        fix = max((fix for fix, _ in pairs), key=lambda fix: (len(fix), fix))
+        lines.append(f"{reason}: {fix}; for {_named({name for _, name in pairs}, experiments)}")
     return "\n".join(lines) or "nothing"
 
 
-def _named(of: Collection[str], every: Sequence[str]) -> str:
+def _named(names: Collection[str], experiments: Sequence[str]) -> str:
     """List these experiments, or "all but" the others if those are fewer."""
-    others = [name for name in every if name not in of]
+    others = [name for name in experiments if name not in names]
     if not others:
         return "all"
-    return f"all but {', '.join(others)}" if len(others) < len(of) else ", ".join(sorted(of))
+    return f"all but {', '.join(others)}" if len(others) < len(names) else ", ".join(sorted(names))

@@ -23,11 +23,11 @@ def main(root: Path, arguments: Sequence[str], _: Any) -> int:
     if list(arguments) != ["squad"]:
         raise ValueError(f"fetch-data: got {' '.join(arguments) or 'nothing'!r}, expected squad")
     try:
-        found = squad(root / FETCHED)
+        sets = squad(root / FETCHED)
     except ValueError as error:
         does_too = f"a folder with {' and '.join(NAMES)} does as well: workshop.squad"
         raise ValueError(f"fetch-data: {error}; {does_too}") from None
-    for name, questions in found.items():
+    for name, questions in sets.items():
         print(f"{FETCHED}/{name}: {len(questions.rows)} questions, SHA-256 {questions.sha256}, {LICENCE}")
     print(f"to use it, set in config.yaml: workshop: {{squad: {FETCHED}}}")
     return 0

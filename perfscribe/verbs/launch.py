@@ -82,21 +82,21 @@ def _parser() -> Parser:
 def read(arguments: Sequence[str]) -> argparse.Namespace:
     """Parse and check the arguments; SystemExit with one line if they are invalid."""
     parser = _parser()
-    found = parser.parse_args(arguments)
-    possible = LAUNCHERS[found.scheduler]
-    found.launcher = found.launcher or possible[0]
-    if found.launcher not in possible:
-        wanted = f"expected {' or '.join(possible)} for --scheduler {found.scheduler}"
-        parser.error(f"--launcher: got {found.launcher!r}, {wanted}")
-    if found.cpu_bind and found.launcher == "torchrun":
+    asked = parser.parse_args(arguments)
+    possible = LAUNCHERS[asked.scheduler]
+    asked.launcher = asked.launcher or possible[0]
+    if asked.launcher not in possible:
+        wanted = f"expected {' or '.join(possible)} for --scheduler {asked.scheduler}"
+        parser.error(f"--launcher: got {asked.launcher!r}, {wanted}")
+    if asked.cpu_bind and asked.launcher == "torchrun":
         parser.error("--cpu-bind: torchrun binds no ranks; expected it with srun or mpiexec")
-    if found.cpu_bind and len(found.cpu_bind) < found.ranks_per_node:
-        parser.error(f"--cpu-bind: {len(found.cpu_bind)} bindings for {found.ranks_per_node} ranks of a node")
-    if found.profile == "torch" and found.command:
+    if asked.cpu_bind and len(asked.cpu_bind) < asked.ranks_per_node:
+        parser.error(f"--cpu-bind: {len(asked.cpu_bind)} bindings for {asked.ranks_per_node} ranks of a node")
+    if asked.profile == "torch" and asked.command:
         parser.error("--profile torch: COMMAND is not profiled by it; expected nsys, or no COMMAND")
-    if found.gpus_per_node is None:
-        found.gpus_per_node = found.ranks_per_node
-    return found
+    if asked.gpus_per_node is None:
+        asked.gpus_per_node = asked.ranks_per_node
+    return asked
 
 
 def script(wanted: argparse.Namespace, root: Path) -> str:

@@ -56,10 +56,10 @@ def _status(
 
 def _published(cell: dict, number: int, records: dict[str, list[dict]]) -> tuple[str, dict | None]:
     """Same as _status for a read-only site."""
-    found = [record for record in records.get(_levels(cell), []) if record["round"] == number]
-    if found and not found[-1]["values"].get("before_start"):
-        return found[-1]["status"], found[-1]
-    status, reason = (found[-1]["status"], found[-1]["reason"]) if found else ("skipped", cell["skip"])
+    rounds = [record for record in records.get(_levels(cell), []) if record["round"] == number]
+    if rounds and not rounds[-1]["values"].get("before_start"):
+        return rounds[-1]["status"], rounds[-1]
+    status, reason = (rounds[-1]["status"], rounds[-1]["reason"]) if rounds else ("skipped", cell["skip"])
     return (f"{status} ({reason})" if reason else "not_run"), None
 
 
@@ -69,8 +69,12 @@ def _changed(root: Path, plan: Plan, name: str) -> set[str]:
     before = files.read_object(folder / f"{name}.json").get("datasets")
     if unit is None or before is None:
         return set()
-    planned = {one: plan.units[f"data-{one}"] for one in unit["datasets"] if f"data-{one}" in plan.units}
-    return {one for one, made in planned.items() if files.read_object(folder / f"data-{one}.json") != made}
+    planned = {
+        dataset: plan.units[f"data-{dataset}"] for dataset in unit["datasets"] if f"data-{dataset}" in plan.units
+    }
+    return {
+        dataset for dataset, content in planned.items() if files.read_object(folder / f"data-{dataset}.json") != content
+    }
 
 
 def _levels(cell: Mapping[str, Any]) -> str:
@@ -86,8 +90,8 @@ class Counted:
 
     def seconds(self, estimate: Estimate) -> dict[int, float] | None:
         """Expected time of each shard's waiting cells, start-up included; None if unknown."""
-        found = {shard: seconds for shard, cells in self.waiting.items() if (seconds := estimate.job_s(cells))}
-        return found if len(found) == len(self.waiting) else None
+        by_shard = {shard: seconds for shard, cells in self.waiting.items() if (seconds := estimate.job_s(cells))}
+        return by_shard if len(by_shard) == len(self.waiting) else None
 
 
 def _count(root: Path, plan: Plan, experiment: str, estimate: Estimate) -> Counted:
@@ -108,11 +112,11 @@ def _count(root: Path, plan: Plan, experiment: str, estimate: Estimate) -> Count
                     status, known = _published(cell, number, records)
                 else:
                     status, known = _status(unit, cell, number, records, changed, done)
-                one = due(experiment, cell["factors"], cell["cost"])
+                timed = due(experiment, cell["factors"], cell["cost"])
                 if status.startswith("to measure"):
-                    counted.waiting[shard].append(one)
+                    counted.waiting[shard].append(timed)
                 if known is not None:  # perhaps of older code
-                    estimate.add(one, known["spent"])
+                    estimate.add(timed, known["spent"])
                 factors = " ".join(f"{name}={level}" for name, level in cell["factors"].items())
                 counted.rows.append([experiment, factors, number, status])
     estimate.look_elsewhere(experiment, [cell for cells in counted.waiting.values() for cell in cells])

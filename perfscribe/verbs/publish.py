@@ -133,7 +133,7 @@ def copy_measured(root: Path, source: Path, target: Path, planned: Collection[st
         }
         # Collect all node names first: any experiment's errors may contain any of them.
         private = scrub.gather(journals, scrub.private_here(root))
-        number_nodes(record for of in journals.values() for record in of)
+        number_nodes(record for group in journals.values() for record in group)
         for experiment, kept in journals.items():
             of_report = _as_shown(kept, _shown(source / "records" / experiment))
             lines = [{"event": "record", **scrub.scrub_json(record, private)} for record in of_report]
@@ -155,11 +155,11 @@ def copy_measured(root: Path, source: Path, target: Path, planned: Collection[st
 
 def _shown(folder: Path) -> list[dict[str, Any]]:
     """Rows of an experiment's tables; unreadable files are skipped. folder: its records."""
-    found: list[dict[str, Any]] = []
+    rows: list[dict[str, Any]] = []
     for path in sorted(folder.glob("*.jsonl")):
         with contextlib.suppress(ValueError):
-            found += records.rows_of(path)
-    return found
+            rows += records.rows_of(path)
+    return rows
 
 
 def _as_shown(kept: Sequence[dict[str, Any]], rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -195,14 +195,14 @@ def _read_notes(root: Path, site: str) -> dict[str, str]:
 def copy_notes(root: Path, source: str, target: str, private: scrub.Private) -> None:
     """Copy notes to another site, scrubbed; existing ones are kept."""
     for name, text in _read_notes(root, source).items():
-        path, own = _notes(root, target) / name, f"report/notes/{target}/{name}"
+        path, shown = _notes(root, target) / name, f"report/notes/{target}/{name}"
         if path.exists():
-            print(f"publish: {own} was there and stays as it is")
+            print(f"publish: {shown} was there and stays as it is")
             continue
         scrubbed = scrub.scrub_text(text, private)
         files.write_bytes(path, scrubbed.encode())
         replaced = ", names and paths of this machine replaced: read it" if scrubbed != text else ""
-        print(f"publish: {own} is that of site {source}{replaced}")
+        print(f"publish: {shown} is that of site {source}{replaced}")
 
 
 def number_nodes(records: Iterable[dict[str, Any]]) -> None:
@@ -219,8 +219,8 @@ def number_nodes(records: Iterable[dict[str, Any]]) -> None:
 
 def committed_mib(folders: Iterable[Path]) -> float:
     """Size of committed files: excludes records, which repeat the journals, and HTML, which any machine can make."""
-    found = (path for folder in folders for path in folder.rglob("*") if path.is_file())
-    committed = (path for path in found if path.parents[1].name != "records" and path.suffix != ".html")
+    paths = (path for folder in folders for path in folder.rglob("*") if path.is_file())
+    committed = (path for path in paths if path.parents[1].name != "records" and path.suffix != ".html")
     return sum(path.stat().st_size for path in committed) / 2**20
 
 
@@ -228,13 +228,13 @@ def _check(root: Path, name: str) -> int:
     """Print the next step; return 1 if the site has private data or is too large to commit."""
     notes = [_notes(root, name)] if _notes(root, name).is_dir() else []
     folders = [root / "results" / name, root / "report" / name, *notes]
-    found = [finding for folder in folders for finding in scrub.find_private(folder, scrub.private_here(root))]
-    for finding in found[:20]:
+    findings = [finding for folder in folders for finding in scrub.find_private(folder, scrub.private_here(root))]
+    for finding in findings[:20]:
         print(f"publish: {finding}", file=sys.stderr)
     size_mib = committed_mib(folders)
     if size_mib > LARGEST_MIB:
         print(f"publish: {size_mib:.1f} MiB, allowed are {LARGEST_MIB}", file=sys.stderr)
-    if found or size_mib > LARGEST_MIB:
+    if findings or size_mib > LARGEST_MIB:
         return 1
     named = " ".join(folder.relative_to(root).as_posix() for folder in [*folders, root / "report" / "README.md"])
     print(f"published: {size_mib:.1f} MiB; commit it with `git add {named}`")

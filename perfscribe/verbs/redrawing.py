@@ -40,15 +40,15 @@ def draw(root: Path, raw: Mapping[str, Any], name: str) -> None:
     from perfscribe.show import presenting
 
     config = {**raw, "site": name}
-    made = session.make_plan(root, config)
-    session.write_plan(root, config, made)
-    site, plan = Targets(made), root / "results" / name / "plan"
+    planned = session.make_plan(root, config)
+    session.write_plan(root, config, planned)
+    site, plan = Targets(planned), root / "results" / name / "plan"
     records = [root / path for path in site.records()]
     for out in records:
         shard.Shard(plan / f"measure-{out.parent.name}-{out.stem}.json", root).write_records(out, identity=None)
-    for experiment in made.presentations:
-        of = [root / path for path in site.records_for(experiment)]
-        presenting.present(plan / f"present-{experiment}.json", of, root)
+    for experiment in planned.presentations:
+        sources = [root / path for path in site.records_for(experiment)]
+        presenting.present(plan / f"present-{experiment}.json", sources, root)
     read: list[str | Path] = ["--records", *records, "--summary", f"{site.results}/summary.json"]
     _run(root, name, "report.py", "--plan", plan / "report.json", *read, "--out", f"{site.report}/report.md")
     _run(root, name, "verdict.py", *read, "--out", f"{site.results}/verdict.txt")

@@ -90,6 +90,8 @@ def main(root: Path, arguments: Sequence[str], config: session.ReadConfig) -> in
         checksums.forget(results, units)
         book.retire(given_up, "remeasure " + " ".join(arguments))
 
-    own = "" if site == session.LOCAL_SITE else f" --config site={site}"
-    print(f"records of {experiment} retired: {len(given_up)}; the next `./run report{own}` measures their cells again")
+    option = "" if site == session.LOCAL_SITE else f" --config site={site}"
+    print(
+        f"records of {experiment} retired: {len(given_up)}; the next `./run report{option}` measures their cells again"
+    )
     return 0

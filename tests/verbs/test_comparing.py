@@ -197,7 +197,7 @@ def test_cells_that_ended_otherwise_or_stand_alone(tmp_path: Path) -> None:
     assert only(pair(tmp_path / "4", ok, unsupported)).verdict == "on one side"
     found = pair(tmp_path / "5", ok, Measured({"device": "cuda", "n": 2}, steady(1)))
     assert [row.verdict for row in found] == ["on one side"] * 2
-    assert "No cell that is compared was measured at both sides" in verb._says(found)
+    assert "No cell that is compared was measured at both sides" in verb._totals(found)
 
 
 # --- where sides are read from -----------------------------------------------------------------------------------

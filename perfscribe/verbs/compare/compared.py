@@ -81,17 +81,17 @@ class Comparison:
 
 def kind_of(name: str) -> str:
     """Kind of a figure: time, rate, memory, loss or score; "" if it does not measure machine or code."""
-    return next((kind for kind, patterns in KINDS if any(fnmatchcase(name, one) for one in patterns.split())), "")
+    return next((kind for kind, globs in KINDS if any(fnmatchcase(name, glob) for glob in globs.split())), "")
 
 
 def compare(a: Side, b: Side, only: Collection[str] = ()) -> list[Comparison]:
     """Compare every experiment of either side, or only those named."""
-    found = []
+    comparisons = []
     for name in sorted(set(a.cells) | set(b.cells)):
         if not only or name in only:
-            for one, other in _pairs(a.cells.get(name, {}), b.cells.get(name, {})):
-                found += _figures(a, b, one, other)
-    return found
+            for cell_a, cell_b in _pairs(a.cells.get(name, {}), b.cells.get(name, {})):
+                comparisons += _figures(a, b, cell_a, cell_b)
+    return comparisons
 
 
 def _pairs(
@@ -103,30 +103,30 @@ def _pairs(
         yield left.get(key), right.get(key)
 
 
-def _figures(a: Side, b: Side, one: MeasuredCell | None, other: MeasuredCell | None) -> list[Comparison]:
+def _figures(a: Side, b: Side, cell_a: MeasuredCell | None, cell_b: MeasuredCell | None) -> list[Comparison]:
     """Compare the figures of one pair; a pair without comparable figures has one Comparison, or none."""
-    if one is None or other is None:
-        cell, side = (one, "A") if one is not None else (other, "B")
+    if cell_a is None or cell_b is None:
+        cell, side = (cell_a, "A") if cell_a is not None else (cell_b, "B")
         if cell is None or not cell.record.ok:
             return []
         statuses = ("ok", "not measured") if side == "A" else ("not measured", "ok")
         return [Comparison(cell.experiment, cell.factors, *statuses, ONE_SIDED, f"measured in {side} alone")]
-    row = Comparison(one.experiment, one.factors, one.record.status, other.record.status)
-    if not (one.record.ok and other.record.ok):
-        if one.record.ok:
-            return [replace(row, verdict=LOST, reason=other.record.reason)]
-        return [replace(row, verdict=GAINED, reason=one.record.reason)] if other.record.ok else []
-    if one.field("id") & other.field("id"):
+    row = Comparison(cell_a.experiment, cell_a.factors, cell_a.record.status, cell_b.record.status)
+    if not (cell_a.record.ok and cell_b.record.ok):
+        if cell_a.record.ok:
+            return [replace(row, verdict=LOST, reason=cell_b.record.reason)]
+        return [replace(row, verdict=GAINED, reason=cell_a.record.reason)] if cell_b.record.ok else []
+    if cell_a.field("id") & cell_b.field("id"):
         return [replace(row, verdict=SAME_RECORD, reason="measured once and held by both")]
-    if reason := _refused(one, other):
+    if reason := _refused(cell_a, cell_b):
         return [replace(row, verdict=REFUSED, reason=reason)]
-    row = replace(row, marks=tuple(_marks(a, b, one, other)))
-    return [_figure(row, name, one, other) for name in one.names if name in other.names and kind_of(name)]
+    row = replace(row, marks=tuple(_marks(a, b, cell_a, cell_b)))
+    return [_figure(row, name, cell_a, cell_b) for name in cell_a.names if name in cell_b.names and kind_of(name)]
 
 
-def _figure(row: Comparison, name: str, one: MeasuredCell, other: MeasuredCell) -> Comparison:
-    kind, a, b = kind_of(name), one.samples(name), other.samples(name)
-    timers = [_timers(cell, name) for cell in (one, other)]
+def _figure(row: Comparison, name: str, cell_a: MeasuredCell, cell_b: MeasuredCell) -> Comparison:
+    kind, a, b = kind_of(name), cell_a.samples(name), cell_b.samples(name)
+    timers = [_timers(cell, name) for cell in (cell_a, cell_b)]
     row = replace(
         row,
         name=name,
@@ -141,8 +141,8 @@ def _figure(row: Comparison, name: str, one: MeasuredCell, other: MeasuredCell) 
     )
     if timers[0] != timers[1]:
         return replace(row, verdict=REFUSED, reason=f"another timer: {_against(*timers)}")
-    if kind in ("loss", "score") and (one.seed is None or one.seed != other.seed):
-        return replace(row, verdict=REFUSED, reason=f"another seed: {_against({one.seed}, {other.seed})}")
+    if kind in ("loss", "score") and (cell_a.seed is None or cell_a.seed != cell_b.seed):
+        return replace(row, verdict=REFUSED, reason=f"another seed: {_against({cell_a.seed}, {cell_b.seed})}")
     row = judge(row, a, b)
     disturbed = [mark for mark in row.marks if mark.startswith(tuple(f"{s}: {d}" for s in "AB" for d in DISTURBED))]
     if kind in SPEED and disturbed and row.verdict in DECIDED:
@@ -161,21 +161,21 @@ def judge(row: Comparison, a: Rounds, b: Rounds) -> Comparison:
     medians = [[float(np.median(samples)) for samples in side] for side in (a, b)]
     over_rounds = min(map(len, medians)) >= ROUNDS_FOR_INTERVAL
     pooled = medians if over_rounds else [[value for samples in side for value in samples] for side in (a, b)]
-    one, other = (float(np.median(side)) for side in pooled)
-    row = replace(row, a=one, b=other, ratio=other / one if one > 0 else None)
-    if row.kind not in SPEED and (one == other or abs((row.ratio or 0) - 1) <= SAME):
+    median_a, median_b = (float(np.median(side)) for side in pooled)
+    row = replace(row, a=median_a, b=median_b, ratio=median_b / median_a if median_a > 0 else None)
+    if row.kind not in SPEED and (median_a == median_b or abs((row.ratio or 0) - 1) <= SAME):
         return replace(row, verdict="same", reason=f"within {SAME:.0%}")
     if row.kind == "memory" and (min(pooled[0]) > max(pooled[1]) or min(pooled[1]) > max(pooled[0])):
-        return replace(row, verdict="better" if other < one else "worse", reason="counts, no interval")
+        return replace(row, verdict="better" if median_b < median_a else "worse", reason="counts, no interval")
     if row.kind not in SPEED and not over_rounds:
         return replace(row, verdict="cannot tell", reason=f"{ROUNDS_FOR_INTERVAL} rounds a side are needed")
-    found = [median_interval(side) for side in pooled]
-    if found[0] is None or found[1] is None:
+    intervals = [median_interval(side) for side in pooled]
+    if intervals[0] is None or intervals[1] is None:
         sizes = " against ".join(str(len(side)) for side in pooled)
         return replace(row, verdict="cannot tell", reason=f"{sizes} samples, {ROUNDS_FOR_INTERVAL} a side are needed")
     if min(*pooled[0], *pooled[1]) <= 0:
         return replace(row, verdict="cannot tell", reason="a figure is not above 0")
-    low, high = found[1][0] / found[0][1], found[1][1] / found[0][0]
+    low, high = intervals[1][0] / intervals[0][1], intervals[1][1] / intervals[0][0]
     row = replace(row, low=low, high=high)
     if low <= 1 <= high:
         return replace(row, verdict="cannot tell", reason="the interval holds 1")
@@ -189,34 +189,34 @@ def judge(row: Comparison, a: Rounds, b: Rounds) -> Comparison:
     return replace(row, verdict=good if gained else bad, reason="the interval excludes 1")
 
 
-def _refused(one: MeasuredCell, other: MeasuredCell) -> str:
+def _refused(cell_a: MeasuredCell, cell_b: MeasuredCell) -> str:
     """Reason for not comparing these cells; "" if they are comparable."""
-    if one.field("data_digest") != other.field("data_digest"):
+    if cell_a.field("data_digest") != cell_b.field("data_digest"):
         return "another data set: the digests differ"
     for name in DECISIVE:
-        if one.values(name) and other.values(name) and one.values(name) != other.values(name):
-            return f"other work: {name} {_against(one.values(name), other.values(name))}"
+        if cell_a.values(name) and cell_b.values(name) and cell_a.values(name) != cell_b.values(name):
+            return f"other work: {name} {_against(cell_a.values(name), cell_b.values(name))}"
     return ""
 
 
-def _marks(a: Side, b: Side, one: MeasuredCell, other: MeasuredCell) -> list[str]:
+def _marks(a: Side, b: Side, cell_a: MeasuredCell, cell_b: MeasuredCell) -> list[str]:
     """Caveats for all figures of these cells."""
-    found = ["code differs"] if one.field("fingerprint") != other.field("fingerprint") else []
-    left, right = a.identity(one), b.identity(other)
+    marks = ["code differs"] if cell_a.field("fingerprint") != cell_b.field("fingerprint") else []
+    left, right = a.identity(cell_a), b.identity(cell_b)
     changed = [key for key in dict.fromkeys((*left, *right)) if left.get(key) != right.get(key)]
     if a.site == b.site and changed:
-        found.append(f"another machine or software ({', '.join(changed)})")
-    if one.seed is None or one.seed != other.seed:
-        found.append("another seed" if None not in (one.seed, other.seed) else "seed not known")
-    if len(one.good) != len(other.good):
-        found.append(f"rounds {len(one.good)} against {len(other.good)}")
-    return [*found, *(f"{side}: {flag}" for side, cell in (("A", one), ("B", other)) for flag in cell.record.flags)]
+        marks.append(f"another machine or software ({', '.join(changed)})")
+    if cell_a.seed is None or cell_a.seed != cell_b.seed:
+        marks.append("another seed" if None not in (cell_a.seed, cell_b.seed) else "seed not known")
+    if len(cell_a.good) != len(cell_b.good):
+        marks.append(f"rounds {len(cell_a.good)} against {len(cell_b.good)}")
+    return [*marks, *(f"{side}: {flag}" for side, cell in (("A", cell_a), ("B", cell_b)) for flag in cell.record.flags)]
 
 
 def _timers(cell: MeasuredCell, name: str) -> set[str]:
     """Timers of a sample in all rounds, without versions."""
-    found = {str(row["timers"][name]) for row in cell.good if name in row["timers"]}
-    return {" ".join(word for word in one.split() if not word[0].isdigit()) for one in found}
+    timers = {str(row["timers"][name]) for row in cell.good if name in row["timers"]}
+    return {" ".join(word for word in timer.split() if not word[0].isdigit()) for timer in timers}
 
 
 def _against(left: set[Any], right: set[Any]) -> str:
@@ -225,5 +225,5 @@ def _against(left: set[Any], right: set[Any]) -> str:
 
 
 def _iqr(rounds: Rounds) -> float | None:
-    found = summarise(rounds)
-    return found.iqr if found.n > 1 else None
+    summary = summarise(rounds)
+    return summary.iqr if summary.n > 1 else None

@@ -43,17 +43,17 @@ class MeasuredCell:
 
     def samples(self, name: str) -> list[list[float]]:
         """Samples by round; for a numeric value, one sample per round."""
-        found = [row["samples"][name] for row in self.good if row["samples"].get(name)]
-        return found or [[float(value)] for row in self.good if is_number(value := row["values"].get(name))]
+        rounds = [row["samples"][name] for row in self.good if row["samples"].get(name)]
+        return rounds or [[float(value)] for row in self.good if is_number(value := row["values"].get(name))]
 
     @cached_property
     def names(self) -> list[str]:
         """Names of samples and of numeric values."""
-        found: dict[str, None] = {}
+        names: dict[str, None] = {}
         for row in self.good:
-            found |= dict.fromkeys(name for name, samples in row["samples"].items() if samples)
-            found |= dict.fromkeys(name for name, value in row["values"].items() if is_number(value))
-        return list(found)
+            names |= dict.fromkeys(name for name, samples in row["samples"].items() if samples)
+            names |= dict.fromkeys(name for name, value in row["values"].items() if is_number(value))
+        return list(names)
 
     def values(self, name: str) -> set[str]:
         """Distinct values over rounds, as text."""
@@ -83,23 +83,23 @@ class Side:
     @property
     def commits(self) -> str:
         """Commits that measured it; + for uncommitted changes."""
-        rows = (row for of in self.cells.values() for cell in of.values() for row in cell.rows)
+        rows = (row for group in self.cells.values() for cell in group.values() for row in cell.rows)
         return ", ".join(sorted({commit_name(row["provenance"]) for row in rows if row["provenance"]})) or "none"
 
     def identity(self, cell: MeasuredCell | None = None) -> dict[str, set[str]]:
         """Properties of the machines of a cell, or of all: texts by key."""
-        found: dict[str, set[str]] = {}
+        properties: dict[str, set[str]] = {}
         for name in self._used() if cell is None else cell.record.environments:
             identity = self.identities.get(name, {})
-            told = {key: "none" if value is None else str(value) for key, value in identity.items()}
-            told |= {key: str(version or "not installed") for key, version in identity.get("libraries", {}).items()}
-            for key, text in told.items():
+            texts = {key: "none" if value is None else str(value) for key, value in identity.items()}
+            texts |= {key: str(version or "not installed") for key, version in identity.get("libraries", {}).items()}
+            for key, text in texts.items():
                 if key != "libraries":
-                    found.setdefault(key, set()).add(text)
-        return found
+                    properties.setdefault(key, set()).add(text)
+        return properties
 
     def _used(self) -> list[str]:
-        names = {name for of in self.cells.values() for cell in of.values() for name in cell.record.environments}
+        names = {name for group in self.cells.values() for cell in group.values() for name in cell.record.environments}
         return sorted(names & self.identities.keys())
 
 
@@ -108,15 +108,15 @@ def read(root: Path, name: str) -> Side:
     site, at, commit = name.partition("@")
     known = sorted(path.parents[1].name for path in (root / "results").glob("*/plan/index.json"))
     if not at and name in known:
-        return _of_folder(root / "results" / name, name, name)
+        return _read_folder(root / "results" / name, name, name)
     if site == session.LOCAL_SITE and commit:
-        return _of_commit(root, name, site, commit)
+        return _read_commit(root, name, site, commit)
     subjects = _subjects(root / "results" / session.LOCAL_SITE)
     if name in subjects:
-        return _of_subject(_of_folder(root / "results" / session.LOCAL_SITE, name, session.LOCAL_SITE))
-    told = f"{', '.join(known) or 'none'}{hint(name, [*known, *subjects])}"
-    told += f"; subjects: {', '.join(subjects)}" if subjects else ""
-    raise ValueError(f"compare: {name!r} is no site, local@COMMIT or subject; sites here: {told}")
+        return _only_subject(_read_folder(root / "results" / session.LOCAL_SITE, name, session.LOCAL_SITE))
+    choices = f"{', '.join(known) or 'none'}{hint(name, [*known, *subjects])}"
+    choices += f"; subjects: {', '.join(subjects)}" if subjects else ""
+    raise ValueError(f"compare: {name!r} is no site, local@COMMIT or subject; sites here: {choices}")
 
 
 def _subjects(folder: Path) -> list[str]:
@@ -124,13 +124,13 @@ def _subjects(folder: Path) -> list[str]:
     return sorted({str(cell["factors"]["subject"]) for cell in cells if "subject" in cell["factors"]})
 
 
-def _of_subject(side: Side) -> Side:
+def _only_subject(side: Side) -> Side:
     """Keep only the cells of the subject that the side is named after, renamed so that subjects can be compared."""
     cells: dict[str, dict[str, MeasuredCell]] = {}
-    for experiment, of in side.cells.items():
-        rows = [row for cell in of.values() for row in cell.rows if row["factors"].get("subject") == side.name]
+    for experiment, group in side.cells.items():
+        rows = [row for cell in group.values() for row in cell.rows if row["factors"].get("subject") == side.name]
         if rows:
-            seed = next(iter(of.values())).seed
+            seed = next(iter(group.values())).seed
             cells[experiment] = _cells(experiment, [_unnamed(row, side.name) for row in rows], seed)
     return Side(side.name, side.site, cells, side.identities)
 
@@ -142,16 +142,16 @@ def _unnamed(row: Row, subject: str) -> Row:
         factors["implementation"] = SUBJECT
     if "variants" in factors:
         words = str(factors["variants"]).split()
-        factors["variants"] = " ".join(re.sub(f"^{re.escape(subject)}[.]", f"{SUBJECT}.", one) for one in words)
+        factors["variants"] = " ".join(re.sub(f"^{re.escape(subject)}[.]", f"{SUBJECT}.", word) for word in words)
     renamed: dict[str, Any] = {}
     for key in ("samples", "values", "timers"):
-        own = {re.sub(f"^{re.escape(subject)}[.]", f"{SUBJECT}.", name): one for name, one in row[key].items()}
-        of_theirs = {name: one for name, one in own.items() if name.startswith((f"{SUBJECT}.", f"{SUBJECT}_"))}
-        renamed[key] = of_theirs or {name: one for name, one in own.items() if not name.startswith("ours_")}
+        data = {re.sub(f"^{re.escape(subject)}[.]", f"{SUBJECT}.", name): datum for name, datum in row[key].items()}
+        theirs = {name: datum for name, datum in data.items() if name.startswith((f"{SUBJECT}.", f"{SUBJECT}_"))}
+        renamed[key] = theirs or {name: datum for name, datum in data.items() if not name.startswith("ours_")}
     return {**row, **renamed, "factors": factors}
 
 
-def _of_folder(folder: Path, name: str, site: str) -> Side:
+def _read_folder(folder: Path, name: str, site: str) -> Side:
     """Read the journal's records for the cells of a site's plan."""
     cells: dict[str, dict[str, MeasuredCell]] = {}
     for experiment, plans in _plans(folder).items():
@@ -179,23 +179,23 @@ def _identities(folder: Path) -> dict[str, Row]:
 
 def _plans(folder: Path) -> dict[str, list[Path]]:
     """Measuring plan files of a site, by experiment."""
-    found: dict[str, list[Path]] = {}
+    paths: dict[str, list[Path]] = {}
     for path in sorted((folder / "plan").glob("measure-*.json")):
         experiment = path.stem.removeprefix("measure-").rpartition("-")[0]
-        found.setdefault(experiment, []).append(path)
-    return found
+        paths.setdefault(experiment, []).append(path)
+    return paths
 
 
-def _of_commit(root: Path, name: str, site: str, word: str) -> Side:
+def _read_commit(root: Path, name: str, site: str, word: str) -> Side:
     """Newest record of each cell and round that a commit measured, without uncommitted changes."""
     folder = root / "results" / site
-    found = (row for path in sorted((folder / "journal").glob("*")) for row in journal.read(path).all_records())
-    every = [row for row in found if not row["provenance"].get("dirty")]
+    records = (row for path in sorted((folder / "journal").glob("*")) for row in journal.read(path).all_records())
+    committed = [row for row in records if not row["provenance"].get("dirty")]
     commit = _resolved(root, word) or word
     named = re.fullmatch(r"[0-9a-f]{7,40}", commit)
-    rows = [row for row in every if named and str(row["provenance"].get("commit") or "").startswith(commit)]
+    rows = [row for row in committed if named and str(row["provenance"].get("commit") or "").startswith(commit)]
     if not rows:
-        measured = ", ".join(sorted({commit_name(row["provenance"]) for row in every})) or "none"
+        measured = ", ".join(sorted({commit_name(row["provenance"]) for row in committed})) or "none"
         raise ValueError(f"compare: {name}: site {site} holds no records of {word!r}; it has those of {measured}")
     newest: dict[tuple[str, str, int], Row] = {}
     for row in sorted(rows, key=lambda row: str(row["provenance"].get("time", ""))):
@@ -203,8 +203,8 @@ def _of_commit(root: Path, name: str, site: str, word: str) -> Side:
     plans = _plans(folder)
     cells = {}
     for experiment in sorted({row["experiment"] for row in rows}):
-        of = [row for row in newest.values() if row["experiment"] == experiment]
-        cells[experiment] = _cells(experiment, of, _seed(plans.get(experiment, []), experiment, of))
+        chosen = [row for row in newest.values() if row["experiment"] == experiment]
+        cells[experiment] = _cells(experiment, chosen, _seed(plans.get(experiment, []), experiment, chosen))
     return Side(name, site, cells, _identities(folder))
 
 
@@ -213,8 +213,8 @@ def _seed(plans: Sequence[Path], experiment: str, rows: Sequence[Row]) -> int | 
     if not plans:
         return None
     seed = int(files.read_json(plans[0])["seed"])
-    made = (cell_key(experiment, r["factors"], r["fingerprint"], r["data_digest"], seed) == r["key"] for r in rows)
-    return seed if all(made) else None
+    same = (cell_key(experiment, r["factors"], r["fingerprint"], r["data_digest"], seed) == r["key"] for r in rows)
+    return seed if all(same) else None
 
 
 def _resolved(root: Path, revision: str) -> str | None:

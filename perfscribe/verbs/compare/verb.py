@@ -39,7 +39,7 @@ from perfscribe.verbs.compare.sides import Side
 FAIL_ON = {"slower": ("slower", LOST), "worse": ("slower", "worse", LOST)}
 COUNTED = (*DECIDED, "same", "cannot tell", REFUSED, SAME_RECORD, LOST, GAINED)
 MOST_CHANGES = 20
-COLUMNS = tuple(one.name for one in fields(Comparison))
+COLUMNS = tuple(field.name for field in fields(Comparison))
 NOTE = (
     "The ratio is B's median over A's: below 1, B takes less time, or memory. A verdict takes 95 % intervals of both "
     f"medians that do not overlap. Below {ROUNDS_FOR_INTERVAL} rounds a side they are of samples within one run, and "
@@ -50,12 +50,12 @@ NOTE = (
 
 def _percent(text: str) -> float:
     try:
-        found = float(text)
+        percent = float(text)
     except ValueError:
-        found = -1.0
-    if not 0 <= found <= 10_000:
+        percent = -1.0
+    if not 0 <= percent <= 10_000:
         raise argparse.ArgumentTypeError(f"got {text!r}, expected a percentage from 0 to 10000")
-    return found
+    return percent
 
 
 def _parser() -> Parser:
@@ -78,13 +78,13 @@ def main(root: Path, arguments: Sequence[str], _: Any) -> int:
     a, b = (sides.read(root, name) for name in (asked.a, asked.b))
     held = {*a.cells, *b.cells}
     for name in set(asked.experiment) - held:
-        told = f"{', '.join(sorted(held)) or 'none'}{hint(name, held)}"
-        raise ValueError(f"compare: neither side holds {name!r}; they hold {told}")
-    made = compare(a, b, asked.experiment)
+        experiments = f"{', '.join(sorted(held)) or 'none'}{hint(name, held)}"
+        raise ValueError(f"compare: neither side holds {name!r}; they hold {experiments}")
+    comparisons = compare(a, b, asked.experiment)
     if asked.csv:
-        write_csv(made, asked.csv)
-    print(page(a, b, made), end="")
-    return _status(made, asked.fail_on, asked.threshold) if asked.fail_on else 0
+        write_csv(comparisons, asked.csv)
+    print(page(a, b, comparisons), end="")
+    return _status(comparisons, asked.fail_on, asked.threshold) if asked.fail_on else 0
 
 
 def write_csv(rows: Sequence[Comparison], path: Path) -> None:
@@ -93,51 +93,51 @@ def write_csv(rows: Sequence[Comparison], path: Path) -> None:
         with open(path, "w", encoding="utf-8", newline="") as stream:
             writer = csv.writer(stream, lineterminator="\n")
             writer.writerow(COLUMNS)
-            for one in rows:
-                told = vars(one) | {"factors": _cell(one), "marks": "; ".join(one.marks)}
-                writer.writerow("none" if told[name] in (None, "") else told[name] for name in COLUMNS)
+            for row in rows:
+                cells = vars(row) | {"factors": _cell(row), "marks": "; ".join(row.marks)}
+                writer.writerow("none" if cells[name] in (None, "") else cells[name] for name in COLUMNS)
     except OSError as error:
         raise ValueError(f"compare: {path} cannot be written ({error.strerror})") from error
 
 
 def _status(rows: Sequence[Comparison], fail_on: str, threshold: float) -> int:
     """Return 1 if B fails, or if nothing was compared: a check without data must not pass."""
-    if all(one.verdict in (ONE_SIDED, REFUSED, SAME_RECORD) for one in rows):
+    if all(row.verdict in (ONE_SIDED, REFUSED, SAME_RECORD) for row in rows):
         print("compare: nothing was compared, so that --fail-on cannot tell", file=sys.stderr)
         return 1
-    failed = [one for one in rows if one.verdict in FAIL_ON[fail_on] and _beyond(one, threshold)]
+    failed = [row for row in rows if row.verdict in FAIL_ON[fail_on] and _beyond(row, threshold)]
     if failed:
         first = f"{failed[0].experiment} {_cell(failed[0])} {failed[0].name or failed[0].reason}"
         print(f"compare: {len(failed)} of B's figures {fail_on} or lost, the first: {first}", file=sys.stderr)
     return int(bool(failed))
 
 
-def _beyond(one: Comparison, threshold: float) -> bool:
+def _beyond(row: Comparison, threshold: float) -> bool:
     """Return whether a change exceeds the threshold, symmetrically for a ratio and its inverse, or a cell is lost."""
-    return not one.ratio or 100 * (max(one.ratio, 1 / one.ratio) - 1) > threshold
+    return not row.ratio or 100 * (max(row.ratio, 1 / row.ratio) - 1) > threshold
 
 
 def page(a: Side, b: Side, rows: Sequence[Comparison]) -> str:
     """Render the comparison as Markdown."""
     machines = [[f"{letter}: {side.name}", side.machines, side.commits] for letter, side in (("A", a), ("B", b))]
-    changed = [one for one in rows if one.verdict in DECIDED and one.ratio]
-    changed.sort(key=lambda one: -abs(math.log(one.ratio or 1)))
+    changed = [row for row in rows if row.verdict in DECIDED and row.ratio]
+    changed.sort(key=lambda row: -abs(math.log(row.ratio or 1)))
     names = varying(rows)
-    ended = [one for one in rows if one.verdict in (LOST, GAINED)]
+    ended = [row for row in rows if row.verdict in (LOST, GAINED)]
     refused = Counter(
-        (one.experiment, one.name or "every figure", one.reason) for one in rows if one.verdict == REFUSED
+        (row.experiment, row.name or "every figure", row.reason) for row in rows if row.verdict == REFUSED
     )
     parts = [
         f"# {b.name} against {a.name}",
-        _says(rows),
+        _totals(rows),
         of_texts(machines, ["Side", "Machine", "Measured by commit (+: with uncommitted changes)"]),
         _section("What differs between the machines", _between(a, b), ["", f"A: {a.name}", f"B: {b.name}"]),
-        _section("By experiment", *_summary([one for one in rows if one.verdict != ONE_SIDED])),
-        _alone([one for one in rows if one.verdict == ONE_SIDED]),
+        _section("By experiment", *_summary([row for row in rows if row.verdict != ONE_SIDED])),
+        _one_sided([row for row in rows if row.verdict == ONE_SIDED]),
         _section("The largest changes", *_changes(changed[:MOST_CHANGES], names, a.name, b.name)),
         _section(
             "Cells that ended otherwise",
-            [[one.experiment, _cell(one, names), one.status_a, one.status_b, one.reason] for one in ended],
+            [[row.experiment, _cell(row, names), row.status_a, row.status_b, row.reason] for row in ended],
             ["Experiment", "Cell", f"A: {a.name}", f"B: {b.name}", "Reason"],
         ),
         _section("Refused", [[*key, n] for key, n in refused.items()], ["Experiment", "Figure", "Why", "Cells"]),
@@ -149,33 +149,33 @@ def page(a: Side, b: Side, rows: Sequence[Comparison]) -> str:
 def varying(rows: Iterable[Comparison]) -> dict[str, set[str]]:
     """Factors with different levels among each experiment's cells."""
     levels: dict[str, dict[str, set[str]]] = {}
-    for one in rows:
-        for name, level in one.factors.items():
-            levels.setdefault(one.experiment, {}).setdefault(name, set()).add(str(level))
-    return {name: {factor for factor, found in of.items() if len(found) > 1} for name, of in levels.items()}
+    for row in rows:
+        for name, level in row.factors.items():
+            levels.setdefault(row.experiment, {}).setdefault(name, set()).add(str(level))
+    return {name: {factor for factor, values in factors.items() if len(values) > 1} for name, factors in levels.items()}
 
 
-def _alone(rows: Sequence[Comparison]) -> str:
+def _one_sided(rows: Sequence[Comparison]) -> str:
     """Number of cells that only one side measured."""
-    found = Counter((one.experiment, "A" if one.status_a == "ok" else "B") for one in rows)
-    told = ", ".join(f"{name} ({count} at {side})" for (name, side), count in sorted(found.items()))
-    return f"Cells of one side alone: {told}." if told else ""
+    counts = Counter((row.experiment, "A" if row.status_a == "ok" else "B") for row in rows)
+    texts = ", ".join(f"{name} ({count} at {side})" for (name, side), count in sorted(counts.items()))
+    return f"Cells of one side alone: {texts}." if texts else ""
 
 
 def _section(title: str, rows: Sequence[Sequence[object]], heads: Sequence[str]) -> str:
     return f"## {title}\n\n{of_texts(rows, heads)}" if rows else ""
 
 
-def _says(rows: Sequence[Comparison]) -> str:
+def _totals(rows: Sequence[Comparison]) -> str:
     """Summary: number of common cells, and of figures by verdict."""
-    both = {(one.experiment, _cell(one)) for one in rows if one.status_a == one.status_b == "ok"}
+    both = {(row.experiment, _cell(row)) for row in rows if row.status_a == row.status_b == "ok"}
     if not both:
         return "**No cell that is compared was measured at both sides.**"
-    found = Counter(one.verdict for one in rows if one.verdict != ONE_SIDED)
-    told = ", ".join(f"{found[name]} {name}" for name in COUNTED if found[name])
+    counts = Counter(row.verdict for row in rows if row.verdict != ONE_SIDED)
+    verdicts = ", ".join(f"{counts[name]} {name}" for name in COUNTED if counts[name])
     cells, experiments = len(both), len({name for name, _ in both})
-    said = f"{cells} cell{'s' * (cells != 1)} of {experiments} experiment{'s' * (experiments != 1)}"
-    return f"**{said} measured at both sides.** Of their figures, by verdict on B: {told}."
+    size = f"{cells} cell{'s' * (cells != 1)} of {experiments} experiment{'s' * (experiments != 1)}"
+    return f"**{size} measured at both sides.** Of their figures, by verdict on B: {verdicts}."
 
 
 def _between(a: Side, b: Side) -> list[list[str]]:
@@ -187,15 +187,15 @@ def _between(a: Side, b: Side) -> list[list[str]]:
 
 def _summary(rows: Sequence[Comparison]) -> tuple[list[list[object]], list[str]]:
     """One row per experiment: figures by verdict that occur, and the median ratio of times."""
-    kinds = [name for name in COUNTED if any(one.verdict == name for one in rows)]
+    kinds = [name for name in COUNTED if any(row.verdict == name for row in rows)]
     lines: list[list[object]] = []
-    for name in sorted({one.experiment for one in rows}):
-        of = [one for one in rows if one.experiment == name]
-        ratios = sorted(one.ratio for one in of if one.kind == "time" and one.ratio is not None)
+    for name in sorted({row.experiment for row in rows}):
+        group = [row for row in rows if row.experiment == name]
+        ratios = sorted(row.ratio for row in group if row.kind == "time" and row.ratio is not None)
         middle = "no time"
         if ratios:
             middle = f"{_rounded(float(np.median(ratios)))} ({_rounded(ratios[0])} to {_rounded(ratios[-1])})"
-        lines.append([name, *(sum(one.verdict == kind for one in of) for kind in kinds), middle])
+        lines.append([name, *(sum(row.verdict == kind for row in group) for kind in kinds), middle])
     return lines, ["Experiment", *kinds, "Median ratio of times (range)"]
 
 
@@ -204,17 +204,17 @@ def _changes(
 ) -> tuple[list[list[object]], list[str]]:
     lines: list[list[object]] = [
         [
-            one.experiment,
-            _cell(one, names),
-            one.name,
-            _figure(one.a, one.iqr_a, one.kind),
-            _figure(one.b, one.iqr_b, one.kind),
-            _rounded(one.ratio, None if one.low is None or one.high is None else one.high - one.low),
-            "none" if one.low is None else f"{_rounded(one.low)} to {_rounded(one.high)}",
-            one.verdict,
-            _remark(one.marks),
+            row.experiment,
+            _cell(row, names),
+            row.name,
+            _figure(row.a, row.iqr_a, row.kind),
+            _figure(row.b, row.iqr_b, row.kind),
+            _rounded(row.ratio, None if row.low is None or row.high is None else row.high - row.low),
+            "none" if row.low is None else f"{_rounded(row.low)} to {_rounded(row.high)}",
+            row.verdict,
+            _remark(row.marks),
         ]
-        for one in rows
+        for row in rows
     ]
     heads = ["Experiment", "Cell", "Figure", f"A: {a}", f"B: {b}", "Ratio B/A", "Interval", "B is", "Remark"]
     return lines, heads
@@ -226,10 +226,10 @@ def _remark(marks: Sequence[str]) -> str:
     return "; ".join(dict.fromkeys(short)) or "none"
 
 
-def _cell(one: Comparison, names: Mapping[str, set[str]] | None = None) -> str:
+def _cell(row: Comparison, names: Mapping[str, set[str]] | None = None) -> str:
     """Name a cell by these factors; default: all."""
-    told = [name for name in one.factors if names is None or name in names[one.experiment]] or list(one.factors)
-    return " ".join(f"{name}={one.factors[name]}" for name in told)
+    factors = [name for name in row.factors if names is None or name in names[row.experiment]] or list(row.factors)
+    return " ".join(f"{name}={row.factors[name]}" for name in factors)
 
 
 def _figure(value: float | None, iqr: float | None, kind: str) -> str:

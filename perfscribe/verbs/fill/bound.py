@@ -78,7 +78,7 @@ def bind(table: MarkdownTable, known: Sequence[Known], site: Site) -> Match:
         ids = [path.stem for path in site.folder.glob("*.csv")]
         if name not in ids:
             raise Mistake(f"site {site.name} has no table", name, ids)
-        return _of_site(table, measured(site, name), dict(map(_pair, fixed)), clauses)
+        return _match_site(table, measured(site, name), dict(map(_pair, fixed)), clauses)
     chosen = [candidate for candidate in known if name in (candidate.key, candidate.problem)]
     if not chosen:
         raise Mistake("the hand-in has no problem", name, [candidate.key for candidate in known])
@@ -110,7 +110,7 @@ def _clause(text: str) -> Column:
     return Column(match[1].strip(), match[2].strip(), dict(map(_pair, pairs)))
 
 
-def _of_site(table: MarkdownTable, rows: Rows, fixed: Mapping[str, str], clauses: Sequence[Column]) -> Match:
+def _match_site(table: MarkdownTable, rows: Rows, fixed: Mapping[str, str], clauses: Sequence[Column]) -> Match:
     levels = {name: _level(rows, name, text) for name, text in fixed.items()}
     for name, level in levels.items():
         _compare(table, name, normalised(str(level)), [text for text in _levels(rows, name) if not text.isdecimal()])
@@ -140,8 +140,8 @@ def _of_site(table: MarkdownTable, rows: Rows, fixed: Mapping[str, str], clauses
     setup, about = _setup(table, rows.where(**levels), labels, figures)
     shows = dict(enumerate(table.headers))
     named = {
-        at: _also(", ".join([of.name, *(f"{name} {level}" for name, level in of.pairs.items())]))
-        for at, of in figures.items()
+        at: _with_implied(", ".join([figure.name, *(f"{name} {level}" for name, level in figure.pairs.items())]))
+        for at, figure in figures.items()
     }
     for at, kind in product(figures, KINDS.keys() - {"unit"}):
         stated, has = words_of(kind, shows[at]), words_of(kind, f"{about}, {named[at]}")
@@ -164,7 +164,7 @@ def _compare(table: MarkdownTable, name: str, level: str, others: Sequence[str])
             return
 
 
-def _also(text: str) -> str:
+def _with_implied(text: str) -> str:
     """Append what the words imply: inference is a forward pass, 16 bits are mixed precision."""
     return re.sub(r"\b(bf16|fp16)\b", r"\1 autocast", re.sub("inference|no_grad", "inference forward", text))
 
@@ -283,7 +283,7 @@ def _setup(
     shown = {column.name for column in labels.values()} | {name for column in figures.values() for name in column.pairs}
     names = [name for name in rows.columns if (_is_level(rows, name) or name == "timer") and name not in shown]
     levels = {name: [*map(str, _levels(rows.ok, name).values())] for name in names}
-    shared = {name: f"{name} {' / '.join(of)}" for name, of in levels.items() if 0 < len(of) <= MOST_LEVELS}
+    shared = {name: f"{name} {' / '.join(texts)}" for name, texts in levels.items() if 0 < len(texts) <= MOST_LEVELS}
     silent = [column for at, column in figures.items() if column.unit and not words_of("unit", table.headers[at])]
     units = dict.fromkeys(f"{column.name} in {column.unit}" for column in silent)
     without = "" if rows.site.gpu else f"site {rows.site.name} has no GPU"
@@ -291,4 +291,4 @@ def _setup(
     single = [text for name, text in shared.items() if len(levels[name]) == 1]
     title = re.sub("forward|backward", "", described["title"].casefold())  # of some of its columns
     about = ", ".join([title, *single, rows.site.machine(rows.ok.row())])
-    return "; ".join(filter(None, parts)), _also(about)
+    return "; ".join(filter(None, parts)), _with_implied(about)

@@ -145,13 +145,13 @@ def _is_linked(token: Token) -> bool:
 
 def _loose(tokens: Sequence[Token]) -> list[int]:
     """First lines of paragraphs that look like rows; one for neighbouring paragraphs."""
-    found, before = [], False
+    lines, before = [], False
     for token in tokens:
         if token.type == "inline" and token.map:
             is_row = token.level > 0 and bool(_BARRED.match(token.content))
-            found += [token.map[0]] if is_row and not before else []
+            lines += [token.map[0]] if is_row and not before else []
             before = is_row
-    return found
+    return lines
 
 
 def _table(block: Sequence[Token], lines: Sequence[str], above: tuple[Text, ...], comment: str) -> MarkdownTable:
@@ -198,7 +198,7 @@ def filled_line(line: str, row: Row, cells: Mapping[int, str]) -> str:
     body = line.rstrip("\r\n")
     core = body.rstrip() if row.closed else body
     rest = line[len(core) :] if row.closed else line[len(body) :]
-    for column in sorted((one for one in cells if one < len(row.spans)), reverse=True):
+    for column in sorted((number for number in cells if number < len(row.spans)), reverse=True):
         left, right = row.spans[column]
         core = core[:left] + f" {cells[column]} ".ljust(right - left) + core[right:]
     if not row.closed:

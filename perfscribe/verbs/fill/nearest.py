@@ -46,8 +46,8 @@ class Candidate:
 
     def share_of_name(self, words: frozenset[str]) -> float:
         """Share of its name's words that are among these."""
-        own = _words(self.name.partition(".")[2])
-        return len(own & words) / len(own)
+        name_words = _words(self.name.partition(".")[2])
+        return len(name_words & words) / len(name_words)
 
 
 class Nearest:
@@ -99,7 +99,9 @@ def _advice(best: Candidate, guesses: Mapping[str, tuple[float, str]]) -> list[s
             heading, factor = _pivoted(header, best.levels)
             bound.add(factor)
             clauses[heading] = UNKNOWN
-    several = [f"{name}={'|'.join(of)}" for name, of in best.levels.items() if name not in bound and len(of) > 1]
+    several = [
+        f"{name}={'|'.join(levels)}" for name, levels in best.levels.items() if name not in bound and len(levels) > 1
+    ]
     given = [f"{heading}={column}" for heading, column in clauses.items() if column]
     differing = ", ".join(header for header, (likeness, _) in guesses.items() if likeness < 1) or "none"
     return [

@@ -53,7 +53,7 @@ def _known(site: Site, machines: str = "") -> list[Known]:
 
 
 @cache
-def _of_gpus(site: Site) -> list[Known]:
+def _gpu_tables(site: Site) -> list[Known]:
     """Tables of the hand-in for a GPU, on a site without one: with rows but without figures."""
 
     def without_figures(known: Known) -> Known:
@@ -108,7 +108,7 @@ def _match(table: MarkdownTable, tables: Sequence[Known], site: Site | None) -> 
     except NoMatch:
         if site and not site.gpu:
             with suppress(NoMatch):
-                return choose(table, _of_gpus(site))
+                return choose(table, _gpu_tables(site))
         raise
 
 
