@@ -151,7 +151,7 @@ def wants(chosen: Collection[str], tables: Collection[str]) -> bool:
     """
     ids = frozenset(tables)
     named = {name: tables_of(name) for name in (*names(), *chosen)}
-    return any(ids & named[name] for name in chosen) or not any(ids & of for of in named.values())
+    return any(ids & named[name] for name in chosen) or not any(ids & table_ids for table_ids in named.values())
 
 
 @cache

@@ -94,12 +94,12 @@ class Layer:
 
     def __init__(self, module: nn.Module) -> None:
         self.module = module
-        self._kept: dict[str, Any] = {name: one for name, one in module._parameters.items() if one is not None}
+        self._kept: dict[str, Any] = {name: tensor for name, tensor in module._parameters.items() if tensor is not None}
         self._used = dict(self._kept)
 
     def open(self, dtype: torch.dtype | None) -> None:
         """Let the module compute, with parameters of dtype."""
-        self.module._parameters.update({name: _cast(one, dtype) for name, one in self._used.items()})
+        self.module._parameters.update({name: _cast(tensor, dtype) for name, tensor in self._used.items()})
 
     def close(self) -> None:
         """Let the module have its own parameters again."""
@@ -199,7 +199,7 @@ class FullyShardedModule(nn.Module):
             expected = self._order[layer.place : layer.place + DEPTH]
             self._fetch(expected if expected[:1] == [layer] else [layer])
         layer.open(self.compute_dtype)
-        return tuple(_cast(one, self.compute_dtype) for one in inputs)
+        return tuple(_cast(tensor, self.compute_dtype) for tensor in inputs)
 
     def _after_forward(self, layer: Layer, _: nn.Module, __: Any, output: Tensor) -> None:
         layer.close()

@@ -120,7 +120,9 @@ def _by_chapter(raw: Mapping[str, Any], preset: str) -> Configs:
     """Return the resolved config of each chosen chapter, with the levels that its edition asks for."""
     config = resolve(raw, preset)
     levels = {name: chapters.read(name).levels for name in config["chapters"]}
-    return [(resolve(raw, preset, of) if of else config, chapters.tables_of(name)) for name, of in levels.items()]
+    return [
+        (resolve(raw, preset, asked) if asked else config, chapters.tables_of(name)) for name, asked in levels.items()
+    ]
 
 
 def _sections(configs: Configs, experiment: str) -> list[dict[str, Any]]:

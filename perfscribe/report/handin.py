@@ -54,12 +54,12 @@ def write(
 
 def _editions(names: Collection[str]) -> dict[str, str]:
     """Return each chapter's edition if another edition of its course comes before it, else ""."""
-    found, courses = {}, set()
+    editions, courses = {}, set()
     for name in names:
         chapter = chapters.read(name)
-        found[name] = chapter.edition if chapter.path.parent in courses else ""
+        editions[name] = chapter.edition if chapter.path.parent in courses else ""
         courses.add(chapter.path.parent)
-    return found
+    return editions
 
 
 def by_heading(text: str, known: Collection[str], elsewhere: Mapping[str, str]) -> dict[str, str]:

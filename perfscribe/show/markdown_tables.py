@@ -111,11 +111,11 @@ def to_markdown(folder: Path, table_id: str, most_rows: int = 0, fold: bool = Tr
 
 def _small_in_mib(columns: Sequence[dict[str, Any]], rows: Sequence[dict[str, str]]) -> None:
     """Convert figures, spreads and titles from GiB to MiB, in place, if all memory of the table is small."""
-    own = [one for one in columns if "(GiB)" in one["title"] and one["kind"] == "figure"]
-    found = [as_number(row[one["name"]]) for row in rows for one in own]
-    if max((gib for gib in found if gib is not None), default=LEAST_GIB) >= LEAST_GIB:
+    memory = [column for column in columns if "(GiB)" in column["title"] and column["kind"] == "figure"]
+    sizes = [as_number(row[column["name"]]) for row in rows for column in memory]
+    if max((gib for gib in sizes if gib is not None), default=LEAST_GIB) >= LEAST_GIB:
         return
-    for column in own:
+    for column in memory:
         column["title"] = column["title"].replace("(GiB)", "(MiB)")
         for row in rows:
             for name in {column["name"], column["spread"]} & row.keys():
