@@ -29,7 +29,12 @@ TEXT_UNITS = ("dtype", "cores", "mask")  # units whose values are not numbers
 SCALES: dict[str, dict[str, str]] = {
     "ms": {"ms": "1", "s": "1000", "us": "0.001", "ns": "0.000001", "s/100": "10"},
     "us": {"us": "1", "ns": "0.001"},
-    "gib": {"GiB": "1", "MiB": "0.0009765625", "MB (10^6)": "0.000931322574615478515625"},
+    "gib": {
+        "GiB": "1",
+        "MiB": "0.0009765625",
+        "MB (10^6)": "0.000931322574615478515625",
+        "GB (10^9)": "0.931322574615478515625",
+    },
 } | {
     name: {unit: "1"}
     for unit, names in {
