@@ -197,7 +197,7 @@ def figures(tables: Mapping[str, t.Table]) -> list[f.Figure]:
 
 def _draw(canvas: Any, frame: pd.DataFrame) -> None:
     """Draw forward under no_grad next to a full step, on one scale."""
-    cells = {mode: cell for mode in DRAWN if (cell := _chosen(frame, mode)) is not None}
+    cells = _chosen(frame)
     courses = {mode: json.loads(cell["timeline"]) for mode, cell in cells.items()}
     sums = (
         max(map(sum, zip(*course["kinds"].values(), strict=True))) * course["unit_bytes"] for course in courses.values()
@@ -233,18 +233,21 @@ def _draw(canvas: Any, frame: pd.DataFrame) -> None:
         canvas.legend(handles=patches, loc="outside right upper", fontsize=7)
 
 
-def _chosen(frame: pd.DataFrame, mode: str) -> pd.Series | None:
-    """Return a mode's row at the longest context of the size with most parameters, in the first dtype.
+def _chosen(frame: pd.DataFrame) -> dict[str, pd.Series]:
+    """Return the rows to draw by mode: the size with most parameters, its first dtype.
 
-    A row whose pass was cut short counts if it has a course.
+    They are at the longest context that ran in every mode; if there is none, at the longest that has a course, which a
+    pass that was cut short has, too.
     """
     has_course = frame["timeline"].map(lambda text: isinstance(text, str) and text.startswith("{"))
-    rows = frame[has_course & (frame["mode"] == mode)]
+    rows = frame[has_course & frame["mode"].isin(DRAWN)]
     if rows.empty:
-        return None
-    size = max(rows["size"].unique(), key=lambda name: transformer_parameters(SIZES[name]))
-    rows = rows[rows["size"] == size]
-    return rows[rows["seq_len"] == rows["seq_len"].max()].iloc[0]
+        return {}
+    rows = rows[rows["size"] == max(rows["size"], key=lambda name: transformer_parameters(SIZES[name]))]
+    modes = rows[rows["status"] == "ok"].groupby("seq_len")["mode"].nunique()
+    whole = modes[modes == len(DRAWN)]
+    rows = rows[rows["seq_len"] == max(rows["seq_len"] if whole.empty else whole.index)]
+    return {mode: group.iloc[0] for mode, group in rows.groupby("mode")}
 
 
 def _stack(axes: Any, course: Mapping[str, Any], unit: float) -> None:
