@@ -31,7 +31,7 @@ NOTE = (
 )
 CAPTION = (
     "Peak of forward and backward, and median time of a full step, over the layers that backward recomputes as one "
-    "(0.5: half a layer); bars show the interquartile range. Dashed: predicted peak."
+    "(0.5: half a layer), a line per context; bars show the interquartile range. Hollow: predicted peak."
 )
 
 
@@ -94,12 +94,14 @@ def _draw(canvas: Any, rows: pd.DataFrame) -> None:
     blocks = f.main_device(rows[rows["block_size"] != NONE])
     grouping = f.varying(blocks, ("seq_len", "size", "dtype", "batch"))
     for axes, column in zip(canvas.subplots(1, 2), ("peak_gib", "full_step_ms"), strict=True):
+        is_time = column == "full_step_ms"
         measured = blocks[pd.to_numeric(blocks[column], errors="coerce").notna()]
-        spread = "full_step_ms_iqr" if column == "full_step_ms" else ""
+        if not is_time:
+            predicted = pd.to_numeric(blocks["predicted_gib"], errors="coerce")
+            axes.plot(blocks["block_size"].astype(float), predicted, "ko", markerfacecolor="none", markersize=8)
+        spread = "full_step_ms_iqr" if is_time else ""
         f.lines(axes, measured, "block_size", column, grouping, lambda levels: " ".join(map(str, levels)), spread)
-        for _, group in measured.groupby(grouping) if not spread else ():
-            axes.plot(group["block_size"].astype(float), group["predicted_gib"].astype(float), "k--", linewidth=0.8)
         f.power_of_two_ticks(axes, sorted(set(blocks["block_size"].astype(float))))
         f.mark_statuses(axes, blocks, "block_size")
-        axes.set_title("Full step (ms)" if spread else "Peak (GiB)")
+        axes.set_title("Full step (ms)" if is_time else "Peak (GiB)")
         axes.set_xlabel("Layers recomputed as one")

@@ -6,9 +6,10 @@ Only the blocks are built, and few of them: all save the same, and the whole mod
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from perfscribe.analytic.shapes import SIZES
 from perfscribe.base.cells import Cell, Measurement
 
 if TYPE_CHECKING:
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
 
 UNSPLIT_BYTES = 2**20  # at most, that CUDA's allocator hands out beyond the size of a tensor
 ALLOWED = 0.01
-PASSES = ("forward", "backward")
 
 
 @dataclass(frozen=True)
@@ -36,9 +36,6 @@ def run(cell: Cell) -> Measurement:
 
     Raises WrongResult if the block's forward pass adds another amount than its operations saved.
     """
-    from dataclasses import replace
-
-    from perfscribe.analytic.shapes import SIZES
     from perfscribe.instruments import precision
     from perfscribe.instruments.correctness import require
     from perfscribe.instruments.memory import PeakMemory
@@ -55,7 +52,9 @@ def run(cell: Cell) -> Measurement:
     model.zero_grad(set_to_none=True)
     with PeakMemory(level.device) as memory:
         _pass(level, model, memory.mark)
-    forward, backward = ([memory.marks[f"{way} {end}"] for end in range(level.layers + 1)] for way in PASSES)
+    forward, backward = (
+        [memory.marks[f"{way} {end}"] for end in range(level.layers + 1)] for way in ("forward", "backward")
+    )
     saved, added = savings.saved.total(), forward[middle + 1] - forward[middle]
     unsplit = savings.tensors * UNSPLIT_BYTES if level.device == "cuda" else 0
     require({"what a block saves": max(0, abs(added - saved) - unsplit) / saved}, ALLOWED, "the allocator's count")

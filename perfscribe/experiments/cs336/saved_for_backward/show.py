@@ -30,7 +30,7 @@ BLOCK_NOTE = (
 )
 CAPTION = (
     "Bytes allocated at the end of each block's forward, then of each block's backward, which begins with the last. A "
-    "model of a few blocks without embedding, head and optimizer."
+    "model of a few blocks without embedding, head and optimizer, at the longest context of the widest size."
 )
 
 
@@ -60,7 +60,6 @@ def _ends(way: str, record: Record) -> str:
 
 
 def _gradients_gib(record: Record) -> float:
-    """Return 4 bytes for each parameter of a block."""
     return 4 * sum(transformer_tensors(SIZES[record.factors["size"]])[1:10]) / t.GIB
 
 
@@ -89,7 +88,6 @@ def figures(tables: Mapping[str, t.Table]) -> list[f.Figure]:
 
 
 def _draw(canvas: Any, rows: pd.DataFrame) -> None:
-    """Draw the longest context of the size with most parameters, a line per dtype."""
     rows = f.main_device(rows)
     rows = rows[rows["size"] == max(rows["size"], key=lambda size: SIZES[size].d_model)]
     rows = rows[rows["seq_len"] == rows["seq_len"].max()].drop_duplicates("dtype")
