@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from perfscribe.analytic.shapes import SIZES
+from perfscribe.analytic.shapes import SIZES, LanguageModel
 from perfscribe.base.cells import Cell, Measurement
 
 if TYPE_CHECKING:
@@ -20,14 +20,9 @@ ALLOWED = 0.01
 
 
 @dataclass(frozen=True)
-class Blocks:
-    """Factors of a cell."""
+class Blocks(LanguageModel):
+    """Factors of a cell. layers: blocks that are built."""
 
-    device: str
-    size: str
-    seq_len: int
-    dtype: str
-    batch: int
     layers: int
 
 
