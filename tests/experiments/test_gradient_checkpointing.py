@@ -1,11 +1,16 @@
 """gradient_checkpointing: peaks as predicted, results as without recomputation, and what an end of memory leaves."""
 
+import re
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
+from allocations import LiveBytes
 from measured_cells import as_record, with_tokens
+from torch.utils.checkpoint import checkpoint
 
+from perfscribe.base import chapters
 from perfscribe.base.partial import of_error
 from perfscribe.experiments.cs336.gradient_checkpointing import levels, measure, show
 from perfscribe.instruments.correctness import WrongResult
@@ -61,3 +66,25 @@ def test_the_peak_is_kept_where_memory_ends_in_the_full_step(cells, monkeypatch)
 def test_without_a_measured_step_of_none_there_is_no_ratio(cells):
     rows = shown(as_record("gradient_checkpointing", cells[2], measure.run(cells[2])))
     assert rows["step_ratio"][2] == "no step without recomputation"
+
+
+def test_the_sketch_of_the_chapter_runs_as_many_layers_as_it_says_within_one_input():
+    """N · (N + 1) / 2 layers forward; the activations alive at once do not grow with N."""
+    text = (chapters.ROOT / "cs336" / "2026" / "gradient_checkpointing.md").read_text(encoding="utf-8")
+    calls, peaks = [], []
+    for depth in (4, 16):
+        calls.append(0)
+        weights = [torch.zeros(8, 8, requires_grad=True) for _ in range(depth)]
+
+        def layer(x, weight):
+            calls[-1] += 1
+            return torch.tanh(x @ weight)
+
+        names = {"layers": [partial(layer, weight=weight) for weight in weights]}
+        names["checkpoint"] = partial(checkpoint, use_reentrant=False)
+        exec(re.search("`(def run.*?)`", text)[1], names)
+        x = torch.zeros(4096, 8, requires_grad=True)
+        with LiveBytes(x, *weights) as live:
+            names["run"](x, depth).sum().backward()
+        peaks.append(live.peak)
+    assert calls == [4 * 5 / 2, 16 * 17 / 2] and peaks[1] < 1.1 * peaks[0]

@@ -9,6 +9,7 @@ block, with the gradients of all others. analytic.memory replays both, tensor by
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -49,7 +50,10 @@ def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
         t.derived("gradients_gib", "Gradients (GiB)", _gradients_gib),
         *(t.median(f"{phase}_ms", f"{phase.capitalize()} (ms)") for phase in ("forward", "backward", "optimizer")),
         *t.timed("full_step_ms", "Full step (ms)", counted="n"),
-        t.derived("step_ratio", "Step against none", partial(_against_none, baselines)),
+        replace(
+            t.derived("step_ratio", "Step against none", partial(_against_none, baselines), "step_ratio_spread"),
+            spread_get=partial(_against_none, baselines, spread=True),
+        ),
         t.published("gradient_checkpointing", "csdiywithme", "peak_gib", "Peak, csdiywithme (GiB)"),
     ]
     return [t.make(SHOWN.tables[0], "Recomputation in blocks of layers", cells, columns, [NOTE])]
@@ -80,9 +84,14 @@ def _gradients_gib(record: Record) -> float:
     return 4 * sum(transformer_tensors(_load(record).shape)[1:10]) / t.GIB
 
 
-def _against_none(baselines: Mapping[tuple[Any, ...], Record], record: Record) -> float | str:
-    step, baseline = t.summary(record, "full_step_ms").median, baselines.get(_setting(record))
-    return step / t.summary(baseline, "full_step_ms").median if baseline else "no step without recomputation"
+def _against_none(baselines: Mapping[tuple[Any, ...], Record], record: Record, spread: bool = False) -> float | str:
+    """Return a step's time over that without recomputation, or the spread of this ratio."""
+    step, baseline = t.summary(record, "full_step_ms"), baselines.get(_setting(record))
+    if baseline is None:
+        return "no step without recomputation"
+    plain = t.summary(baseline, "full_step_ms")
+    ratio = step.median / plain.median
+    return t.ratio_spread(ratio, step, plain) if spread else ratio
 
 
 def figures(tables: Mapping[str, t.Table]) -> list[f.Figure]:
