@@ -19,8 +19,8 @@ VARIABLE = "PERFSCRIBE_SUBJECTS"
 # Name of the config's single subject; only its rows are handed in.
 YOURS = "yours"
 FLASH = {"cpu": "flash_pytorch", "cuda": "flash_triton"}
-INDIVIDUAL, BUCKETED, OPTIMIZER = "ddp_individual", "ddp_bucketed", "sharded_optimizer"
-# Adapters of each kernel, each with its alternative names; the first REQUIRED ones are indispensable.
+INDIVIDUAL, BUCKETED, OPTIMIZER, FSDP = "ddp_individual", "ddp_bucketed", "sharded_optimizer", "fsdp"
+# Adapters of each kernel, each with its alternative names.
 KERNELS = {
     "flash_pytorch": (("get_flashattention_autograd_function_pytorch",),),
     "flash_triton": (("get_flashattention_autograd_function_triton",),),
@@ -30,8 +30,9 @@ KERNELS = {
     ),
     BUCKETED: (("get_ddp_bucketed",), ("ddp_bucketed_on_after_backward",), ("ddp_bucketed_on_train_batch_start",)),
     OPTIMIZER: (("get_sharded_optimizer",),),
+    FSDP: (("get_fsdp",), ("fsdp_on_after_backward",), ("fsdp_gather_full_params",)),
 }
-REQUIRED = 2
+OPTIONAL = "ddp_bucketed_on_train_batch_start"
 
 
 @dataclass(frozen=True)

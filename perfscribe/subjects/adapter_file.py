@@ -8,7 +8,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable, Iterator
 
-from perfscribe.subjects import KERNELS, REQUIRED
+from perfscribe.subjects import KERNELS, OPTIONAL
 
 DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 IMPORTS = (ast.Import, ast.ImportFrom)
@@ -34,8 +34,8 @@ class AdapterFile:
 
     def lacking(self, kernel: str) -> str:
         """Name of the first required adapter that is not implemented; "" if all are."""
-        pairs = zip(KERNELS[kernel][:REQUIRED], self.written(kernel), strict=False)
-        return next((names[0] for names, written in pairs if not written), "")
+        pairs = zip(KERNELS[kernel], self.written(kernel), strict=True)
+        return next((names[0] for names, written in pairs if not written and names[0] != OPTIONAL), "")
 
     def is_written(self, function: str) -> bool:
         """Return whether its body is not just `raise NotImplementedError` or, for a get_ function, `pass`."""

@@ -43,6 +43,14 @@ FAULTS = {
         ),
     ],
     "not_written": [("flash", "class FlashAttention", "raise NotImplementedError\n\n\nclass FlashAttention")],
+    "sums_shards": [("fsdp", "self.part(gradient) / dist.get_world_size()", "self.part(gradient)")],
+    "keeps_weights": [
+        (
+            "fsdp",
+            "        layer.weight.data = self.shards",
+            "        layer.kept = layer.weight.data\n        layer.weight.data = self.shards",
+        )
+    ],
     "updates_its_own": [("sharding", "            dist.broadcast(parameter.data, src=owner)", "            pass")],
 }
 

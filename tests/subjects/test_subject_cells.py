@@ -20,7 +20,7 @@ from perfscribe.records.records import Record
 from perfscribe.subjects import KERNELS
 from perfscribe.verbs import doctor
 
-FLASH, DDP, SHARDING = "flash_benchmarking", "ddp", "optimizer_state_sharding"
+FLASH, DDP, SHARDING, FSDP = "flash_benchmarking", "ddp", "optimizer_state_sharding", "fsdp_accounting"
 # By fault: status and reason of its cell.
 ENDS = {
     "wrong_dk": (
@@ -38,12 +38,17 @@ ENDS = {
         r".*gradient of 0\.weight off by \S+ at rank \d, overlap_individual, after on_after_backward; "
         r"allowed 0\.001; worst element \S+ in place of \S+",
     ),
+    "sums_shards": (
+        "failed",
+        r".*change of \S+ in 3 steps off by (1|0\.99) at rank \d, yours\.fsdp, fp32; allowed 0\.001; worst",
+    ),
     "updates_its_own": ("failed", r".*change of \S+ off by 1 at rank \d, after 10 steps"),
 }
 CELLS = {  # others are the first of attention
     "wrong_in_bf16": (FLASH, {"replaced": {"dtype": "bf16"}}),
     "averages_nothing": (DDP, {"kernel": "ddp_individual"}),
     "updates_its_own": (SHARDING, {}),
+    "sums_shards": (FSDP, {}),
 }
 
 Subject, Measured = Callable[..., Path], Callable[..., dict[str, Any]]
@@ -96,6 +101,22 @@ def test_sharded_state_is_counted_where_the_wrapper_holds_it(subject: Subject, m
     state = {name: found["series"][f"{name}_before_step_bytes"][2] for name in ("unsharded", "subject")}
     assert 0 < state["subject"] < state["unsharded"]
     assert {"subject_step_ms", "subject_optimizer_ms", "sharded_step_ms"} <= set(found["samples"])
+
+
+@pytest.mark.parametrize(("fault", "told"), [((), False), (("keeps_weights",), True)])
+def test_gathered_weights_that_are_not_freed_are_told(
+    fault: tuple[str, ...], told: bool, subject: Subject, measured: Measured
+) -> None:
+    answer = measured(FSDP, subject(*fault), replaced={"turns": 1, "steps": 1})
+    assert answer["status"] == "ok", answer
+    found = answer["measurement"]
+    share = found["values"]["yours.fsdp_gathered_share"]
+    assert (0.8 < share < 1.2) if told else (0 < share < 0.2), share
+    row = Record("ddp", {}, "ok", "", "measured", {"step_ms": [[1.0]]}, values={"gathered_share": share})
+    assert (show._with_ratio(row, row, "", "step_ms").values["remark"] != show.NO_REMARK) == told
+    held = {name: found["values"][f"{name}_before_step_bytes"] for name in ("torch_ddp", "fsdp", "yours.fsdp")}
+    assert held["fsdp"] < 0.51 * held["torch_ddp"] and (held["yours.fsdp"] < 0.51 * held["torch_ddp"]) == (not told)
+    assert {"yours.fsdp_step_ms", "yours.fsdp_tail_ms", "fsdp_step_ms"} <= set(found["samples"])
 
 
 def test_an_edit_changes_the_cells_of_its_kernel_alone(subject: Subject) -> None:

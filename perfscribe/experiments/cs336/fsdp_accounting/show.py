@@ -26,14 +26,9 @@ MOMENT_TITLES = {
     "step": "Peak of the optimizer step (GiB)",
     "after_step": "After the optimizer step (GiB)",
 }
-# Bytes per parameter that a rank keeps, with AdamW in fp32: weight, gradient, two moments.
-WEIGHT_BYTES, GRADIENT_BYTES, MOMENTS_BYTES = 4, 4, 8
-SHARDED_BYTES = {
-    m.DDP: 0,
-    m.SHARDED: MOMENTS_BYTES,
-    m.FSDP: WEIGHT_BYTES + GRADIENT_BYTES + MOMENTS_BYTES,
-    m.PEER: WEIGHT_BYTES + GRADIENT_BYTES + MOMENTS_BYTES,
-}
+# Bytes of each parameter that are divided, in fp32: AdamW's two moments; with FSDP also weight and gradient.
+MOMENTS_BYTES, ALL_BYTES = 8, 16
+SHARDED_BYTES = {m.DDP: 0, m.SHARDED: MOMENTS_BYTES}
 LANES = {"compute": f.COLOURS[0], "communication": f.COLOURS[1], "gathers": f.COLOURS[2]}
 
 CHECK_NOTE = (
@@ -74,7 +69,8 @@ def by_implementation(cell: Record) -> list[Record]:
 def expected_gib(row: Record) -> float:
     """Return what sharding should save on each rank; norms, which ours keeps whole, are within rounding."""
     parameters = transformer_parameters(SIZES[row.factors["size"]])
-    return SHARDED_BYTES[row.factors["implementation"]] * parameters * (1 - 1 / int(row.factors["world_size"])) / t.GIB
+    divided_bytes = SHARDED_BYTES.get(row.factors["implementation"], ALL_BYTES) * parameters
+    return divided_bytes * (1 - 1 / int(row.factors["world_size"])) / t.GIB
 
 
 IMPLEMENTATION = t.named("implementation", "Implementation", NAMES)

@@ -11,7 +11,8 @@ SHOWN = Shown(
         "cs336.subject_ddp_spans",
         "cs336.subject_sharding",
         "cs336.subject_sharding_kinds",
+        "cs336.subject_fsdp",
     ),
     figures=("cs336.subject_ddp_timeline",),
-    reads=("flash_benchmarking", "ddp", "optimizer_state_sharding"),
+    reads=("flash_benchmarking", "ddp", "optimizer_state_sharding", "fsdp_accounting"),
 )

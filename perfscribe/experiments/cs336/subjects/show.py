@@ -14,6 +14,7 @@ from perfscribe.experiments.cs336.ddp import subject as ddp_subject
 from perfscribe.experiments.cs336.ddp import variants as v
 from perfscribe.experiments.cs336.flash_benchmarking import show as flash
 from perfscribe.experiments.cs336.flash_benchmarking.subject import NOT_CAUSAL
+from perfscribe.experiments.cs336.fsdp_accounting import show as fsdp
 from perfscribe.experiments.cs336.optimizer_state_sharding import measure as sharding_names
 from perfscribe.experiments.cs336.optimizer_state_sharding import show as sharding
 from perfscribe.experiments.cs336.optimizer_state_sharding.subject import THEIRS
@@ -33,12 +34,13 @@ NOTE = (
 BESIDE_NOTE = "Ours: our implementation, timed in turns with the subject's in the same process."
 LATE = "all-reduces start after backward ends"
 NO_REMARK = "none"
+MOST_GATHERED = 0.5  # of a model whose layers are so many that two or three ahead are a tenth
 SUBJECT = t.factor("subject", "Subject")
 
 
 def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
-    """Return correctness and speed by subject, then every cell of attention, DDP and the sharded optimizer."""
-    attention, wrappers, optimizers = (
+    """Return correctness and speed by subject, then every cell of attention, DDP, the sharded optimizer and FSDP."""
+    attention, wrappers, optimizers, modules = (
         [row for row in records.get(name, []) if "subject" in row.factors] for name in SHOWN.reads
     )
     grid, board = (
@@ -48,17 +50,19 @@ def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
     board = [replace(row, factors={**row.factors, "entry": f"here: {row.factors['subject']}"}) for row in board]
     steps = [row for cell in wrappers for row in _wrapped(cell)]
     sharded = [row for cell in optimizers for row in _optimizers(cell)]
+    gathering = [row for cell in modules for row in _fsdp(cell)]
     kinds = [
         replace(row, factors={**row.factors, "moment": moment}) for row in sharded for moment in sharding.MOMENT_NAMES
     ]
     sections = (
-        ("Subjects", _summary([*grid, *board, *steps, *filter(_is_theirs, sharded)]), SUMMARY, NOTE),
+        ("Subjects", _summary([*grid, *board, *steps, *filter(_is_theirs, [*sharded, *gathering])]), SUMMARY, NOTE),
         ("Attention of the subjects", grid, _attention(flash.CELLS), BESIDE_NOTE),
         ("The leaderboard's problem by the subjects", board, _attention(flash.BOARD), BESIDE_NOTE),
         ("DDP of the subjects", steps, DDP, BESIDE_NOTE),
         ("Spans of your traced step and of naive's", _spans(wrappers), TRACED, ddp.TIMELINE_NOTE),
         ("Sharded optimizers of the subjects", sharded, SHARDING, BESIDE_NOTE),
         ("Memory of sharded optimizers by kind", kinds, _swapped(sharding.KINDS, OPTIMIZER, STATE), BESIDE_NOTE),
+        ("FSDP of the subjects", gathering, FSDP, BESIDE_NOTE),
     )
     return [
         t.make(table, title, rows, columns, [note])
@@ -96,6 +100,8 @@ def _with_ratio(row: Record, ours: Record, prefix: str, sample: str) -> Record:
     remarks = [str(row.values[NOT_CAUSAL])] if NOT_CAUSAL in row.values else []
     if kept_bytes := row.values.get("kept_bytes"):
         remarks.append(f"each call keeps {kept_bytes / t.MIB:.3g} MiB")
+    if (share := row.values.get("gathered_share", 0)) > MOST_GATHERED:
+        remarks.append(f"gathered weights are not freed: a forward pass holds {share:.0%} of all of them")
     bucketed = row.values.get("all_reduces", 0) > 1  # a single bucket fills only when backward ends
     if bucketed and row.values.get("early_all_reduces") == 0:
         remarks.append(LATE)
@@ -126,6 +132,13 @@ def _optimizers(cell: Record) -> list[Record]:
     """Return the subject's optimizer and the unsharded one, whose steps were interleaved."""
     names = (sharding_names.UNSHARDED, sharding_names.SHARDED, THEIRS)
     plain, ours, theirs = sharding.by_implementation(cell, names)
+    return [plain, _with_ratio(theirs, ours, "", "step_ms")]
+
+
+def _fsdp(cell: Record) -> list[Record]:
+    """Return unsharded DDP and the subject's FSDP, whose steps were interleaved."""
+    plain, ours, theirs = fsdp.by_implementation(cell)
+    theirs = replace(theirs, factors={**theirs.factors, "implementation": THEIRS})
     return [plain, _with_ratio(theirs, ours, "", "step_ms")]
 
 
@@ -224,4 +237,13 @@ STATE = t.derived(sharding.kind_column(sharding_names.STATE), "Optimizer state (
 SHARDING = _swapped(
     _measured([*sharding.MEMORY, *sharding.TIMES], "update_ms", "exchange_ms"),
     *(OPTIMIZER, *t.only(_is_theirs, "not compared", sharding.OFF_BY, *_compared("step_ms"))),
+)
+IMPLEMENTATION = t.factor(
+    "implementation",
+    "Implementation",
+    lambda row: f"FSDP ({row.factors['subject']})" if _is_theirs(row) else fsdp.NAMES[row.factors["implementation"]],
+)
+FSDP = _swapped(
+    _measured([*fsdp.ACCOUNTING, *fsdp.CHECKED, *fsdp.TIMELINE], "wait_ms"),
+    *(IMPLEMENTATION, *t.only(_is_theirs, "not compared", *_compared("step_ms"))),
 )

@@ -39,3 +39,17 @@ def get_sharded_optimizer(params, optimizer_cls, **kwargs):
     from cs336_systems.sharding import ShardedOptimizer
 
     return ShardedOptimizer(params, optimizer_cls, **kwargs)
+
+
+def get_fsdp(module, compute_dtype=None):
+    from cs336_systems.fsdp import FSDP
+
+    return FSDP(module, compute_dtype)
+
+
+def fsdp_on_after_backward(fsdp_model, optimizer):
+    fsdp_model.finish_gradient_synchronization()
+
+
+def fsdp_gather_full_params(fsdp_model):
+    return fsdp_model.gather_full_params()
