@@ -9,6 +9,8 @@ import pytest
 from chapter_sites import problem
 from chapter_sites import site as committed
 
+from perfscribe.experiments.cs336.fsdp_accounting import measure as fsdp_names
+from perfscribe.experiments.cs336.fsdp_accounting import show as fsdp
 from perfscribe.experiments.cs336.optimizer_state_sharding import measure as m
 from perfscribe.experiments.cs336.optimizer_state_sharding import show as sharding
 from perfscribe.experiments.cs336.subjects import show
@@ -244,3 +246,45 @@ def test_a_subjects_sharding_is_set_beside_the_unsharded_step_of_its_launch(tmp_
     text = _problem(Site("local", tmp_path, "cpu"), "optimizer_state_sharding_accounting").markdown({})
     assert f"| sharded (yours) | before optimizer step |{' failed |' * 5}" in text
     assert "| unsharded | before optimizer step | 0.00" in text
+
+
+@pytest.mark.parametrize(("share", "status"), [(0.1, "ok"), (0.98, "ok"), (0.1, "failed")])
+def test_a_subjects_fsdp_is_set_beside_unsharded_ddp_of_its_launch(tmp_path: Path, share: float, status: str) -> None:
+    name, traced = "fsdp_accounting", ("gathers_forward", "waits_forward", "gathers", "waits")
+    levels = {"device": "cpu", "backend": "gloo", "world_size": 2, "size": "nano", "seq_len": 16, "batch": 4}
+
+    def cell(times: dict[str, float], **more: str) -> Record:
+        samples = {f"{one}_{what}_ms": [[ms] * 6] for one, ms in times.items() for what in ("step", "tail", "wait")}
+        values: dict[str, Any] = {f"{one}_{moment}_bytes": 10**6 for one in times for moment in fsdp_names.MOMENTS}
+        for one, ms in times.items():
+            lanes = {f"traced_{what}_ms": ms for what in (*traced, "step", "compute", "communication", "both")}
+            own = {"error": 1e-4, "trace_tool": "torch profiler", **lanes}
+            values |= {f"{one}_{what}": value for what, value in own.items()}
+        values["yours.fsdp_gathered_share"] = share
+        factors = {**levels, "dtype": "fp32", "turns": 6, "variants": " ".join(times), **more}
+        return Record(name, factors, "ok", "", "measured", samples, values=values)
+
+    theirs = cell({"torch_ddp": 20.0, "fsdp": 25.0, "yours.fsdp": 30.0}, subject="yours", kernel="fsdp")
+    if status == "failed":
+        error = {"kind": "wrong_result"}
+        theirs = replace(theirs, status=status, reason=WRONG, samples={}, values={}, error=error)
+    ours = cell(dict.fromkeys(fsdp_names.IMPLEMENTATIONS, 50.0))
+    for table in (*fsdp.tables({name: [ours]}), *show.tables({name: [theirs]})):
+        tables.write(table, tmp_path)
+    site = Site("local", tmp_path, "cpu")
+    text = problem("cs336-2026", "fsdp_accounting", site).markdown({})
+    check = problem("cs336-2026", "fsdp", site)
+    summary = site.table("cs336.subjects").rows[0]
+    if status == "failed":
+        assert "| FSDP (yours) | failed | failed |" in text and check.status() == "check failed"
+        assert f"Your code fails its check: {WRONG}." in check.markdown({}) and summary["correct"] == "no"
+        return
+    assert (
+        "| FSDP (yours) | 30.0 |" in text
+        and "| unsharded DDP | 20.0 |" in text
+        and "| sharded optimizer | 50.0" in text
+    )
+    assert (summary["cells"], summary["over_ours"], summary["correct"]) == ("1 of 1", 1.2, "yes")
+    assert check.status() == "checked" and "The code is yours" in check.markdown({})
+    remark = "gathered weights are not freed: a forward pass holds 98% of all of them"
+    assert (summary["said"] == remark) == (f"In your code {remark}." in check.markdown({})) == (share > 0.5)
