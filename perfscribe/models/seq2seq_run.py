@@ -11,11 +11,12 @@ from perfscribe.models.seq2seq_training import Job, Seq2SeqTraining
 
 
 def measure(cell: Cell, *, cold: bool = False) -> Measurement:
-    """Train for the cell's epochs (at least 2), then one more step to measure peak memory.
+    """Train for the cell's epochs (at least 2), then one more step to measure peak memory, on a GPU a few for its time.
 
     The first epoch is warm-up: it pays one-time costs of the process and the shape. The loss is checked before it or,
     if cold, after the last epoch, so that nothing is warm when the clock starts.
     homework_clock_s: all epochs as the homework times them, up to when the last step is queued instead of done.
+    gpu_ms: time per step in which the GPU works. Its profile slows later launches of the process.
     """
     job = cell.read(Job)
     result = Measurement(timers={"epoch_s": HOST_CLOCK})
@@ -37,6 +38,8 @@ def measure(cell: Cell, *, cold: bool = False) -> Measurement:
         result.values |= training.peak()
         if cold:
             result.values |= training.check()
+        if job.device == "cuda":
+            result.values["gpu_ms"] = training.gpu_ms()
     return result
 
 

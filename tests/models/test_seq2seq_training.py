@@ -1,10 +1,15 @@
 """The Polaris homework's model and its training loop, on the CPU."""
 
+from contextlib import contextmanager
+from types import SimpleNamespace
+
 import pytest
 import torch
 
 from perfscribe.base.cells import Cell
 from perfscribe.experiments.polaris.single_gpu import measure
+from perfscribe.instruments.profiling import torch_profiler
+from perfscribe.instruments.profiling.trace import COPY, Kernel
 from perfscribe.models import seq2seq_run, seq2seq_training
 from perfscribe.models.seq2seq_training import Job, Seq2SeqTraining
 
@@ -82,3 +87,29 @@ def test_the_loss_is_checked_before_the_first_epoch_unless_that_is_to_be_cold(mo
     monkeypatch.setattr(seq2seq_training.Seq2SeqTraining, "_loss", lambda self, *parts: plain(self, *parts) * 1.001)
     with pytest.raises(ValueError, match=r"loss is off by .* against float64, allowed 1e-05"):
         seq2seq_run.measure(Cell(FACTORS))
+
+
+def test_on_a_gpu_a_few_more_steps_are_profiled_last(monkeypatch):
+    """Profiles slow what the process does next; on a CPU there is none."""
+    order, kernels = [], [Kernel("a", 0, 3_000_000, 0, 1, 1), Kernel("copy", 2_000_000, 9_000_000, 1, 2, 1, kind=COPY)]
+
+    @contextmanager
+    def recording(device):
+        yield (recorded := SimpleNamespace())
+        order.append(f"profile {device}")
+        recorded.trace = SimpleNamespace(kernels=kernels)
+
+    monkeypatch.setattr(torch_profiler, "recording", recording)
+    training = Seq2SeqTraining(job(samples=8))
+    monkeypatch.setattr(training, "step", lambda source, _: order.append(len(source)))
+    assert training.gpu_ms() == pytest.approx(9 / 3)  # of three steps, whatever overlaps once
+    assert order == [4, 4, 4, "profile cuda"]
+    assert "gpu_ms" not in measure.run(Cell(FACTORS)).values
+
+
+def test_a_profile_without_kernels_costs_no_cell(monkeypatch):
+    def recording(device):
+        raise torch_profiler.NoKernels("recorded no kernel")
+
+    monkeypatch.setattr(torch_profiler, "recording", recording)
+    assert torch_profiler.busy_ms(lambda: None, 3) == "recorded no kernel"

@@ -29,6 +29,11 @@ def samples_per_s(record: Record) -> float:
     return float(record.factors["samples"] / t.summary(record, "epoch_s").median)
 
 
+def step_ms(record: Record) -> float:
+    """Return the time per step of the median later epoch (ms)."""
+    return float(1e3 * t.summary(record, "epoch_s").median / record.values["steps_per_epoch"])
+
+
 def lowest_per_s(record: Record) -> float:
     """Return samples per second of the slowest epoch, first epochs included."""
     return float(record.factors["samples"] / max(max(epochs) for epochs in epochs_s(record)))
@@ -54,6 +59,8 @@ LATER_EPOCHS = [
     t.derived("first_epoch_s", "First epoch (s)", first_s),
     *t.timed("epoch_s", "A later epoch (s)", "n"),
     t.rate("samples_per_s", "Samples/s", samples_per_s, "epoch_s"),
+    t.rate("step_ms", "Step (ms)", step_ms, "epoch_s"),  # its relative spread is an epoch's
+    *t.only(lambda record: record.has(device="cuda"), "no GPU", t.value("gpu_ms", "GPU at work in a step (ms)")),
 ]
 # Peak of allocated memory in one step.
 PEAK_GIB = t.gib("peak_allocated", "Peak memory", "peak")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from perfscribe.base.cells import Cell, grid
 from perfscribe.base.registry import Shown
 from perfscribe.config import shared
-from perfscribe.config.keys import constant, devices, dtypes, experiment, whole, wholes
+from perfscribe.config.keys import constant, devices, dtypes, experiment, isolation, whole, wholes
 from perfscribe.instruments import precision
 
 if TYPE_CHECKING:
@@ -17,6 +17,7 @@ LEVELS = experiment(
     "The same training in fp32, fp16 and bf16, over target length and width",
     (("batch", "samples"), ("batch", "wide_samples")),
     rounds=shared.ROUNDS,
+    isolation=isolation("job", gpu="cell"),  # profiles slow what their process measures next
     device=devices(["cpu"], gpu=["cuda"]),
     d_model=wholes(
         "widths of the model, multiples of its 8 heads, and features of each position",

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from perfscribe.base.cells import Cell, grid
 from perfscribe.base.registry import Shown
 from perfscribe.config import shared
-from perfscribe.config.keys import choices, constant, constants, devices, experiment, whole, wholes
+from perfscribe.config.keys import choices, constant, constants, devices, experiment, isolation, whole, wholes
 from perfscribe.instruments import precision
 
 if TYPE_CHECKING:
@@ -17,6 +17,7 @@ LEVELS = experiment(
     "The same training on wider tensors, in fp32 and bf16, and with more samples",
     (("batch", "samples"),),
     rounds=shared.ROUNDS,
+    isolation=isolation("job", gpu="cell"),  # profiles slow what their process measures next
     device=devices(["cpu"], gpu=["cuda"]),
     d_model=wholes(
         "widths of the model, multiples of its 8 heads, with samples of as many features",
