@@ -197,10 +197,13 @@ def numbers(rows: pd.DataFrame, column: str) -> pd.DataFrame:
 
 
 def over_ranks(axes: Any, lines: Iterable[tuple[str, pd.DataFrame]], y: str) -> None:
-    """Draw a line over ranks for each name and its rows."""
-    for colour, (name, rows) in zip(f.COLOURS, lines, strict=False):
+    """Draw a line over ranks for each name and its rows; bars: the range over rounds, where there are several."""
+    for colour, marker, (name, rows) in zip(f.COLOURS, f.MARKERS, lines, strict=False):
         rows = numbers(rows, y).sort_values("world_size", kind="stable")
-        axes.plot(rows["world_size"], rows[y], linewidth=1, marker="o", color=colour, label=name)
+        ranges = pd.to_numeric(rows.get(f"{y}_spread", pd.Series(index=rows.index)), errors="coerce") / 2
+        bars = ranges if ranges.notna().any() else None
+        style = {"linewidth": 1, "marker": marker, "markersize": 4, "capsize": 2}
+        axes.errorbar(rows["world_size"], rows[y], bars, color=colour, label=name, **style)
 
 
 def finish(axes: Any, rows: pd.DataFrame, title: str, more: Sequence[Any] = ()) -> None:
@@ -214,19 +217,43 @@ def finish(axes: Any, rows: pd.DataFrame, title: str, more: Sequence[Any] = ()) 
     axes.legend(handles=[*axes.get_legend_handles_labels()[0], *more], fontsize="small")
 
 
+# Names of the hand-in's rows, by loop and wrapping.
+WAYS = {
+    ("trainer", "FSDP1"): "as given (FSDP1, one unit)",
+    ("trainer", "FSDP2"): "blocks wrapped (FSDP2)",
+    ("bare loop", "FSDP2"): "bare loop (FSDP2)",
+    ("tuned", "FSDP2"): "tuned (FSDP2)",
+}
+
+
 def ways(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
-    """Return rows by device, loop and wrapping; each wrapping's rows start with the unwrapped ones."""
+    """Return rows by loop and wrapping, and device if there are two; each wrapping's rows start with unwrapped ones."""
     found = {}
     for (device, loop), own in rows.groupby(["device", "loop"], sort=False):
-        wraps = [wrap for wrap in dict.fromkeys(own["wrapped_by"]) if wrap != "none"] or ["none"]
-        for wrap in wraps:
-            name = f"{loop}, {device}" if len(wraps) == 1 else f"{loop}, {wrap}, {device}"
+        for wrap in [wrap for wrap in dict.fromkeys(own["wrapped_by"]) if wrap != "none"] or ["none"]:
+            name = WAYS.get((loop, wrap), f"{loop}, not wrapped")
+            name += f", {device}" if rows["device"].nunique() > 1 else ""
             found[name] = own[own["wrapped_by"].isin(["none", wrap])]
     return found
 
 
+def efficiency(canvas: Any, rows: pd.DataFrame) -> None:
+    """Draw a line per loop and wrapping of samples/s per rank, over those of its first row; dashed: linear scaling."""
+    axes = canvas.subplots()
+    rows = numbers(rows, "efficiency")
+    over_ranks(axes, ways(rows).items(), "efficiency")
+    axes.set_ylim(top=max(110, axes.get_ylim()[1]))
+    finish(axes, rows, "Efficiency (%)", [hundred_percent(axes)])
+
+
+def hundred_percent(axes: Any) -> Any:
+    """Draw the line of linear scaling and return its legend handle."""
+    axes.axhline(100, color="#555555", linestyle="--", linewidth=0.8)
+    return f.key("100 %: in proportion to ranks")
+
+
 def samples_per_s(canvas: Any, rows: pd.DataFrame, y: str) -> None:
-    """Draw a line per device, loop and wrapping; dashed: linear scaling."""
+    """Draw a line per loop and wrapping; dashed: linear scaling."""
     axes = canvas.subplots()
     rows = numbers(rows, y)
     groups = ways(rows)

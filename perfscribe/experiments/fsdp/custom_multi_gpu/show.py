@@ -17,7 +17,7 @@ LOOPS_NOTES = (
     "Bare loop: fully_shard without Trainer; tuned: bf16, compiled, with a batch chosen by memory.",
     "Efficiency: samples/s of steps alone per rank, over those of the loop's first row.",
 )
-CAPTION = "Samples per second of steps alone by loop; dashed: in proportion to ranks."
+CAPTION = "Efficiency by loop: samples per second of steps alone per rank, over those of the loop's first row."
 
 
 def _as_scripts_run(record: Record) -> int:
@@ -77,6 +77,6 @@ def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
 
 
 def figures(tables: Mapping[str, t.Table]) -> list[f.Figure]:
-    """Return the figure of all loops over ranks."""
-    loops = f.of(tables["fsdp.custom_loops"].ok, c.samples_per_s, y="stepping_samples_per_second")
+    """Return the figure of all loops' efficiency over ranks."""
+    loops = f.of(tables["fsdp.custom_loops"].ok, c.efficiency)
     return [f.Figure(SHOWN.figures[0], CAPTION, loops, sample="step_ms")]

@@ -29,7 +29,9 @@ COLUMNS = [
     *c.SPENT,
     *c.WRAPPED,
 ]
-CAPTION = "Samples per second of whole trainings; dashed: linear scaling."
+CAPTION = (
+    "Samples per second of whole trainings (tuned: of its steps); bars: range over rounds; dashed: linear scaling."
+)
 
 
 def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:

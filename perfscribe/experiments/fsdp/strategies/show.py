@@ -202,50 +202,73 @@ SUMS = [
 # --- figure -----------------------------------------------------------------------------------------------------
 
 CAPTION = (
-    "Samples per second of all ranks and peak of allocated memory on most ranks, without off-load and checkpointing; "
-    "dashes: predicted parameters, gradients and optimizer state; whiskers: interquartile ranges."
+    "Samples per second of all ranks and peak of allocated memory on most ranks, of the hand-in's strategies, by FSDP2 "
+    "per block but for the one unit (FSDP1); dashes: parameters, gradients and optimizer state, predicted; whiskers: "
+    "interquartile ranges."
 )
 
 
-# Row of the workshop's own settings among the strategies.
-AS_GIVEN = {"strategy": "FULL_SHARD, one unit", "offload": "no", "checkpointing": "no"}
+ONE_UNIT = "FULL_SHARD, one unit"  # the workshop's own settings
+# Strategy, off-load and checkpointing of the bars, in the order of the hand-in's rows.
+DRAWN = (
+    ("the model alone", "no", "no"),
+    ("DDP", "no", "no"),
+    ("FULL_SHARD", "no", "no"),
+    ("SHARD_GRAD_OP", "no", "no"),
+    ("HYBRID_SHARD", "no", "no"),
+    (ONE_UNIT, "no", "no"),
+    ("FULL_SHARD", "yes", "no"),
+    ("FULL_SHARD", "no", "yes"),
+    ("FULL_SHARD", "yes", "yes"),
+    ("SHARD_GRAD_OP", "yes", "no"),
+)
 
 
 def figures(tables: Mapping[str, t.Table]) -> list[f.Figure]:
     """Return the figure of speed and memory by strategy."""
     plans, variants = tables[TABLES[0]].ok, tables[TABLES[1]].ok
     whole = variants[(variants["api"] == "FSDP1") & (variants["wrapping"] == WRAPPINGS[WHOLE])]
-    draw = f.of(pd.concat([plans, whole.assign(**AS_GIVEN)]), _draw)
+    whole = whole.assign(strategy=ONE_UNIT, offload="no", checkpointing="no")
+    draw = f.of(pd.concat([plans[plans["api"] != "FSDP1"], whole]), _draw)
     return [f.Figure(SHOWN.figures[0], CAPTION, draw, (7.4, 3.8), sample="step_ms")]
 
 
 def _draw(canvas: Any, rows: pd.DataFrame) -> None:
     """Draw samples/s and peak by strategy, one colour per dtype."""
-    speed, memory = canvas.subplots(1, 2)
+    speed, memory = canvas.subplots(1, 2, sharey=True)
     chosen = rows[rows["world_size"] == rows["world_size"].max()]
-    plain = chosen[(chosen["offload"] == "no") & (chosen["checkpointing"] == "no")]
-    chosen = plain if len(plain) else chosen
-    chosen = chosen.assign(label=chosen["strategy"].where(chosen["api"] != "FSDP1", chosen["strategy"] + " (FSDP1)"))
-    names, dtypes = (list(dict.fromkeys(chosen[column])) for column in ("label", "dtype"))
+    plans = [*zip(chosen["strategy"], chosen["offload"], chosen["checkpointing"], strict=True)]
+    order = [plan for plan in DRAWN if plan in plans]
+    chosen = chosen[[plan in order for plan in plans]].assign(
+        place=[order.index(plan) for plan in plans if plan in order]
+    )
+    if chosen.empty:
+        f.no_data(speed, "none of the hand-in's strategies was measured")
+        return
+    dtypes = list(dict.fromkeys(chosen["dtype"]))
     peak_gib = chosen["peak_allocated_gib"].astype(float).max()
     unit, name = (t.GIB / 1e9, "GB") if peak_gib >= 1 else (t.GIB / MB, "MB")
     width = 0.8 / len(dtypes)
     for number, (dtype, colour) in enumerate(zip(dtypes, f.COLOURS, strict=False)):
         group = chosen[chosen["dtype"] == dtype]
-        places = [names.index(label) + width * (number - (len(dtypes) - 1) / 2) for label in group["label"]]
-        rate = group["samples_per_s"].astype(float)
+        places = group["place"] + width * (number - (len(dtypes) - 1) / 2)
         spread = pd.to_numeric(group["samples_per_s_spread"], errors="coerce").fillna(0) / 2
-        speed.bar(places, rate, width, yerr=spread, color=colour, label=dtype, capsize=2)
-        memory.bar(places, group["peak_allocated_gib"].astype(float) * unit, width, color=colour, label=dtype)
-        for place, height in zip(places, group["state_predicted_gib"].astype(float) * unit, strict=True):
-            memory.plot(
-                [place - width / 2, place + width / 2], [height] * 2, color="black", linewidth=1.2, linestyle="--"
-            )
-    speed.set_ylabel("Samples/s")
-    memory.set_ylabel(f"Memory of a rank ({name})")
+        speed.barh(
+            places, group["samples_per_s"].astype(float), width, xerr=spread, color=colour, label=dtype, capsize=2
+        )
+        memory.barh(places, group["peak_allocated_gib"].astype(float) * unit, width, color=colour, label=dtype)
+        predicted = pd.to_numeric(group["state_predicted_gib"], errors="coerce") * unit  # of one unit unknown
+        memory.vlines(predicted, places - width / 2, places + width / 2, color="black", linewidth=1.2, linestyle="--")
+    labels = [
+        strategy + ", off-load" * (offload == "yes") + ", checkpointing" * (checkpointing == "yes")
+        for strategy, offload, checkpointing in order
+    ]
+    speed.set_yticks(range(len(order)), labels, fontsize=f.LABEL_POINTS)
+    speed.invert_yaxis()
+    speed.set_xlabel("Samples/s")
+    memory.set_xlabel(f"Memory of a rank ({name})")
     for axes in (speed, memory):
-        axes.set_xticks(range(len(names)), names, rotation=40, ha="right", rotation_mode="anchor", fontsize=7)
-        axes.grid(axis="x", visible=False)
+        axes.grid(axis="y", visible=False)
     speed.set_title(f"{chosen['model'].iloc[0]}, {chosen['world_size'].iloc[0]} ranks", fontsize=8)
-    speed.legend(fontsize=7)
-    memory.set_title("dashes: predicted parameters, gradients, moments", fontsize=8)
+    memory.set_title("dashes: state, predicted", fontsize=8)
+    memory.legend(fontsize=7, loc="lower right")

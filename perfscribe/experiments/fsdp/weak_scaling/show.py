@@ -24,7 +24,10 @@ SETUP_NOTES = (
     "As it ran: the workshop's scripts take the tokenizer's vocabulary and one row per GPU.",
 )
 NOTES = ("Efficiency: T_base / T_current of a step's median; inverted: T_current / T_base.",)
-CAPTION = "Weak-scaling efficiency by median steps, first row over row."
+CAPTION = "Weak-scaling efficiency by median steps, first row over row; work: FLOP of a step per GPU, by arithmetic."
+
+
+NAMES = dict(zip(VARIANTS, ("as printed", "same model", "equal work"), strict=True))
 
 
 def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
@@ -129,19 +132,25 @@ MEASURED = [
 
 def figures(tables: Mapping[str, t.Table]) -> list[f.Figure]:
     """Return the figure of efficiency over ranks."""
-    return [f.Figure(SHOWN.figures[0], CAPTION, partial(_draw, rows=tables["fsdp.weak_scaling"].ok), sample="step_ms")]
+    measured, plans = (tables[name] for name in ("fsdp.weak_scaling", "fsdp.weak_setup"))
+    draw = partial(_draw, rows=measured.ok, plans=plans.frame)
+    return [f.Figure(SHOWN.figures[0], CAPTION, draw, sample="step_ms")]
 
 
-def _draw(canvas: Any, rows: pd.DataFrame) -> None:
-    """Draw a line per variant."""
+def _draw(canvas: Any, rows: pd.DataFrame, plans: pd.DataFrame) -> None:
+    """Draw a line per variant, named with its layers, batches and work per GPU."""
     axes = canvas.subplots()
     rows = f.main_device(c.numbers(rows, "efficiency"))
     if rows["world_size"].nunique() < 2:
         f.no_data(axes, "not measured on several numbers of ranks")
         return
-    layers = rows["num_layers"].min()
-    constant = f"same {layers} layer{'s' * (layers > 1)}"
-    names = dict(zip(VARIANTS, ("as printed", constant, "equal FLOP"), strict=True))
-    variants = rows.groupby("variant", sort=False)
-    c.over_ranks(axes, ((names[str(variant)], group) for variant, group in variants), "efficiency")
-    c.finish(axes, rows, "Efficiency (%)")
+    lines = []
+    for variant, group in rows.groupby("variant", sort=False):
+        group = group.sort_values("world_size", kind="stable")
+        keys = ["variant", "world_size", "num_layers", "batch_size"]
+        tflop = group[keys].merge(plans[[*keys, "tflop_per_gpu"]].drop_duplicates(keys))["tflop_per_gpu"].astype(float)
+        work = ", ".join(f"{share:.0f}" for share in 100 * tflop / tflop.iloc[0])
+        layers, batches = (", ".join(map(str, group[column])) for column in ("num_layers", "batch_size"))
+        lines.append((f"{NAMES[str(variant)]}: layers {layers}; batch {batches}; work {work} %", group))
+    c.over_ranks(axes, lines, "efficiency")
+    c.finish(axes, rows, "Efficiency (%)", [c.hundred_percent(axes)])

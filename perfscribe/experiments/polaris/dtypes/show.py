@@ -22,7 +22,7 @@ NOTES = (
 )
 CAPTION = (
     "Samples per second over target length, one panel per width, one line per data type: from the median time of the "
-    "epochs after the first, host clock."
+    "epochs after the first, host clock; bars: their interquartile range; all axes begin at 0."
 )
 
 
@@ -61,12 +61,21 @@ def _draw(canvas: Any, cells: pd.DataFrame) -> None:
     rows = f.main_device(cells[cells["status"] == "ok"])
     of_device = cells[cells["device"] == rows["device"].iloc[0]]
     widths = sorted(set(rows["d_model"]))
-    for axes, width in zip(canvas.subplots(1, len(widths), squeeze=False)[0], widths, strict=True):
+    for axes, width in zip(canvas.subplots(1, len(widths), squeeze=False, sharey=True)[0], widths, strict=True):
         chosen = rows[rows["d_model"] == width]
-        f.lines(axes, chosen, "target_length", "samples_per_s", "dtype", spread="samples_per_s_spread")
+        for colour, marker, (dtype, own) in zip(
+            f.COLOURS, f.MARKERS, chosen.groupby("dtype", sort=False), strict=False
+        ):
+            spread = pd.to_numeric(own["samples_per_s_spread"], errors="coerce") / 2
+            style = {"color": colour, "marker": marker, "markersize": 4, "linewidth": 1.2, "capsize": 2}
+            x, y = (own[name].astype(float) for name in ("target_length", "samples_per_s"))
+            axes.errorbar(x, y, spread, label=dtype, **style)
+        axes.set_xscale("log", base=2)
         f.power_of_two_ticks(axes, sorted(set(chosen["target_length"].astype(float))))
         f.mark_statuses(axes, of_device[of_device["d_model"] == width], "target_length")
         axes.margins(x=0.25)
         axes.set_title(f"d_model {width}")
         axes.set_xlabel("Target length")
-    canvas.axes[0].set_ylabel("Samples/s (bars: interquartile range)")
+    canvas.axes[0].set_ylim(bottom=0)
+    canvas.axes[0].set_ylabel("Samples/s")
+    canvas.axes[0].legend(fontsize="small", loc="lower left")

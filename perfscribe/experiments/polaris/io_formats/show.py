@@ -30,8 +30,8 @@ READS_NOTE = (
     "before opening and again before reading."
 )
 CAPTION = (
-    "Constructor and one epoch of training by format, warm and cold page cache: shares of the parts (medians), and at "
-    "the end their sum and the loader wait per sample."
+    "By format, warm and cold page cache: the loader wait per sample, and shares of the parts of constructor and one "
+    "epoch of training (medians), at the end their sum."
 )
 BARS = {"constructor_s": "constructor", "loader_wait_s": "loader wait", "copy_s": "copy", "compute_s": "compute"}
 
@@ -127,23 +127,29 @@ def figures(tables: Mapping[str, t.Table]) -> list[f.Figure]:
 
 
 def _draw(canvas: Any, rows: pd.DataFrame) -> None:
-    """Draw a bar per row: shares of constructor plus one epoch; at its end their sum and the loader wait per sample."""
-    axes, rows = canvas.subplots(), f.main_device(rows)
+    """Draw a row per format and cache: loader wait per sample, and shares of constructor and one epoch."""
+    (left, right), rows = canvas.subplots(1, 2, sharey=True), f.main_device(rows)
     times = rows[list(BARS)].astype(float)
     shares = 100 * times.div(times.sum(axis=1), axis=0)
     ends = shares.cumsum(axis=1)
     places = range(len(rows))
+    wait_ms = 1e3 * times["loader_wait_s"] / rows["training_samples"].str.split().str[0].astype(int)
+    left.plot(wait_ms, places, "o", color=f.COLOURS[list(BARS).index("loader_wait_s")])
+    left.set_xscale("log")
+    left.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    left.set_xlim(wait_ms.min() / 2, wait_ms.max() * 8)  # room for the numbers
+    left.set_xlabel("Loader wait per sample (ms)")
     for colour, (column, label) in zip(f.COLOURS, BARS.items(), strict=False):
         start = ends[column] - shares[column]
-        axes.barh(places, shares[column], left=start, color=colour, label=label, height=0.7)
-    wait_ms = 1e3 * times["loader_wait_s"] / rows["training_samples"].str.split().str[0].astype(int)
-    for place, total, wait in zip(places, times.sum(axis=1), wait_ms, strict=True):
-        ends_with = f"{format_figure(total)} s (wait {format_figure(wait)} ms per sample)"
-        axes.annotate(ends_with, (100, place), xytext=(4, 0), textcoords="offset points", va="center", fontsize=6.5)
-    axes.set_axisbelow(True)
-    axes.set_xlim(0, 100)
-    axes.set_xlabel("Training: share of constructor and one epoch (%)")
-    axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=len(BARS))
-    axes.set_yticks(places, rows["format"] + ", " + rows["cache"], fontsize=f.LABEL_POINTS)
-    axes.invert_yaxis()
-    axes.grid(axis="y", visible=False)
+        right.barh(places, shares[column], left=start, color=colour, label=label, height=0.7)
+    right.set_xlim(0, 100)
+    right.set_xlabel("Share of constructor and one epoch (%)")
+    right.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=len(BARS), fontsize=7, columnspacing=1)
+    totals = (f"{format_figure(total)} s" for total in times.sum(axis=1))
+    for axes, at, texts in ((left, wait_ms, map(format_figure, wait_ms)), (right, [100] * len(rows), totals)):
+        for place, end, text in zip(places, at, texts, strict=True):
+            axes.annotate(text, (end, place), xytext=(4, 0), textcoords="offset points", va="center", fontsize=6.5)
+        axes.set_axisbelow(True)
+        axes.grid(axis="y", visible=False)
+    left.set_yticks(places, rows["format"] + ", " + rows["cache"], fontsize=f.LABEL_POINTS)
+    left.invert_yaxis()
