@@ -9,6 +9,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
+from perfscribe.analytic.shapes import Shape
 from perfscribe.base.cells import Cell, Measurement, read
 from perfscribe.experiments.cs336.ddp.measure import Training, launched
 from perfscribe.experiments.cs336.fsdp_accounting import measure as m
@@ -21,9 +22,9 @@ if TYPE_CHECKING:
     from perfscribe.models.transformer import Model
 
 CHECKED_DTYPES = ("fp32", "fp16")  # the course's
-# Widths and vocabulary of the checked model; the one for memory has as many equal weights as its layers give.
-CHECKED, DEEP = {"d_model": 64, "d_ff": 128, "layers": 1}, {"d_model": 64, "d_ff": 64, "layers": 6}
-CHECKED_VOCABULARY, DEEP_VOCABULARY, TOKENS = 100, 64, 8
+CHECKED_SHAPE, CHECKED_TOKENS = Shape(d_model=64, d_ff=128, layers=1, heads=1, vocab_size=100), 8
+# Of 44 weights of one size, much larger than the activations of so few tokens.
+DEEP_SHAPE, DEEP_TOKENS = Shape(d_model=128, d_ff=128, layers=6, heads=1, vocab_size=128), 2
 
 
 def cells(of: Sequence[Cell], name: str, kernels: Collection[str]) -> list[Cell]:
@@ -45,7 +46,6 @@ def on_rank(arguments: Mapping[str, Any], rank: Rank) -> dict[str, Any]:
     """
     import torch
 
-    from perfscribe.analytic.shapes import Shape
     from perfscribe.experiments.cs336.fsdp_accounting import program
 
     factors = arguments["factors"]
@@ -58,10 +58,10 @@ def on_rank(arguments: Mapping[str, Any], rank: Rank) -> dict[str, Any]:
         gc.collect()
         gc.freeze()  # as in program.on_rank
         wrap = partial(_wrap, functions, subject.subject)
-        shape = Shape(heads=1, vocab_size=CHECKED_VOCABULARY, **CHECKED)
-        words = torch.randint(CHECKED_VOCABULARY, (2 * rank.place.world_size, TOKENS + 1), generator=torch.Generator())
+        whole_batch = (2 * rank.place.world_size, CHECKED_TOKENS + 1)
+        words = torch.randint(CHECKED_SHAPE.vocab_size, whole_batch, generator=torch.Generator()).to(rank.device)
         for dtype in CHECKED_DTYPES:
-            program.error(theirs, wrap, dtype, words.to(rank.device), rank, shape)
+            program.error(theirs, wrap, dtype, words, rank, CHECKED_SHAPE)
         share = gathered_share(wrap, rank)
         found = program.on_rank(arguments, rank, {**program.WRAPS, theirs: wrap})
     found["values"][f"{theirs}_gathered_share"] = share
@@ -86,27 +86,26 @@ def _wrap(functions: Sequence[Callable[..., Any] | None], subject: str, model: M
 
 
 def gathered_share(wrap: Callable[[Model, str], Wrapped], rank: Rank) -> float:
-    """Return the most memory that a forward pass after a step holds beyond this rank's parts, over that of all weights.
+    """Return the most memory that a forward pass, after a step, adds to this rank's parts, over that of all weights.
 
-    Read before each block of a model with so many equal weights that gathering a layer or two ahead is little of them.
+    It is read before each block, and at the end, of a model with so many weights that two or three layers' are little.
     """
     import torch
 
-    from perfscribe.analytic.shapes import Shape
     from perfscribe.experiments.cs336.fsdp_accounting import program
     from perfscribe.experiments.cs336.optimizer_state_sharding.memory import settle
     from perfscribe.instruments.memory import allocated_bytes
     from perfscribe.models.transformer import Model
 
     torch.manual_seed(rank.seed)
-    words = torch.zeros((1, TOKENS + 1), dtype=torch.int64, device=rank.device)
+    words = torch.zeros((1, DEEP_TOKENS + 1), dtype=torch.int64, device=rank.device)
     held: list[int] = []
 
     def read_held(*_: object) -> None:
         held.append(allocated_bytes(settle(rank.device)))
 
     read_held()
-    model = Model(Shape(heads=1, vocab_size=DEEP_VOCABULARY, **DEEP), TOKENS, device=rank.device)
+    model = Model(DEEP_SHAPE, DEEP_TOKENS, device=rank.device)
     whole_bytes = sum(parameter.nbytes for parameter in model.parameters())
     for block in model.blocks:
         block.register_forward_pre_hook(read_held)
@@ -116,8 +115,8 @@ def gathered_share(wrap: Callable[[Model, str], Wrapped], rank: Rank) -> float:
     program.step(wrapped, words)
     wrapped.optimizer.zero_grad()
     del held[1:]
-    with torch.no_grad():
-        wrapped.model(words[:, :-1])
+    logits = wrapped.model(words[:, :-1])
     read_held()
+    del logits
     wrapped.release()
     return (max(held) - held[0]) / whole_bytes - 1 / rank.place.world_size
