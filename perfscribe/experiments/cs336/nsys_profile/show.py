@@ -138,6 +138,15 @@ def _launch_bound_percent(record: Record) -> float | str:
     return 100 * _of_median_pass(record, "launch_bound") / idle if idle > 0 else "no idle time"
 
 
+def _bound_by(record: Record) -> str:
+    """Return `host` where the device is busy for less than half of forward's range and mostly waits for launches."""
+    waits_for = _launch_bound_percent(record)
+    if isinstance(waits_for, str):
+        return waits_for
+    is_idle = _of_median_pass(record, "busy") < _range_ms(record) / 2
+    return "host" if is_idle and waits_for > 50 else "device"
+
+
 def _edges_ms(record: Record) -> float | str:
     """Return the time of forward's range before its first and after its last kernel."""
     if not _same_tool(record):
@@ -168,6 +177,7 @@ FORWARD = [
     t.derived("forward_busy_ms", "Device busy (ms)", lambda r: _of_median_pass(r, "busy")),
     t.derived("forward_idle_ms", "Idle between kernels (ms)", _idle_ms),
     t.derived("launch_bound_percent", "of it waiting for a launch (%)", _launch_bound_percent),
+    t.derived("bound_by", "Bound by", _bound_by, exact=True),
     t.derived("forward_edges_ms", "Before the first and after the last kernel (ms)", _edges_ms),
     t.derived("forward_launches", "Launches a pass", _launches, exact=True),
     t.count("forward_range_ms", "n traced"),
