@@ -57,7 +57,11 @@ def cells(config: Mapping[str, Any]) -> list[Cell]:
     levels = {name: config[name] for name in ("backend", "world_size", "size", "seq_len", "batch", "dtype")}
     fixed = {name: config[name] for name in ("wrapper", "turns", "warmup_steps", "timed_steps", "optimizer_steps")}
     combinations = [*grid(levels)]
-    combinations += [level for level in grid(levels | config["further"]) if level not in combinations]
+    combinations += [
+        level
+        for level in grid(levels | config["further"])
+        if level not in combinations and level["dtype"] in config["dtype"]
+    ]
     return [_cell({**level, **fixed}) for level in combinations]
 
 
