@@ -148,11 +148,10 @@ class FullyShardedModule(nn.Module):
         self._scattering: deque[tuple[dist.Work, Tensor, Tensor, Weight]] = deque()
         self._reducing: list[dist.Work] = []
         self._layers: list[ShardedLayer] = []
-        self._weights: dict[Tensor, Weight] = {}  # by shard
-        self._by_whole: dict[Tensor, Weight] = {}
+        self._weights: dict[Tensor, Weight] = {}  # by shard, and by whole
         for parameter, layers in _shardable(module).items():
             weight = Weight(parameter, compute_dtype, self.group)
-            self._weights[weight.shard] = self._by_whole[weight.whole] = weight
+            self._weights[weight.shard] = self._weights[weight.whole] = weight
             self._layers += [ShardedLayer(layer, weight) for layer in layers]
             weight.whole.register_post_accumulate_grad_hook(_weakly(self._scatter))
         sharded = {layer.module for layer in self._layers}
@@ -183,9 +182,8 @@ class FullyShardedModule(nn.Module):
 
     def gather_full_params(self) -> dict[str, Tensor]:
         """Return all parameters whole, by name, on every rank; all ranks must call it."""
-        whole = {shard: weight.gathered() for shard, weight in self._weights.items()}
         named = self.module.named_parameters(remove_duplicate=False)
-        return {name: whole.get(parameter, parameter.detach()) for name, parameter in named}
+        return {name: self._weights[one].gathered() if one in self._weights else one.detach() for name, one in named}
 
     def _close(self) -> None:
         """Free weights that were gathered ahead and not used."""
@@ -227,7 +225,7 @@ class FullyShardedModule(nn.Module):
     @torch.no_grad()
     def _scatter(self, whole: Tensor) -> None:
         """Send the gradient of a whole weight, which is not needed any more, and gather that of the next but one."""
-        weight, gradient, whole.grad = self._by_whole[whole], whole.grad, None
+        weight, gradient, whole.grad = self._weights[whole], whole.grad, None
         assert gradient is not None
         weight.free()
         layers, at = weight.reached
