@@ -86,6 +86,17 @@ class LanguageModel:
 
 
 @dataclass(frozen=True)
+class Attention:
+    """Factors that the tensors of attention without a head axis follow from."""
+
+    device: str
+    dtype: str
+    batch: int
+    seq_len: int
+    head_dim: int
+
+
+@dataclass(frozen=True)
 class Steps:
     """Factors that steps are timed by."""
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from perfscribe.analytic.shapes import Attention
 from perfscribe.base.cells import Cell, Measurement
 from perfscribe.instruments.memory import PeakMemory
 from perfscribe.instruments.timing import STEP, record, time_device, time_phases
@@ -20,14 +21,9 @@ DEVICE_SHARE = 5
 
 
 @dataclass(frozen=True)
-class Attention:
+class TimedAttention(Attention):
     """Factors of a cell."""
 
-    device: str
-    dtype: str
-    batch: int
-    seq_len: int
-    head_dim: int
     warmup_passes: int
     passes: int
 
@@ -37,7 +33,7 @@ def run(cell: Cell) -> Measurement:
     from perfscribe.attention.eager import scaled_dot_product_attention
     from perfscribe.experiments.cs336.attention.passes import Passes
 
-    level = cell.read(Attention)
+    level = cell.read(TimedAttention)
     passes = Passes((level.batch, level.seq_len, level.head_dim), level.dtype, level.device)
     errors = passes.errors(scaled_dot_product_attention)
     measurement = Measurement(values={f"{name}_relative_error": error for name, error in errors.items()})

@@ -10,10 +10,9 @@ from typing import cast
 
 from torch import Tensor
 
-from perfscribe.analytic.shapes import LanguageModel
+from perfscribe.analytic.shapes import Attention, LanguageModel
 from perfscribe.attention.eager import scaled_dot_product_attention
 from perfscribe.base.cells import Cell
-from perfscribe.experiments.cs336.attention.measure import Attention
 from perfscribe.experiments.cs336.attention.passes import Attend, Passes
 from perfscribe.instruments.compiling import compiled
 from perfscribe.instruments.correctness import LOSS_TOLERANCE, relative_error, require
