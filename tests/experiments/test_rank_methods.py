@@ -9,7 +9,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import torch
 import unmeasured
 
 from perfscribe import config
@@ -17,7 +16,6 @@ from perfscribe.base import cpu_sets
 from perfscribe.base.cells import Cell, Unsupported
 from perfscribe.distributed import launch, launchers, mpi_start, ranks
 from perfscribe.experiments.polaris.rank_methods import levels, measure
-from perfscribe.experiments.polaris.rank_methods.program import Adam
 
 # What launchers put into the environment of each rank on several nodes, and what mpi4py said there: recorded by running
 # them, or made from a launcher's documentation where `source` says so. Only the variables that a method reads are kept;
@@ -212,20 +210,6 @@ def test_bindings_that_cannot_be(monkeypatch):
         measure.run(bound(cpu_bind="nearest"))
     with pytest.raises(ValueError, match=r"^cpu-bind 'list:0': 1 bindings for 2 ranks$"):
         measure.run(bound(cpu_bind="list:0"))
-
-
-def test_adam_is_adam():
-    torch.manual_seed(0)
-    ours = [torch.rand(5, 3), torch.rand(7)]
-    theirs = [one.clone() for one in ours]
-    optimizers = Adam(ours, 1e-2), torch.optim.Adam(theirs, 1e-2)
-    for _ in range(4):
-        for mine, other in zip(ours, theirs, strict=True):
-            mine.grad = other.grad = torch.rand_like(mine) - 0.5
-        for optimizer in optimizers:
-            optimizer.step()
-    for mine, other in zip(ours, theirs, strict=True):
-        torch.testing.assert_close(mine, other)
 
 
 def cell(launcher: str, method: str, ranks: int = 2) -> Cell:

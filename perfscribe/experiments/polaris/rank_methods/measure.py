@@ -122,8 +122,8 @@ def _workers(of: Ranks) -> WorkerGroup:
     from perfscribe.distributed.fork_server import SERVER
 
     command = tuple(launchers.command(of.launcher, of.world_size))
-    if not command:  # imports torch in parallel with this process, but not the compiler, which no rank needs
-        SERVER.start(needs.BASE)
+    if not command:  # imports torch in parallel with this process
+        SERVER.start(needs.PRELOADED)
     from perfscribe.experiments.polaris.rank_methods.program import on_rank
 
     atexit.register(launch.dismiss)

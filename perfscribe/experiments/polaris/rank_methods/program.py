@@ -144,7 +144,7 @@ def _stepper(sizes: Sizes, rank: Rank) -> tuple[Any, int]:
     shape = Seq2SeqShape(sizes.features, encoder_layers=layers, decoder_layers=layers, d_ff=sizes.d_ff)
     model = BucketedDDP(make_seq2seq(shape, device=rank.device), BUCKET_MB)
     model.train()
-    optimizer = Adam(list(model.parameters()), LEARNING_RATE * rank.place.world_size)
+    optimizer = torch.optim.Adam(model.parameters(), lr=LEARNING_RATE * rank.place.world_size)
     criterion = torch.nn.CrossEntropyLoss()
 
     def step(batch: Any) -> torch.Tensor:
@@ -157,42 +157,3 @@ def _stepper(sizes: Sizes, rank: Rank) -> tuple[Any, int]:
         return loss.detach()
 
     return step, sum(parameter.numel() for parameter in model.parameters())
-
-
-class Adam:
-    """Adam with its default settings, by PyTorch's fused kernel.
-
-    torch.optim imports the compiler with the first optimizer: in fresh processes this takes as long as importing torch,
-    for each of the four ranks of every launch.
-    """
-
-    def __init__(self, parameters: list[torch.Tensor], learning_rate: float) -> None:
-        import torch
-
-        self._parameters, self._learning_rate = parameters, learning_rate
-        self._means = [torch.zeros_like(parameter) for parameter in parameters]
-        self._squares = [torch.zeros_like(parameter) for parameter in parameters]
-        self._steps = [torch.zeros((), device=parameter.device) for parameter in parameters]
-
-    def step(self) -> None:
-        """Update the parameters, all of which must have gradients."""
-        import torch
-
-        with torch.no_grad():
-            torch._foreach_add_(self._steps, 1)
-            gradients = [parameter.grad for parameter in self._parameters if parameter.grad is not None]
-            torch._fused_adam_(  # type: ignore[attr-defined]
-                self._parameters,
-                gradients,
-                self._means,
-                self._squares,
-                [],
-                self._steps,
-                lr=self._learning_rate,
-                beta1=0.9,
-                beta2=0.999,
-                weight_decay=0.0,
-                eps=1e-8,
-                amsgrad=False,
-                maximize=False,
-            )
