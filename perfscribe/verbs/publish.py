@@ -1,8 +1,9 @@
 """`./run publish NAME`: turns local results into a site that can be committed, without private data.
 
-Measurements are copied and scrubbed: plan, journal (compressed), environments, digests of data sets. Tables, figures
-and report are drawn again from these, so that any machine can reproduce them. Records repeat the journal, so they are
-not committed, but made again when needed. Notes about the local site are copied and scrubbed, too.
+Measurements are copied: plan, known fields of the journal (compressed) and of environments, digests of data sets; all
+texts are scrubbed. Tables, figures and report are drawn again from these, so that any machine can reproduce them.
+Records repeat the journal, so they are not committed, but made again when needed. Notes about the local site are copied
+and scrubbed, too.
 """
 
 from __future__ import annotations
@@ -136,7 +137,7 @@ def copy_measured(root: Path, source: Path, target: Path, planned: Collection[st
         number_nodes(record for group in journals.values() for record in group)
         for experiment, kept in journals.items():
             of_report = _as_shown(kept, _shown(source / "records" / experiment))
-            lines = [{"event": "record", **scrub.scrub_json(record, private)} for record in of_report]
+            lines = [{"event": "record", **scrub.published(record, private)} for record in of_report]
             content = gzip.compress(b"".join(map(journal.as_line, lines)), mtime=0)
             files.write_bytes(target / "journal" / experiment / "0.jsonl.gz", content)
         for kind in ("plan", "environments"):
@@ -144,9 +145,10 @@ def copy_measured(root: Path, source: Path, target: Path, planned: Collection[st
                 # Not needed for drawing: accounts, paths of programs and of users' code.
                 if path.name in (cluster.FILE, "options.json"):
                     continue
-                content = scrub.scrub_json(files.read_json(path), private)
-                content |= {"site": target.name} if "site" in content else {}
-                files.write_json(target / kind / path.name, content)
+                fields = scrub.scrub_json(files.read_json(path), private)
+                known = {name: value for name, value in fields.items() if kind == "plan" or name in scrub.ENVIRONMENT}
+                site = {"site": target.name} if "site" in known else {}
+                files.write_json(target / kind / path.name, known | site)
         for path in sorted((source / "data").glob("*.digest")):
             (target / "data").mkdir(exist_ok=True)
             shutil.copyfile(path, target / "data" / path.name)

@@ -168,7 +168,7 @@ def test_what_was_measured_is_all_there(site: Site) -> None:
 def test_notes_go_along_and_stay_as_they_were_written(site: Site) -> None:
     assert (site.root / NOTE.format("local")).read_bytes().decode() == WRITTEN
     copied = (site.root / NOTE.format("demo")).read_bytes().decode()
-    assert copied == "Written by <user> on <host>:\r\nthe fan of <path>/gpu is loud, {{ site }}.\n"
+    assert copied == "Written by <user> on <host>:\r\nthe fan of <path> is loud, {{ site }}.\n"
     for name, text in (("local", WRITTEN), ("demo", copied)):
         assert text.replace("\r", "").strip() in site.report(name)
 
@@ -305,7 +305,7 @@ def test_what_may_not_be_committed_is_told(
         stray = tmp_path / folder / "stray.txt"
         files.write_text(stray, f"of {USER}\n")
         assert publish._check(tmp_path, "demo") == 1
-        assert f"publish: stray.txt:1: word: {USER}" in capsys.readouterr().err
+        assert f"publish: stray.txt:1: {USER}" in capsys.readouterr().err
         stray.unlink()
     (tmp_path / "results" / "demo" / "stray.txt").write_bytes(os.urandom(16) + b"\0" * 5 * 2**20)
     assert publish._check(tmp_path, "demo") == 1
