@@ -10,6 +10,7 @@ from typing import Any
 from workspace import ROOT
 
 from perfscribe.base import chapters
+from perfscribe.report import templates
 from perfscribe.report.page import Problem
 from perfscribe.report.rows import Site
 from perfscribe.show.tables import NOT_RECORDED, Stored
@@ -40,6 +41,10 @@ def keys() -> Iterator[tuple[str, str]]:
 
 
 def problem(chapter: str, key: str, of: Site) -> Problem:
+    """Draw a problem; its text is compiled once for all sites."""
+    jinja = templates.environment(None)
+    if "parse" not in vars(jinja):
+        vars(jinja).update(parse=cache(jinja.parse), compile=cache(jinja.compile))
     return Problem(chapters.read(chapter), key, of)
 
 

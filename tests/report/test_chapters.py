@@ -1,13 +1,11 @@
-"""Chapters over committed sites: tables as they were, whole sentences whatever is missing, every name checked."""
+"""Chapters over committed sites: whole sentences whatever is missing, every name checked."""
 
 import re
 import shutil
-from collections.abc import Collection, Iterator
-from functools import cache
 from pathlib import Path
 
 import pytest
-from chapter_sites import SITES, Mutilated, Newer, Odd, Shaken, device, keys, problem, site
+from chapter_sites import SITES, Mutilated, Newer, Odd, Shaken, keys, problem, site
 
 from perfscribe.base import chapters, registry
 from perfscribe.report import templates
@@ -15,36 +13,6 @@ from perfscribe.report.page import Problem
 from perfscribe.report.quantities import PRIVATE
 from perfscribe.report.rows import known_tables
 
-FROZEN = Path(__file__).with_name("frozen")
-# Changed on purpose: memory of CPU sites is in MB instead of 0.00240 GB, of these problems.
-IN_MB = (
-    *("memory_profiling", "pytorch_attention", "single_gpu_fsdp", "strategies"),
-    *("single_gpu", "data_types", "tensor_dimensions"),
-)
-# Next to seconds of 2 to 10 epochs stand those of one, and milliseconds of a step.
-WITH_COLUMNS = {
-    "single_gpu": ("Step (ms)",),
-    "rank_methods": ("Step (ms)",),
-    "tensor_dimensions": ("Time per epoch (s)", "Step (ms)"),
-    "data_types": ("Later epochs (s)", "Step (ms)"),
-}
-# The moments that the handout asks for are rows, with their parts, and the peaks too; a second table has the times.
-OTHER_ROWS = ("optimizer_state_sharding_accounting",)
-# A table more, by one of its headings: times on the device, as short ones are mostly launches; steps of a full GPU;
-# efficiency with equal work.
-WITH_A_TABLE = {
-    "flash_benchmarking": "vanilla_fwd_bwd_device_ms",
-    "strategies": "Batch per GPU",
-    "weak_scaling": "Inverted (%)",
-}
-RENAMED = {
-    "exposed_ms": "cost_ms",  # as a slower backward is part of it
-    "blocks wrapped |": "blocks wrapped (FSDP2) |",
-}
-WITHOUT = {"flash_benchmarking": ("cpu2", "slurm2"), "strategies": ("h100",), "weak_scaling": ("h100",)}
-FORMER_HEADINGS = {"scripts": "What the scripts do otherwise than the text"}
-# Rows whose sentence is corrected, and one that is new (16).
-OTHER_SENTENCES = {"scripts": re.compile(r"\| (2|6|12|16) \|")}
 # Marks of a half sentence or of a number that leaked.
 BROKEN = re.compile(
     r"\b(nan|None|undefined)\b|\{[{%]|  +(?=\S)| [,.;:]( |$)|\( *\)|,,|\.\.(?!\.)|of of|: *$|, *$"
@@ -52,49 +20,8 @@ BROKEN = re.compile(
 )
 
 
-@cache
-def frozen(name: str) -> dict[str, list[str]]:
-    """Lines of the tables of each problem, by its heading."""
-    parts = re.split(r"(?m)^### ", (FROZEN / f"{name}.md").read_text(encoding="utf-8"))[1:]
-    return {part.split("\n", 1)[0]: [line for line in part.splitlines() if line.startswith("|")] for part in parts}
-
-
-def without_columns(lines: list[str], names: Collection[str]) -> Iterator[str]:
-    """Lines of tables without the columns of these names, each of which is in one of the tables."""
-    left_out, found = set(), set()
-    for line, below in zip(lines, [*lines, ""][1:], strict=True):
-        cells = line.split(" | ")
-        if below.startswith("| ---"):
-            left_out = {at for at, cell in enumerate(cells) if cell in names}
-            found |= {cells[at] for at in left_out}
-        yield " | ".join(cell for at, cell in enumerate(cells) if at not in left_out)
-    assert found == set(names) or not lines
-
-
-# Frozen reports have the chapters of the default, committed sites its levels.
+# Committed sites have the levels of these.
 DEFAULT = [(chapter, key) for chapter, key in keys() if chapter in registry.CHAPTERS]
-
-
-@pytest.mark.parametrize(("chapter", "key"), [pair for pair in DEFAULT if pair[1] not in OTHER_ROWS])
-def test_tables_are_those_of_the_frozen_reports(chapter: str, key: str) -> None:
-    for name in SITES:
-        if key in IN_MB and device(name) == "cpu":
-            continue
-        drawn = problem(chapter, key, site(name))
-        lines = [line for line in drawn.markdown({}).splitlines() if line.startswith("|")]
-        lines = [*without_columns(lines, WITH_COLUMNS.get(key, ()))]
-        more = [table.markdown() for table in drawn.tables if WITH_A_TABLE.get(key) in table.header]
-        assert len(more) == (key in WITH_A_TABLE and name not in WITHOUT.get(key, ()))
-        for table in more:
-            added = [line for line in table.splitlines() if line.startswith("|")]
-            place = next(at for at in range(len(lines)) if lines[at : at + len(added)] == added)
-            del lines[place : place + len(added)]
-        before = frozen(name).get(FORMER_HEADINGS.get(key, drawn.heading), [])
-        for old, new in RENAMED.items():
-            before = [line.replace(old, new) for line in before]
-        if key in OTHER_SENTENCES:
-            lines, before = ([line for line in of if not OTHER_SENTENCES[key].match(line)] for of in (lines, before))
-        assert lines == before, name
 
 
 @pytest.mark.parametrize(("chapter", "key"), [*keys()])
@@ -103,9 +30,9 @@ def test_no_half_sentence_whatever_rows_are_missing_and_figures_say(chapter: str
     rarely = (chapter, key) not in DEFAULT and of.file(key).parent == of.path.parent  # a file that the default has too
     for name in SITES:
         assert_whole(problem(chapter, key, Newer(name)), f"{name} newer")
-        for seed in range(2 if rarely else 8):
+        for seed in range(1 if rarely else 4):
             assert_whole(problem(chapter, key, Mutilated(name, f"{name} {seed} {key}")), f"{name} {seed}")
-        for seed in range(0 if rarely else 4):
+        for seed in range(0 if rarely else 2):
             assert_whole(problem(chapter, key, Shaken(name, f"{name} {seed} {key}")), f"{name} shaken {seed}")
 
 

@@ -17,6 +17,7 @@ from perfscribe.report.rows import known_tables
 from perfscribe.verbs.fill import verb
 
 MOST_FIRST = 62
+known_in = cache(verb.known)
 
 
 @cache
@@ -58,7 +59,7 @@ MOST_OF_A_CELL = 5  # words; a cell of more is a sentence
 
 @pytest.mark.parametrize("site", SITES)
 def test_a_figure_is_written_as_the_specification_says(site: str) -> None:
-    for known in verb.known(ROOT, site):
+    for known in known_in(ROOT, site):
         for row in known.table.rows:
             assert len(row) == len(known.table.header) <= 10 and all(cell.text for cell in row), known.name
             texts = [cell.text for cell in row if cell.able]
@@ -93,7 +94,7 @@ def test_sentences_and_answers_are_short(chapter: str, key: str) -> None:
 
 @pytest.mark.parametrize("site", SITES)
 def test_each_spread_says_what_it_is_of(site: str) -> None:
-    for known in verb.known(ROOT, site):
+    for known in known_in(ROOT, site):
         wide = [cell.text for cell in known.table.cells if " ± " in cell.text]
         told = "± (half (IQR|the range|of its)|std)( of|[^;]* over) [\\da]"  # of how many
         assert not [one for one in wide if not re.search(told, known.table.setup + one)], known.name
