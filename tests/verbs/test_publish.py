@@ -227,28 +227,20 @@ def test_another_checkout_draws_the_same_bytes_and_measures_nothing(site: Site, 
     assert journals and journals == {path: path.read_bytes() for path in journals}
 
 
-def test_a_site_is_redrawn(site: Site, clone: Site) -> None:
-    assert clone.succeed("publish", "--redraw") == "report/demo/report.md\n"
-    assert drawn(clone.root, "demo") == drawn(site.root, "demo")
-    assert clone.planned_jobs("--config", "site=demo") == {"write_html"}
-    with pytest.raises(ValueError, match=r"^publish: 'nowhere' is no published site; there are: demo$"):
-        redrawing.main(clone.root, {}, ["nowhere"])
-
-
 def test_a_site_is_gone_on_with_and_replaced(site: Site, clone: Site) -> None:
     clone.succeed("publish", "--continue", "demo")
-    told = clone.succeed("report")
-    assert "probe n=" not in told and "report/local/report.md" in told
     demo = clone.root / "results" / "demo" / "journal" / "probe"
     before = [one["id"] for one in journal.read(demo).all_records()]
-    for words in (("--config", "seed=1"), ()):  # so that the newest figures are not those of the report
-        clone.succeed("report", *words)
+    clone.succeed("report", "--config", "seed=1")  # so that the newest figures are not those of the report
+    told = clone.succeed("report")
+    assert "probe n=" not in told and "report/local/report.md" in told
     shutil.rmtree(demo)
     for name in ("local", "demo"):
         files.write_text(clone.root / NOTE.format(name), f"of {name}\n")
     replaced = clone.run("publish", "--replace", "demo")
     assert replaced.returncode == 0 and f"{NOTE.format('demo')} was there and stays as it is" in replaced.stdout
     assert (clone.root / NOTE.format("demo")).read_text() == "of demo\n"
+    assert clone.planned_jobs("--config", "site=demo") == {"write_html"}
     assert [row["id"] for row in clone.rows("probe", "demo")] == before and "had figures" not in replaced.stdout
     with pytest.raises(ValueError, match="site local has results of its own; move results/local away first"):
         publish.main(clone.root, ["--continue", "demo"], dict)
@@ -266,7 +258,8 @@ def test_a_site_is_gone_on_with_and_replaced(site: Site, clone: Site) -> None:
     assert clone.run("publish", "--replace", "demo").returncode == 1
     assert drawn(clone.root, "demo") == whole and not list(clone.root.glob(".replaced-*"))
     (clone.root / "results" / "half").mkdir()
-    assert "results/half: there already; take another name or move that away" in clone.run("publish", "half").stdout
+    with pytest.raises(ValueError, match="results/half: there already; take another name or move that away"):
+        publish.main(clone.root, ["half"], dict)
 
 
 # --- refusals ---------------------------------------------------------------------------------------------------
@@ -289,9 +282,11 @@ def test_what_cannot_be_published_is_one_line(site: Site, arguments: list[str], 
     assert before == {path: path.read_bytes() for path in published_files(site.root, "demo")}
 
 
-def test_there_must_be_results(tmp_path: Path) -> None:
+def test_there_must_be_results(site: Site, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"^publish: there are no results of site local to publish as demo$"):
         publish.main(tmp_path, ["demo"], dict)
+    with pytest.raises(ValueError, match=r"^publish: 'nowhere' is no published site; there are: demo$"):
+        redrawing.main(site.root, {}, ["nowhere"])
 
 
 def test_what_may_not_be_committed_is_told(

@@ -59,7 +59,6 @@ def test_help_is_had_in_every_form(arguments: list[str], capsys: pytest.CaptureF
     assert capsys.readouterr().out == cli.HELP
 
 
-@pytest.mark.parametrize("verb", ["report", "plan", "doctor", "--lint"])
 @pytest.mark.parametrize(
     ("words", "line"),
     [
@@ -79,15 +78,16 @@ def test_help_is_had_in_every_form(arguments: list[str], capsys: pytest.CaptureF
         (["--config", "seed=1", "--config", "seed=2"], r"--config: seed is given twice"),
     ],
 )
-def test_a_bad_setting_is_one_line(project: Path, verb: str, words: list[str], line: str) -> None:
-    assert re.fullmatch(f"config: {line}", message([verb, *words]))
+def test_a_bad_setting_is_one_line(project: Path, words: list[str], line: str) -> None:
+    assert re.fullmatch(f"config: {line}", message(["report", *words]))
 
 
 @pytest.mark.parametrize("verb", ["report", "plan", "doctor", "remeasure", "--lint"])
-@pytest.mark.parametrize("text", ["seed: [", "sead: 1\n", ""])
-def test_a_bad_config_is_one_line(project: Path, verb: str, text: str) -> None:
-    (project / "config.yaml").write_text(text)
-    if text:
+def test_a_bad_config_is_one_line(project: Path, verb: str) -> None:
+    if verb != "remeasure":
+        assert message([verb, "--config", "seed=-1"]).startswith("config: seed: got -1, expected ")
+    for text in ("seed: [", "sead: 1\n"):
+        (project / "config.yaml").write_text(text)
         assert message([verb]).startswith("config: ")
     (project / "config.yaml").unlink()
     assert re.match(r"config: .*config\.yaml", message([verb]))
