@@ -5,7 +5,6 @@ rule measure:
         digests=lambda wildcards: FILES.digests_for(wildcards.experiment),
         # whatever their time stamps
         data=lambda wildcards: ancient(FILES.data_for(wildcards.experiment)),
-        waited=lambda wildcards: FILES.records_behind_self_tests(wildcards.experiment),
     output:
         f"{RESULTS}/records/{{experiment}}/{{shard}}.jsonl",
     log:

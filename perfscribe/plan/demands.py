@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -13,7 +12,6 @@ from perfscribe.distributed.needs import self_tested
 SELF_TEST = "preflight"  # the experiment
 CHAPTERS = ("fsdp",)  # chapters whose experiments train; the experiments of the others measure links
 BACKENDS = ("gloo", "nccl")
-REQUIREMENT = re.compile(r"preflight:(gloo|nccl):([1-9]\d*)(?::([1-9]\d*))?")
 
 
 class Demand(NamedTuple):
@@ -27,9 +25,9 @@ class Demand(NamedTuple):
 def demands(requires: Iterable[str]) -> Iterator[Demand]:
     """Yield each self-test that a cell waits for."""
     for name in requires:
-        match = REQUIREMENT.fullmatch(name)
-        if match:
-            yield Demand(match[1], int(match[2]), int(match[3] or 1))
+        kind, *parts = name.split(":")
+        if kind == SELF_TEST:
+            yield Demand(parts[0], *map(int, parts[1:]))
 
 
 def waiting(cell: Cell, experiment: str, chapters: Iterable[str]) -> Cell:

@@ -29,7 +29,7 @@ SHARED_KEYS = ("seed", "workshop")
 COMMON_KEYS = ("enabled", "rounds", "shards", "isolation", "timeout_s", "alone")
 MOST_SHARDS = 10_000
 # Fields of a plan that index.json has.
-INDEXED = ("site", "preset", "chapters", "shards", "presentations", "datasets", "experiment_datasets", "gated")
+INDEXED = ("site", "preset", "chapters", "shards", "presentations", "datasets", "experiment_datasets")
 # Of each chapter: the config with its levels, and the tables that it shows.
 Configs = Sequence[tuple[Mapping[str, Any], frozenset[str]]]
 SHOWN_KINDS = frozenset(kind.name for kind in fields(Shown))
@@ -54,7 +54,6 @@ class Plan:
     presentations: dict[str, Shown] = field(default_factory=dict)
     datasets: dict[str, list[str]] = field(default_factory=dict)  # data set → its files
     experiment_datasets: dict[str, list[str]] = field(default_factory=dict)
-    gated: list[str] = field(default_factory=list)  # experiments with cells that wait for a self-test
     units: dict[str, dict[str, Any]] = field(default_factory=dict)
     cluster: cluster.Cluster | None = None
     # Measuring jobs (experiment, shard) of one GPU each that may share this machine, and how many run at a time.
@@ -172,8 +171,6 @@ def _measure_units(
     cells = [cell for share in dealt for _, cell in share.cells]
     module = registry.module_name(experiment, "measure")
     plan.shards[experiment] = len(dealt)
-    if any(any(demands.demands(cell.requires)) for cell in cells if not cell.skip):
-        plan.gated.append(experiment)
     plan.experiment_datasets[experiment] = sorted({name for cell in cells if _reads_data(cell) for name in cell.data})
     common = {
         "unit": "measure",
@@ -395,7 +392,6 @@ def replan_presentation(committed: Plan, code: Sources) -> Plan:
     """
     known = registry.measured()
     committed.shards = {name: count for name, count in committed.shards.items() if name in known}
-    committed.gated = [name for name in committed.gated if name in known]
     committed.datasets = {}
     committed.experiment_datasets = {experiment: [] for experiment in committed.shards}
     with_subjects = registry.SUBJECTS in committed.presentations

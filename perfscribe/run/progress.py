@@ -20,11 +20,10 @@ from statistics import median
 from typing import Any, TextIO
 
 from perfscribe.base import error_kinds, files
-from perfscribe.plan.demands import SELF_TEST
 from perfscribe.plan.plan import Plan
 from perfscribe.plan.plan_cells import cell_key
 from perfscribe.records import journal
-from perfscribe.run import gate, processes
+from perfscribe.run import processes
 from perfscribe.run.estimate import Due, Estimate, due
 from perfscribe.run.shard import Shard
 
@@ -86,11 +85,6 @@ class Watcher:
         results = root / "results" / plan.site
         shards = [(experiment, shard) for experiment, count in plan.shards.items() for shard in range(count)]
         self.tails = [Tail(results / "journal" / experiment / f"{shard}.jsonl") for experiment, shard in shards]
-        self.tails += [
-            Tail(results / "journal" / SELF_TEST / gate.journal_file(experiment, shard))
-            for experiment, shard in shards
-            if experiment in plan.gated
-        ]
         self.plan, self.root = plan, root
         # Cells without a record, each with its shard; None if this machine lacks something that the cell needs.
         self.left: dict[tuple[str, str, int], tuple[Due, int | None]] = {}

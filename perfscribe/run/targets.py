@@ -38,11 +38,6 @@ class Targets:
         """Records from which an experiment's tables and figures are made."""
         return [path for name in self.plan.sources(experiment) for path in self.records_of(name)]
 
-    def records_behind_self_tests(self, experiment: str) -> list[str]:
-        """For `preflight`, records of the cells that wait for its tests: their jobs run the tests that they need."""
-        gated = self.plan.gated if experiment == "preflight" else []
-        return [path for name in gated for path in self.records_of(name)]
-
     def tables_of(self, experiment: str, kind: str) -> list[str]:
         """Tables of an experiment, as csv or json."""
         return [f"{self.results}/tables/{table}.{kind}" for table in self.plan.presentations[experiment].tables]

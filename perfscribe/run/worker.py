@@ -10,7 +10,7 @@ import json
 import os
 import signal
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -21,7 +21,7 @@ from perfscribe.plan.fingerprint import Sources
 from perfscribe.records import journal, machine, provenance, records
 from perfscribe.records.disturbances import flags_of
 from perfscribe.run import host_memory, leases, variables
-from perfscribe.run.gate import Gate, journal_file
+from perfscribe.run.gate import Gate
 from perfscribe.run.monitor import Monitor
 from perfscribe.run.processes import STOP_SIGNALS, Child, ended, say
 from perfscribe.run.shard import Shard, Task
@@ -35,13 +35,13 @@ class Interrupted(BaseException):
 
 
 class Worker:
-    """Measures a shard's missing cells. lease: GPUs of the enclosing job; default: a new lease for the shard."""
+    """Measures a shard's missing cells."""
 
-    def __init__(self, shard: Shard, book: journal.Journal, lease: leases.Lease | None = None) -> None:
+    def __init__(self, shard: Shard, book: journal.Journal) -> None:
         self.shard, self.book = shard, book
         together = shard.options["at_a_time"] > 1
-        self.lease = lease or leases.for_shard(shard.plan, shard.site_folder / "plan", together, self._say_waiting)
-        shard.shortfall = Gate(shard.root, shard.site_folder, self._try_out).shortfall
+        self.lease = leases.for_shard(shard.plan, shard.site_folder / "plan", together, self._say_waiting)
+        shard.shortfall = Gate(shard.root, shard.site_folder, self._self_test).shortfall
         tools.use(shard.options["tools"], shard.root)
         variables.settle(os.environ, say)
         os.environ[SUBJECTS] = json.dumps(shard.options["subjects"])
@@ -56,10 +56,10 @@ class Worker:
         self.current: Task | None = None
         self.deadline = shard.deadline(time.time())
 
-    def measure(self, history: journal.History, tasks: Iterable[Task] | None = None) -> int:
-        """Run these tasks, by default all that the journal lacks, round by round; return how many cells ran."""
+    def measure(self, history: journal.History) -> int:
+        """Run all tasks that the journal lacks, round by round; return how many cells ran."""
         try:
-            return sum(self._settle(task, history) for task in (self._due(history) if tasks is None else tasks))
+            return sum(self._settle(task, history) for task in self._due(history))
         except Interrupted:
             if self.current is not None:  # not the cell's fault
                 self.book.interrupted(self.current.slot)
@@ -102,13 +102,21 @@ class Worker:
         adapters = self.shard.options["subjects"].get(factors.get("subject"))
         return adapters is not None and not subjects.is_planned(experiment, factors, Path(adapters), code)
 
-    def _try_out(self, shard: Shard, task: Task) -> None:
-        """Run a self-test that cells of this shard wait for, with a journal file that only this job writes."""
-        say(f"{self.shard.plan['experiment']} waits for {shard.plan['experiment']} {task.label()}")
-        name = journal_file(self.shard.plan["experiment"], self.shard.plan["shard"])
-        with journal.Journal(shard.folder / name) as book:
-            # Reads only this job's file: other jobs may be running the same test on other nodes.
-            Worker(shard, book, self.lease).measure(journal.read(shard.folder, name), [task])
+    def _self_test(self, test: Shard, cell: Mapping[str, Any]) -> dict[str, Any]:
+        """Run a self-test on this job's nodes and GPUs; return the child's answer."""
+        factors = cell["factors"]
+        say(f"{self.shard.plan['experiment']} waits for a self-test of {factors['world_size']} by {factors['backend']}")
+        if not self.lease.take(self.deadline):
+            return ended(error_kinds.TIMEOUT, "time budget spent")
+        child = Child(test.plan["experiment"], test.root, 0, test.plan["libraries"], self.lease)
+        try:
+            return child.import_failure or child.run(self._request(cell, 1), float(test.options["timeout_s"]))
+        finally:
+            child.stop()
+
+    def _request(self, cell: Mapping[str, Any], number: int) -> dict[str, Any]:
+        folder = str(self.shard.site_folder / "data")
+        return {"cell": cell, "seed": self.shard.plan["seed"], "data_folder": folder, "round": number}
 
     def _say_lacking(self, task: Task) -> bool:
         """If the machine lacks what the cell needs, keep an `unsupported` or `skipped` record and return True."""
@@ -144,17 +152,11 @@ class Worker:
             return {**failure, "status": "failed", "reason": f"cannot be imported: {failure['reason']}"}
         self.current = task
         self.book.started(task.slot, self.identity, attempt)
-        request = {
-            "cell": task.cell,
-            "seed": self.shard.plan["seed"],
-            "data_folder": str(self.shard.site_folder / "data"),
-            "round": task.round,
-        }
         started = time.perf_counter()
         handles = [gpu.handle for gpu in self.lease.gpus]
         gpus = capabilities.gpus_needed(task.cell["requires"])
         with Monitor(gpus=gpus, handles=handles, cores=self.lease.cores) as watch:
-            answer = self.child.run(request, float(self.shard.options["timeout_s"]))
+            answer = self.child.run(self._request(task.cell, task.round), float(self.shard.options["timeout_s"]))
         answer["wall_s"] = time.perf_counter() - started
         answer["watch"] = watch.summary()
         return answer

@@ -1,9 +1,9 @@
 """Cells that wait for a self-test: it is made before them, on this node, and holds back what it must."""
 
 import datetime
-import json
 import os
 import re
+import time
 from pathlib import Path
 
 import pytest
@@ -14,9 +14,9 @@ from perfscribe.base import files
 from perfscribe.base.cells import Cell
 from perfscribe.plan import capabilities, demands, plan
 from perfscribe.plan.plan_cells import cell_to_json
-from perfscribe.records import journal, machine
+from perfscribe.records import machine
 from perfscribe.run import gate
-from perfscribe.run.shard import Shard, Task
+from perfscribe.run.shard import Shard
 
 MEASURE = '''"""Cells that stand for trainings on one to three processes."""
 from perfscribe.base.cells import Cell, Measurement
@@ -58,11 +58,6 @@ def ends(space: Workspace, experiment: str) -> dict[int, str]:
     return {row["factors"]["world_size"]: f"{row['status']} {row['reason']}".strip() for row in rows}
 
 
-def events(space: Workspace, name: str) -> list[dict]:
-    path = space.root / "results" / "local" / "journal" / "preflight" / name
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.is_file() else []
-
-
 def test_below_the_threshold_trainings_are_skipped_and_the_verdict_fails(tmp_path):
     space = Workspace(tmp_path)
     set_up(space, threshold=50_000)
@@ -84,15 +79,11 @@ def test_below_the_threshold_trainings_are_skipped_and_the_verdict_fails(tmp_pat
     assert len(re.findall("=[23] .* to measure", space.succeed("plan", "trained"))) == 2
     space.succeed("report")
     assert ends(space, "trained") == {1: "ok", 2: "ok", 3: "ok"}
-    before = events(space, "before-trained-0.jsonl")
-    tested = [event["factors"]["world_size"] for event in before if event["event"] == "record"]
-    assert tested == [2, 3] * 2  # three is on no list, and a world of one is not tested
     row = next(row for row in space.rows("trained") if row["factors"]["world_size"] == 2)
-    assert before[-3]["time"] <= datetime.datetime.fromisoformat(row["provenance"]["time"]).timestamp()
-    # The table shows the test that was made before the trainings; its own job found it in the journal.
+    tested = [path.stat().st_mtime for path in (space.root / ".perfscribe" / "self_tests").iterdir()]
+    assert len(tested) == 2  # three is on no list, and a world of one is not tested
+    assert min(tested) <= datetime.datetime.fromisoformat(row["provenance"]["time"]).timestamp()
     assert ends(space, "preflight")[2] == "ok"
-    own = [event["factors"] for event in events(space, "0.jsonl") if event["event"] == "record"]
-    assert not [factors for factors in own if (factors["backend"], factors["world_size"]) == ("gloo", 2)]
 
 
 class Bench:
@@ -100,8 +91,7 @@ class Bench:
 
     def __init__(self, root: Path) -> None:
         self.root, self.site = root, root / "results" / "local"
-        self.tried: list[int] = []
-        self.cells: list[dict] = []
+        self.tried: list[tuple[int, int]] = []
         self.code = 0
         same = {"backend": "gloo", "nodes": 1, "device": "cpu"}
         cells = [{"position": 0, **cell_to_json(Cell({**same, "world_size": 2}))}]
@@ -109,31 +99,15 @@ class Bench:
         unit |= {"cells": cells, "budget_minutes": None, "on_identity_change": "keep", "libraries": []}
         self.plan_file = self.site / "plan" / "measure-preflight-0.json"
         files.write_json(self.plan_file, unit)
-        self.machine(machine.identity(()))
 
-    def machine(self, identity: dict) -> None:
-        files.write_json(self.site / "environments" / "0123456789ab.json", identity)
-
-    def measure(self, shard: Shard, task: Task) -> None:
-        self.tried.append(task.cell["factors"]["world_size"])
-        self.cells.append(task.cell)
-        self.keep(shard, task, seconds_ago=0)
-
-    def keep(self, shard: Shard, task: Task, seconds_ago: float, node: str = "") -> None:
-        job = os.environ.get("SLURM_JOB_ID")
-        time = datetime.datetime.now(datetime.UTC) - datetime.timedelta(seconds=seconds_ago)
-        provenance = {"time": time.isoformat(), "node": node or gate.platform.node(), "slurm_job_id": job}
-        values = {"exit_code": self.code, "line": f"preflight {self.code}: a line", "nodes": ""}
-        fields = shard.fields(task, status="ok", values=values, provenance=provenance, environment="0123456789ab")
-        with journal.Journal(shard.folder / "0.jsonl") as book:
-            book.record(fields)
+    def measure(self, shard: Shard, cell: dict) -> dict:
+        self.tried.append((cell["factors"]["world_size"], cell["factors"]["nodes"]))
+        values = {"exit_code": self.code, "line": f"preflight {self.code}: a line"}
+        return {"status": "ok", "reason": "", "measurement": {"values": values}}
 
     def ask(self, *requires: str) -> capabilities.Shortfall | None:
+        """What a job of its own says of such a cell."""
         return gate.Gate(self.root, self.site, self.measure).shortfall(requires)
-
-    def kept(self, seconds_ago: float, node: str = "") -> None:
-        shard = Shard(self.plan_file, self.root)
-        self.keep(shard, shard.tasks[0], seconds_ago, node)
 
 
 @pytest.fixture
@@ -143,38 +117,43 @@ def bench(tmp_path):
 
 @pytest.mark.parametrize(
     ("seconds_ago", "node", "cores", "tried"),
-    [(gate.VALID_S / 2, "", 0, []), (gate.VALID_S * 2, "", 0, [2]), (1, "elsewhere", 0, [2]), (1, "", 999, [2])],
+    [(gate.VALID_S / 2, "", 0, 1), (gate.VALID_S * 2, "", 0, 2), (1, "elsewhere", 0, 2), (1, "", 999, 2)],
 )
-def test_one_that_passed_lately_on_this_machine_is_taken(bench, seconds_ago, node, cores, tried):
-    bench.kept(seconds_ago, node)
+def test_one_that_passed_lately_on_this_machine_is_taken(bench, monkeypatch, seconds_ago, node, cores, tried):
+    assert bench.ask("preflight:gloo:2") is None
+    (passed,) = (bench.root / ".perfscribe" / "self_tests").iterdir()
+    os.utime(passed, (time.time() - seconds_ago,) * 2)
+    if node:
+        monkeypatch.setattr(gate.platform, "node", lambda: node)
     if cores:
-        bench.machine({**machine.identity(()), "cpu_cores": cores})
-    assert bench.ask("preflight:gloo:2") is None and bench.tried == tried
+        other = {**machine.identity(()), "cpu_cores": cores}
+        monkeypatch.setattr(gate.machine, "identity", lambda imported: other)
+    assert bench.ask("preflight:gloo:2") is None and bench.tried == [(2, 1)] * tried
 
 
-def test_one_that_failed_speaks_for_its_own_run_alone(bench):
+def test_one_that_failed_speaks_for_its_own_job_alone(bench):
     bench.code = 46
-    bench.kept(seconds_ago=60)
+    one = gate.Gate(bench.root, bench.site, bench.measure)
+    for _ in range(2):
+        assert one.shortfall(["preflight:gloo:2"]) == ("skipped", "preflight 46: a line", "held_back")
+    assert bench.tried == [(2, 1)]
+    assert bench.ask("preflight:gloo:2") is not None and len(bench.tried) == 2
     bench.code = 0
-    assert bench.ask("preflight:gloo:2") is None and bench.tried == [2]
-    bench.code = 46
-    bench.kept(seconds_ago=-1)
-    files.write_json(bench.root / ".perfscribe" / "clock.json", {"started": 0})
-    assert bench.ask("preflight:gloo:2") == ("skipped", "preflight 46: a line", "held_back") and bench.tried == [2]
+    assert bench.ask("preflight:gloo:2") is None and len(bench.tried) == 3
 
 
 def test_over_several_nodes_a_test_speaks_for_its_own_job_alone(bench, monkeypatch):
     """Another job's first node may be the same one, and its other nodes be others."""
     monkeypatch.setattr(capabilities, "nodes_granted", lambda: 2)
     monkeypatch.setenv("SLURM_JOB_ID", "1")
-    for tried in ([4], [4]):
-        assert bench.ask("nodes:2", "preflight:gloo:4:2") is None and bench.tried == tried
-    (made,) = bench.cells
-    assert (made["factors"]["nodes"], made["requires"]) == (2, ["nodes:2"])
-    assert bench.ask("preflight:gloo:4") is None and bench.tried == [4, 4]  # four on one node are another test
+    for _ in range(2):
+        assert bench.ask("nodes:2", "preflight:gloo:4:2") is None and bench.tried == [(4, 2)]
+    assert bench.ask("preflight:gloo:4") is None and bench.tried[1:] == [(4, 1)]  # another test
     monkeypatch.setenv("SLURM_JOB_ID", "2")
-    assert bench.ask("preflight:gloo:4") is None and bench.tried == [4, 4]
-    assert bench.ask("preflight:gloo:4:2") is None and bench.tried == [4, 4, 4]
+    assert bench.ask("preflight:gloo:4") is None and len(bench.tried) == 2
+    assert bench.ask("preflight:gloo:4:2") is None and bench.tried[2:] == [(4, 2)]
+    monkeypatch.setattr(gate.hosts, "of_job", lambda environment: ["a", "b"])  # a job that was requeued elsewhere
+    assert bench.ask("preflight:gloo:4:2") is None and len(bench.tried) == 4
 
 
 def test_a_backend_without_a_test_holds_back_unless_no_test_is_planned(bench):
