@@ -118,6 +118,10 @@ def try_lock(path: Path) -> int | None:
             return descriptor
     except (BlockingIOError, FileNotFoundError):
         pass
+    except OSError as error:  # e.g. a network file system without locks
+        os.close(descriptor)
+        why = f"cannot be locked ({error.strerror}); name a folder on a local disk in {FOLDER_VARIABLE}"
+        raise OSError(error.errno, why, str(path)) from error
     os.close(descriptor)
     return None
 

@@ -1,7 +1,9 @@
 """Leases of GPUs: who holds which, between real processes, with NVML's stand-in; and which jobs run at a time."""
 
+import errno
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -18,6 +20,7 @@ from shards import ShardJob
 from workspace import ROOT, Workspace
 
 from perfscribe.base.cells import Cell
+from perfscribe.base.one_line import in_one_line
 from perfscribe.instruments import nvml
 from perfscribe.plan import capabilities
 from perfscribe.run import leases
@@ -139,6 +142,16 @@ def test_no_two_hold_one_and_none_waits_for_ever(tmp_path: Path) -> None:
         for seed in range(6)
     ]
     assert [taker.wait(120) for taker in takers] == [0] * 6
+
+
+def test_a_file_system_without_locks_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def refuse(descriptor: int, operation: int) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(leases.fcntl, "flock", refuse)
+    told = f"x: {tmp_path / 'a.lock'}: cannot be locked (No locks available); name a folder on a local disk in "
+    with pytest.raises(SystemExit, match=re.escape(told + leases.FOLDER_VARIABLE)), in_one_line("x"):
+        leases.try_lock(tmp_path / "a.lock")
 
 
 class WithCores(FakeNvml):
