@@ -1,10 +1,14 @@
 """A subject's checkout, right or with one fault, and its cells as a job's child runs them."""
 
 import json
+import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from subprocess import PIPE
 from typing import Any
 
 import numpy as np
@@ -13,7 +17,6 @@ from unmeasured import subject_cells
 
 from perfscribe.data import tokens
 from perfscribe.plan.plan_cells import cell_to_json
-from perfscribe.run.processes import Child
 from perfscribe.subjects import VARIABLE
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -72,13 +75,46 @@ def subject(tmp_path: Path) -> Callable[..., Path]:
     return make
 
 
+# Runs cells in processes forked from one that has imported torch, which is most of a cell's time.
+SERVER = """
+import json, os, sys
+import torch
+from perfscribe.base import registry
+from perfscribe.run import child
+modules = {name: registry.module(name, "measure") for name in sys.argv[1:]}
+for line in sys.stdin:
+    order = json.loads(line)
+    pid = os.fork()
+    if not pid:
+        break
+    os.waitpid(pid, 0)
+    print(flush=True)
+else:
+    sys.exit()
+os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+os.dup2(2, 1)
+os.environ.update(order["variables"])
+answer = child.run_cell(modules[order["experiment"]], order["request"])
+with open(order["file"], "w") as stream:
+    json.dump(answer, stream)
+os._exit(0)
+"""
+EXPERIMENTS = ("flash_benchmarking", "ddp", "optimizer_state_sharding", "fsdp_accounting")
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[subprocess.Popen[str]]:
+    command = [sys.executable, "-c", SERVER, *EXPERIMENTS]
+    variables = {**os.environ, "PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(command, cwd=ROOT, env=variables, stdin=PIPE, stdout=PIPE, text=True) as process:
+        yield process
+
+
 @pytest.fixture
-def measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[..., dict[str, Any]]]:
+def measured(server: subprocess.Popen[str], tmp_path: Path) -> Callable[..., dict[str, Any]]:
     """The child's answer to the first of a subject's cells with these levels, some of them then replaced."""
-    children = []
 
     def run(experiment: str, adapters: Path, replaced: Any = (), **levels: Any) -> dict[str, Any]:
-        monkeypatch.setenv(VARIABLE, json.dumps({"yours": str(adapters)}))
         found = subject_cells(experiment, adapters)
         cell = next(one for one in found if all(one[name] == level for name, level in levels.items()))
         cell = replace(cell, factors=cell.factors | dict(replaced))
@@ -86,10 +122,14 @@ def measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callab
             file = tmp_path / "data" / tokens.dataset_name(cell["batch"], cell["seq_len"]) / tokens.FILE
             file.parent.mkdir(parents=True, exist_ok=True)
             np.save(file, tokens.arrays(16, cell["seq_len"] + 1, 10_000, 0)["tokens"])
-        children.append(Child(experiment, ROOT, 0))
         request = {"cell": cell_to_json(cell), "seed": 0, "data_folder": str(tmp_path / "data"), "round": 1}
-        return children[-1].run(request, 60)
+        variables = {VARIABLE: json.dumps({"yours": str(adapters)})}
+        order = {"experiment": experiment, "request": request, "variables": variables, "file": str(tmp_path / "answer")}
+        assert server.stdin and server.stdout
+        server.stdin.write(json.dumps(order) + "\n")
+        server.stdin.flush()
+        server.stdout.readline()
+        answer: dict[str, Any] = json.loads((tmp_path / "answer").read_text())
+        return answer
 
-    yield run
-    for child in children:
-        child.stop()
+    return run
