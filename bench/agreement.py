@@ -19,7 +19,6 @@ import csv
 import functools
 import io
 import itertools
-import subprocess
 import sys
 import tempfile
 import time
@@ -35,7 +34,9 @@ from torch.utils.flop_counter import FlopCounterMode
 from triton.testing import do_bench
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))
+sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+
+from nvtx_kernels import nvtx_kernel_summary  # noqa: E402
 
 from perfscribe.analytic.flops import forward_matmul_flop  # noqa: E402
 from perfscribe.analytic.memory import step_phase_peaks, total_bytes  # noqa: E402
@@ -46,7 +47,6 @@ from perfscribe.distributed.launch import launch  # noqa: E402
 from perfscribe.instruments.graph_timing import CudaGraphs, Graph, Make, time_replays  # noqa: E402
 from perfscribe.instruments.profiling import nsys  # noqa: E402
 from perfscribe.instruments.profiling.nsys_export import read_sqlite  # noqa: E402
-from perfscribe.instruments.profiling.nvtx_kernels import nvtx_kernel_summary  # noqa: E402
 from perfscribe.instruments.statistics import ratio  # noqa: E402
 from perfscribe.instruments.timing import time_device  # noqa: E402
 from perfscribe.models.transformer import Model, next_token_loss  # noqa: E402
@@ -209,10 +209,9 @@ def traced_rows() -> tuple[int, int] | None:
     with tempfile.TemporaryDirectory() as folder:
         report = nsys.profile(found, [sys.executable, __file__, "--traced"], Path(folder) / "trace", 120)
         export = nsys.export_sqlite(found, report, Path(folder) / "trace.sqlite")
-        command = [str(found.path), "stats", "-r", "nvtx_kern_sum", "-f", "csv", "--quiet", str(export)]
-        told = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout
+        told = nsys.kernel_summary(found, export)
         ours = set(nvtx_kernel_summary(read_sqlite(export)).itertuples(index=False, name=None))
-    rows = list(csv.reader(io.StringIO(told[told.index("NVTX Range") :])))[1:]
+    rows = list(csv.reader(io.StringIO(told)))[1:]
     theirs = [(row[0].lstrip(":"), *row[1:]) for row in rows if row]
     return len(theirs), sum(row in ours for row in theirs)
 

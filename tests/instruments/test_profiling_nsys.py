@@ -22,10 +22,10 @@ from pathlib import Path
 
 import psutil
 import pytest
+from nvtx_kernels import COLUMNS, nvtx_kernel_summary
 
 from perfscribe.instruments.profiling import nsys
 from perfscribe.instruments.profiling.nsys_export import read_sqlite
-from perfscribe.instruments.profiling.nvtx_kernels import COLUMNS, nvtx_kernel_summary
 from perfscribe.instruments.profiling.trace import Kernel, Range, Trace, process_and_thread, thread_key
 from perfscribe.instruments.tools import NSYS_VARIABLE
 
@@ -182,6 +182,12 @@ def nsys_rows(text: str) -> list[tuple[str, ...]]:
 def test_the_summary_is_that_which_nsys_printed(export: Path) -> None:
     printed = nsys_rows(export.with_suffix(".csv").read_text(encoding="utf-8"))
     assert printed == list(nvtx_kernel_summary(read_sqlite(export)).itertuples(index=False, name=None))
+
+
+def test_nsys_summarises_an_export(found: nsys.Nsys, tmp_path: Path) -> None:
+    export = Path(shutil.copy(FOLDER / "synthetic.sqlite", tmp_path))
+    printed = (FOLDER / "synthetic.csv").read_text(encoding="utf-8")
+    assert nsys_rows(nsys.kernel_summary(found, export)) == nsys_rows(printed)
 
 
 def test_a_trace_that_cannot_be_is_an_error() -> None:

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from nvtx_kernels import nvtx_kernel_summary
 
 from perfscribe.instruments.profiling.families import family, require_communication
-from perfscribe.instruments.profiling.nvtx_kernels import nvtx_kernel_summary
 from perfscribe.instruments.profiling.summary import DeviceTime, Launches, device_time
 from perfscribe.instruments.profiling.trace import UNKNOWN_THREAD, Kernel, Range, Trace, thread_key
 

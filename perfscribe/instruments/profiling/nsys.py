@@ -26,6 +26,7 @@ VERSION_TIMEOUT_S = 60.0
 SETTINGS = ("-s", "none", "--cpuctxsw=none", "--cuda-graph-trace=node", "--force-overwrite=true")
 # Lines that nsys prints after a program's output: progress, names of files.
 NSYS_SAYS = re.compile(r"\s*(\[\d+/\d+\]|Generat(ing|ed)\b|.*\.(nsys-rep|qdstrm)'?$)")
+KERNEL_SUMMARY = "NVTX Range,"  # beginning of its header; nsys may print lines above it
 NO_RANGES = (
     "holds no range that the program marked: the nvtx package is missing, or too new for this nsys"
     " (2023.4 records no ranges of nvtx 0.2.12 and newer, 2025.3 does)"
@@ -130,6 +131,16 @@ def export_sqlite(nsys: Nsys, report: Path, output: Path) -> Path:
         if not temporary.is_file():
             raise NsysError(f"{report}: nsys {nsys.version} made no SQLite file of it")
     return output
+
+
+def kernel_summary(nsys: Nsys, export: Path) -> str:
+    """Return nsys's table of kernels by NVTX range, as CSV, from an export; raises NsysError."""
+    text = _run(
+        [str(nsys.path), "stats", "--report=nvtx_kern_sum", "--format=csv", "--quiet", str(export)], EXPORT_TIMEOUT_S
+    )
+    if (start := text.find(KERNEL_SUMMARY)) < 0:  # nsys succeeds, too, where it has nothing to tell
+        raise NsysError(f"{export}: nsys {nsys.version} makes no summary of it: {' '.join(text.split())[:300]}")
+    return text[start:].rstrip() + "\n"
 
 
 def check(trace: Trace, uses_cuda: bool) -> None:

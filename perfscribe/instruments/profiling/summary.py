@@ -1,8 +1,8 @@
 """Assigns kernels to ranges, and computes how long they kept the device busy.
 
 A kernel belongs to a range if its launch began inside it, on the range's thread or on another thread of the process
-that was in no range itself: so `backward` contains the kernels launched by autograd's thread. (The summary of nsys,
-nvtx_kernels.py, counts only the range's thread.)
+that was in no range itself: so `backward` contains the kernels launched by autograd's thread. (nsys's own
+summary counts only the range's thread.)
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Computes from a trace the kernel summary by NVTX range that `nsys stats -r nvtx_kern_sum` prints.
+"""Computes from a trace what `nsys stats -r nvtx_kern_sum` prints, to compare our reader of exports with nsys's.
 
 A kernel belongs to every range that encloses its launch call (ends included) on the same thread; so it may count for
 several ranges, and twice for nested ranges of one name. Copies and memsets are omitted. Kernels that no range encloses
