@@ -5,7 +5,6 @@ from __future__ import annotations
 import atexit
 import contextlib
 import fcntl
-import gc
 import itertools
 import math
 import os
@@ -327,8 +326,6 @@ def begin(root: Path, overrides: Mapping[str, Any], decides: bool, arguments: Se
     decides: False in a job on another machine, which uses the existing plan.
     arguments: Snakemake's, which may name an executor that submits jobs to a cluster.
     """
-    gc.freeze()
-    gc.set_threshold(200_000, 20, 100)  # syntax trees and the graph of jobs stay alive and are slow to traverse
     with one_line_errors():
         return _begin(root, overrides, decides, cluster.executor_asked_for(arguments))
 

@@ -3,13 +3,11 @@
 present.py --plan results/SITE/plan/present-EXPERIMENT.json --records FILE [FILE ...]
 """
 
-import gc
 import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
-gc.disable()  # most objects of the libraries stay alive, and the process ends soon
 
 from perfscribe.base.one_line import in_one_line, paths  # noqa: E402
 from perfscribe.show import presenting, tables  # noqa: E402

@@ -4,13 +4,11 @@ report.py --plan results/SITE/plan/report.json --records FILE [FILE ...] --out r
           --summary results/SITE/summary.json
 """
 
-import gc
 import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
-gc.set_threshold(200_000, 20, 100)  # most objects stay alive to the end
 
 from perfscribe.base import files  # noqa: E402
 from perfscribe.base.one_line import in_one_line, paths  # noqa: E402
