@@ -23,6 +23,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from perfscribe.base.processes import die_with
 from perfscribe.distributed import rank as rank_module
 from perfscribe.distributed.needs import PRELOADED
 
@@ -78,7 +79,7 @@ def serve(descriptor: int, preloaded: Sequence[str]) -> None:
     def act_as_agent() -> None:
         control.close()
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        rank_module.die_with(here)
+        die_with(here)
         raise_ranks(socket.socket(fileno=descriptors[0]))
 
     while True:

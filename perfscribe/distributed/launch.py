@@ -23,6 +23,7 @@ from typing import IO, Any, BinaryIO, cast
 
 from perfscribe.base import cpu_sets
 from perfscribe.base.cells import Unsupported
+from perfscribe.base.processes import exit_text
 from perfscribe.distributed import hosts, launchers, ranks
 from perfscribe.distributed import rank as rank_module
 from perfscribe.distributed.channel import Event, Hub
@@ -30,7 +31,7 @@ from perfscribe.distributed.failures import RankError, RankTimeout
 from perfscribe.distributed.fork_server import SERVER
 from perfscribe.distributed.needs import ranks_per_node
 from perfscribe.distributed.transport import LOOPBACK
-from perfscribe.distributed.watching import EXIT_S, KEPT_LINES, RunningRanks, exit_text
+from perfscribe.distributed.watching import EXIT_S, KEPT_LINES, RunningRanks
 
 DEATH_S = 30.0
 LOG_LINES = 20_000

@@ -16,7 +16,6 @@ import platform
 import random
 import re
 import resource
-import signal
 import sys
 import threading
 import time
@@ -28,6 +27,7 @@ from typing import TYPE_CHECKING, Any
 
 from perfscribe.base import error_kinds
 from perfscribe.base.cells import Unsupported
+from perfscribe.base.processes import die_with
 from perfscribe.distributed import hosts, links, ranks, transport
 from perfscribe.distributed.channel import END_OF_LOG, Channel
 from perfscribe.instruments.correctness import WrongResult
@@ -103,20 +103,6 @@ def _flush() -> None:
         with contextlib.suppress(OSError, ValueError):
             stream.flush()
     ctypes.CDLL(None).fflush(None)
-
-
-def die_with(parent: int) -> None:
-    """Let the kernel kill this process when its parent ends (on Linux).
-
-    parent: the parent's process id; if it has ended already, exit now. 0: not known.
-    """
-    if sys.platform.startswith("linux"):
-        import ctypes
-
-        pr_set_pdeathsig = 1
-        ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
-        if parent and os.getppid() != parent:
-            os._exit(1)
 
 
 def _join(order: Mapping[str, Any], place: ranks.Place) -> Rank:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import queue
-import signal
 import sys
 import time
 from collections import deque
@@ -12,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from perfscribe.base.processes import exit_text
 from perfscribe.distributed import failures
 from perfscribe.distributed.channel import END_OF_LOG, MESSAGES, OUTPUT, Event, Hub
 from perfscribe.distributed.failures import Ending, Stack
@@ -193,15 +193,3 @@ class RunningRanks:
         self._read_until(ANSWER_S, lambda: all(self.states[rank].stack is not None for rank in answering))
         stacks = {rank: stack for rank in silent if (stack := self.states[rank].stack) is not None}
         return failures.error_of_silence(stacks, silent, self.world_size, limit, missing)
-
-
-def exit_text(code: int | None) -> str:
-    """Return an exit status in words."""
-    if code is None:
-        return "closed its connection"
-    if code >= 0:
-        return f"left with exit code {code}"
-    try:
-        return f"died by {signal.Signals(-code).name}"
-    except ValueError:  # real-time signals have no names
-        return f"died by signal {-code}"

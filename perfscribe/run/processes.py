@@ -18,8 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from perfscribe.base import error_kinds
-from perfscribe.distributed.rank import die_with
-from perfscribe.distributed.watching import exit_text
+from perfscribe.base.processes import die_with, exit_text
 
 if TYPE_CHECKING:
     from perfscribe.run.leases import Lease

@@ -13,7 +13,7 @@ from typing import NoReturn
 
 import psutil
 
-from perfscribe.distributed.rank import die_with
+from perfscribe.base.processes import die_with
 from perfscribe.run.processes import say
 
 # After the first signal: stop measuring processes, then Snakemake (which cancels a cluster's jobs), then kill all.
