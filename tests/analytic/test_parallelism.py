@@ -52,7 +52,7 @@ class Ring:
         self.sent = 0
 
     def passed_on(self, parts: list[Array]) -> list[Array]:
-        """What each device has after all sent their part to the next."""
+        """Parts of each device after all sent theirs to the next."""
         assert len({part.size for part in parts}) == 1
         self.sent += BYTES * parts[0].size
         return [parts[-1], *parts[:-1]]

@@ -106,7 +106,7 @@ class Bench:
         return {"status": "ok", "reason": "", "measurement": {"values": values}}
 
     def ask(self, *requires: str) -> capabilities.Shortfall | None:
-        """What a job of its own says of such a cell."""
+        """Reason why a new job holds such a cell back; "" if it runs."""
         return gate.Gate(self.root, self.site, self.measure).shortfall(requires)
 
 
