@@ -34,7 +34,8 @@ from perfscribe.records.records import Record
 from perfscribe.show import figures
 
 pytestmark = pytest.mark.timeout(1200)  # the first test waits for a whole report, beside another file's tests
-TINY = ("--config", "preset=tiny")
+CHAPTERS = ("cs336", "cs336-2026", "polaris", "fsdp")
+TINY = ("--config", "preset=tiny", f"chapters=[{', '.join(CHAPTERS)}]")
 SECOND_RUN_S = 10.0
 AT_LEAST = 3
 OVER_NODES = ("fsdp.multi_node", "fsdp.custom_multi_node")  # whose first rows alone are of one node
@@ -48,7 +49,7 @@ FIGURES = [figure for shown in SHOWN.values() for figure in shown.figures]
 
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
-    """The whole project after `./run report --config preset=tiny`."""
+    """The whole project, both editions of CS336 too, after `./run report --config preset=tiny`."""
     space = Workspace(tmp_path_factory.mktemp("workflow"))
     printed = space.succeed("report", *TINY, timeout_s=1800).splitlines()
     assert printed[-1] == "report: report/local/report.md"
@@ -116,6 +117,20 @@ def test_the_report_holds_everything_and_nothing_unsaid(measured: Workspace) -> 
     ended = [row for name in registry.measured() for row in measured.rows(name)]
     lacking = {row["reason"] for row in ended if row["status"] == "unsupported"}
     assert not [reason for reason in lacking if reason not in text], "what the machine lacks is told"
+
+
+@pytest.mark.parametrize("name", CHAPTERS)
+def test_every_problem_has_its_letters_and_rows(measured: Workspace, name: str) -> None:
+    chapter = chapters.read(name)
+    of_chapter = measured.report().split(f"\n## {chapter.title}\n")[1].split("\n## ")[0]
+    parts = re.split(r"(?m)^### ", of_chapter)[1:]
+    for key, part in zip(chapter.problems, parts, strict=True):
+        source = chapter.source(key).text
+        letters = set(re.findall(r"\n\*\*\((\w)\)\*\* ", source))
+        assert letters == set(re.findall(r"\n\*\*\((\w)\)\*\* ", part)), key
+        tables = re.findall(r"\n\| ?-[-| ]*((?:\n\|.*)+)", part)
+        assert bool(tables) >= ("\n| ---" in source), key
+        assert all(re.search(r"\n\|[^|\n]*\|.*\d", table) for table in tables), key
 
 
 def without_gpu(space: Workspace, experiment: str) -> list[Record]:
