@@ -16,7 +16,7 @@ LEVELS = experiment(
     isolation=isolation("job", gpu="cell"),
     device=devices(["cpu"], gpu=["cuda"]),
     size=sizes("model sizes, as in end_to_end", ["mini"], tiny=["nano"], gpu=["2.7B"]),
-    seq_len=lengths("sequence lengths, in tokens", [192], tiny=[8, 16], gpu=[512, 2048]),
+    seq_len=lengths("sequence lengths, in tokens", [192], tiny=[16], gpu=[512, 2048]),
     block_size=choices(
         "layers that are recomputed as one | 0.5: attention and feed-forward of a layer apart | none: nothing is",
         ["none", 0.5, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48],

@@ -100,7 +100,8 @@ def figures(tables: Mapping[str, t.Table]) -> list[f.Figure]:
 
 
 def _draw(canvas: Any, rows: pd.DataFrame) -> None:
-    blocks = f.main_device(rows[rows["block_size"] != NONE])
+    tried = rows[(rows["block_size"] != NONE) & rows["status"].isin(("ok", "oom"))]
+    blocks = f.main_device(tried)
     grouping = f.varying(blocks, ("seq_len", "size", "dtype", "batch"))
     for axes, column in zip(canvas.subplots(1, 2), ("peak_gib", "full_step_ms"), strict=True):
         is_time = column == "full_step_ms"
