@@ -83,12 +83,14 @@ def record(prepare: Callable[[], object], step: Callable[[Mark], object], device
 
 def lanes(trace: Trace, world_size: int, device: str) -> Lanes:
     """Return the step of a trace as lanes. ValueError: several ranks without communication in the step."""
-    step = next(one for one in trace.ranges if one.name == ranges.STEP)
-    inside = [one for one in trace.kernels if step.start_ns <= one.start_ns < step.end_ns]
-    sent = [one for one in inside if family(one.name) == COMMUNICATION]
-    collectives: list[Any] = [one for one in trace.ranges if one.name.startswith(GLOO)]
-    threads = {one.thread for one in collectives}  # gloo's, which copy from and to its buffers
-    computed = [one for one in inside if family(one.name) != COMMUNICATION and one.launch_thread not in threads]
+    step = next(span for span in trace.ranges if span.name == ranges.STEP)
+    inside = [kernel for kernel in trace.kernels if step.start_ns <= kernel.start_ns < step.end_ns]
+    sent = [kernel for kernel in inside if family(kernel.name) == COMMUNICATION]
+    collectives: list[Any] = [span for span in trace.ranges if span.name.startswith(GLOO)]
+    threads = {span.thread for span in collectives}  # gloo's, which copy from and to its buffers
+    computed = [
+        kernel for kernel in inside if family(kernel.name) != COMMUNICATION and kernel.launch_thread not in threads
+    ]
     if device == "cuda":
         require_communication(replace(trace, kernels=inside), world_size)
         collectives = list(sent)
@@ -99,31 +101,31 @@ def lanes(trace: Trace, world_size: int, device: str) -> Lanes:
         step_ns=step.duration_ns,
         compute=merged(_within(step, computed)),
         communication=merged(communication),
-        gathers=merged(_within(step, [one for one in collectives if GATHER.search(one.name)])),
+        gathers=merged(_within(step, [span for span in collectives if GATHER.search(span.name)])),
         phases=_phases(trace, step, device),
-        own_stream=device == "cuda" and not {one.stream for one in sent} & {one.stream for one in computed},
+        own_stream=device == "cuda" and not {kernel.stream for kernel in sent} & {kernel.stream for kernel in computed},
         tool=trace.tool,
     )
 
 
 def _within(step: Range, spans: Iterable[Range | Kernel]) -> list[Span]:
     """Return spans that begin in the step, relative to its start and cut at its end."""
-    begun = [one for one in spans if step.start_ns <= one.start_ns < step.end_ns]
-    return [(one.start_ns - step.start_ns, min(one.end_ns, step.end_ns) - step.start_ns) for one in begun]
+    begun = [span for span in spans if step.start_ns <= span.start_ns < step.end_ns]
+    return [(span.start_ns - step.start_ns, min(span.end_ns, step.end_ns) - step.start_ns) for span in begun]
 
 
 def _phases(trace: Trace, step: Range, device: str) -> dict[str, Span]:
     """Return the span of each phase: on a GPU from its first to its last kernel, communication excluded."""
-    found: dict[str, Span] = {}
+    phases: dict[str, Span] = {}
     launches = Launches(trace)
     for name, called in PHASES.items():
         for phase in trace.ranges:
             if phase.name != called or not step.start_ns <= phase.start_ns < step.end_ns:
                 continue
-            own: list[Any] = [phase]
+            spans: list[Any] = [phase]
             if device == "cuda":
-                own = [kernel for kernel in launches.within(phase) if family(kernel.name) != COMMUNICATION]
-            if own:
-                end = min(max(one.end_ns for one in own), step.end_ns)
-                found[name] = (own[0].start_ns - step.start_ns, end - step.start_ns)
-    return found
+                spans = [kernel for kernel in launches.within(phase) if family(kernel.name) != COMMUNICATION]
+            if spans:
+                end = min(max(span.end_ns for span in spans), step.end_ns)
+                phases[name] = (spans[0].start_ns - step.start_ns, end - step.start_ns)
+    return phases

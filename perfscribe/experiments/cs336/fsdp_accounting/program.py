@@ -135,10 +135,10 @@ def error(
             wrapped.optimizer.zero_grad()
     whole, allowed, where = several.whole(), TOLERANCE[dtype], f"rank {rank.place.rank}, {name}, {dtype}"
     errors = []
-    for (one, wanted), before in zip(model.named_parameters(), begin.parameters(), strict=True):
-        require_close(f"gathered {one}", whole.get(one), wanted, math.inf, where)  # its shape
-        changes = (whole[one] - before, wanted - before)
-        errors.append(require_close(f"change of {one} in {CHECKED_STEPS} steps", *changes, allowed, where))
+    for (parameter, wanted), before in zip(model.named_parameters(), begin.parameters(), strict=True):
+        require_close(f"gathered {parameter}", whole.get(parameter), wanted, math.inf, where)  # its shape
+        changes = (whole[parameter] - before, wanted - before)
+        errors.append(require_close(f"change of {parameter} in {CHECKED_STEPS} steps", *changes, allowed, where))
     several.release()
     return max(errors)
 
@@ -231,7 +231,7 @@ class Bench:
                 samples[f"{name}_step_ms"] += self._step_ms(wrapped)
                 samples[f"{name}_tail_ms"].append(self.moments.between_ms("blocks", "communication"))
                 if self.waits:
-                    waited = [one.between_ms("begin", "end") for one in self.waits[: self.forward_waits]]
+                    waited = [wait.between_ms("begin", "end") for wait in self.waits[: self.forward_waits]]
                     samples[f"{name}_wait_ms"].append(sum(waited))
         self.found.timed_s += time.perf_counter() - began
         wrapped.release()
@@ -258,21 +258,21 @@ class Bench:
         run, device = partial(step, wrapped, self.token_ids), self.device.type
         trace = tracing.record(partial(self._prepare, wrapped), run, device)
         lanes = tracing.lanes(trace, self.rank.place.world_size, device)
-        self.found.traced_values |= {f"{name}_{one}": ms for one, ms in {**lanes.values(), **_gathers(lanes)}.items()}
+        self.found.traced_values |= {f"{name}_{lane}": ms for lane, ms in {**lanes.values(), **_gathers(lanes)}.items()}
         if self.rank.place.rank == 0:
             series = lanes.series(gathers=lanes.gathers)
-            self.found.series |= {f"{name}_{one}": values for one, values in series.items()}
+            self.found.series |= {f"{name}_{lane}": values for lane, values in series.items()}
         wrapped.release()
 
 
 def _gathers(lanes: tracing.Lanes) -> dict[str, float]:
     """Return milliseconds of all-gathers, and of compute waiting for them, in the step and up to forward's end."""
-    found = {}
+    times_ms = {}
     for part, end in {"": lanes.step_ns, "_forward": lanes.phases["forward"][1]}.items():
         spans = [span for span in lanes.gathers if span[0] < end]
-        found[f"traced_gathers{part}_ms"] = length_ns(spans) / 1e6
-        found[f"traced_waits{part}_ms"] = waited_ns(spans, lanes.compute, end) / 1e6
-    return found
+        times_ms[f"traced_gathers{part}_ms"] = length_ns(spans) / 1e6
+        times_ms[f"traced_waits{part}_ms"] = waited_ns(spans, lanes.compute, end) / 1e6
+    return times_ms
 
 
 def waited_ns(gathers: Sequence[Span], compute: Sequence[Span], end: int) -> int:

@@ -102,8 +102,8 @@ TRACED = {
     "traced_gathers_ms": "All-gathers in the step (ms)",
     "traced_waits_ms": "Compute waits for these (ms)",
 }
-TIMELINE = [*ROW, *t.values(**TRACED), *(one for one in ddp.TIMELINE if one not in ddp.EVERY)]
-SPANS = [*ROW, *(one for one in ddp.SPANS if one not in ddp.EVERY)]
+TIMELINE = [*ROW, *t.values(**TRACED), *(column for column in ddp.TIMELINE if column not in ddp.EVERY)]
+SPANS = [*ROW, *(column for column in ddp.SPANS if column not in ddp.EVERY)]
 
 
 def figures(tables: Mapping[str, t.Table]) -> list[f.Figure]:

@@ -63,9 +63,9 @@ def on_rank(arguments: Mapping[str, Any], rank: Rank) -> dict[str, Any]:
         for dtype in CHECKED_DTYPES:
             program.error(theirs, wrap, dtype, words, rank, CHECKED_SHAPE)
         share = gathered_share(wrap, rank)
-        found = program.on_rank(arguments, rank, {**program.WRAPS, theirs: wrap})
-    found["values"][f"{theirs}_gathered_share"] = share
-    return found
+        results = program.on_rank(arguments, rank, {**program.WRAPS, theirs: wrap})
+    results["values"][f"{theirs}_gathered_share"] = share
+    return results
 
 
 def _wrap(functions: Sequence[Callable[..., Any] | None], subject: str, model: Model, dtype: str) -> Wrapped:
