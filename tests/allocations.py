@@ -12,11 +12,13 @@ from torch.utils._pytree import tree_iter
 class LiveBytes(TorchDispatchMode):
     """Bytes of live tensor storages: those given at the start, and all that operators return within the context.
 
-    The scratch memory of kernels is not seen.
+    Scratch memory of kernels is not seen, except with cuda: its softmax's backward keeps the product of gradient and
+    output (aten/src/ATen/native/cuda/SoftMax.cu, softmax_backward_cuda_out).
     """
 
-    def __init__(self, *tensors: torch.Tensor) -> None:
+    def __init__(self, *tensors: torch.Tensor, cuda: bool = False) -> None:
         super().__init__()
+        self.cuda = cuda
         self.now = self.peak = 0
         self._known: set[int] = set()
         for tensor in tensors:
@@ -27,6 +29,8 @@ class LiveBytes(TorchDispatchMode):
         for value in tree_iter(out):
             if isinstance(value, torch.Tensor):
                 self._see(value)
+        if self.cuda and func is torch.ops.aten._softmax_backward_data.default:
+            self.peak = max(self.peak, self.now + args[0].nbytes)
         return out
 
     def _see(self, tensor: torch.Tensor) -> None:

@@ -319,6 +319,8 @@ class Replay:
                 free(weights[1])
                 of_weights = self._exchange(of_weights, fp32_bytes)
             of_masked = self._grad(fp32_bytes if casts else own_bytes)
+            if load.device == "cuda":  # softmax_backward_cuda_out first multiplies gradient and output
+                free(new(TEMPORARIES, fp32_bytes if in_fp32 else own_bytes))
             free(of_weights, weights[0])
             return self._exchange(of_masked, own_bytes) if casts else of_masked
 

@@ -75,7 +75,7 @@ class Program:
 
 
 def measured_peak(program, run, *more):
-    with LiveBytes(*program.given, *more) as live:
+    with LiveBytes(*program.given, *more, cuda=program.load.device == "cuda") as live:
         run()
     return live.peak
 
