@@ -28,7 +28,7 @@ Mark = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Timing:
-    """Samples of one timed call, ms, in the order taken.
+    """Times of repeated calls of one function, ms, in the order taken.
 
     warmup_s, timed_s: wall seconds of the warm-up and of the timed calls, `prepare` and L2 flushes included.
     """

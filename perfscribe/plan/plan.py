@@ -45,7 +45,7 @@ GENERATORS = {
 
 @dataclass
 class Plan:
-    """All units of a run. units: content of each plan file, by name without .json."""
+    """A run's jobs. units: content of each plan file, by its name without .json; a job reads one of them."""
 
     site: str
     preset: str

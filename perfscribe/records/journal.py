@@ -46,7 +46,7 @@ class History:
     _by_cell: dict[tuple[str, int], Record] = field(default_factory=dict, repr=False)
 
     def newest(self, slot: Slot, environment: str | None = None) -> Record | None:
-        """Newest record of the slot, restricted to one environment if given."""
+        """Newest record of the slot; environment: of that machine and software only (a digest of their identity)."""
         of_slot = reversed(self.records.get(slot, []))
         return next((record for record in of_slot if environment in (None, record["environment"])), None)
 
@@ -204,7 +204,7 @@ class Journal:
             _warn(fault)
 
     def append(self, event: str, **fields: Any) -> None:
-        """Write one event durably; ValueError if a field is NaN or infinite, or outside of the context."""
+        """Write one event durably. ValueError if a field is NaN or infinite, or outside a `with` of this journal."""
         self._stream.write(as_line({"event": event, "time": round(time.time(), 3), **fields}))
         self._stream.flush()
         os.fsync(self._stream.fileno())

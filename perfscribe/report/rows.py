@@ -39,7 +39,7 @@ class Mistake(ValueError):
 
 
 class Site:
-    """Tables of a site. folder: results/<name>/tables. device: cuda or cpu; rows() selects it."""
+    """Tables of a site. folder: results/<name>/tables; device: cuda or cpu, whose rows rows() returns."""
 
     def __init__(self, name: str, folder: Path, device: str) -> None:
         self.name, self.folder, self.device = name, folder, device
@@ -218,7 +218,7 @@ class Rows:
                 raise Mistake(f"table {self.table} has no column", name, self.columns)
 
     def where(self, **levels: Any) -> Rows:
-        """Rows with these levels (several as a list); a measured column's value selects only among rows that are ok."""
+        """Rows with these levels (several as a list). Measured columns select among ok rows; others stay."""
         self._require(levels)
         wanted = {
             name: list(map(str, level if isinstance(level, list | tuple) else [level]))
@@ -255,7 +255,7 @@ class Rows:
         return self.row(**shared, **levels)
 
     def grid(self, **homework: Sequence[Any]) -> Several:
-        """Rows to hand in: one per combination of the homework's levels (on a GPU), and per further one of this site.
+        """Rows to hand in: each combination of the homework's levels (on a GPU only) and any other measured.
 
         homework: levels by column. Numbers are sorted, names are in the homework's order. Rows that differ only in
         columns that are not named share a combination, of which row() takes one.

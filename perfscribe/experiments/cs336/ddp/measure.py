@@ -25,7 +25,7 @@ MARKED = ("_step_backward_ms", "_off_backward_ms", "_tail_ms", "_wait_ms")
 
 @dataclass(frozen=True)
 class Training(LanguageModel):
-    """Factors of a cell."""
+    """Factors of a cell. variants: implementations, separated by blanks; turns: times that each runs `steps`."""
 
     variants: str
     turns: int
@@ -41,7 +41,7 @@ def run(cell: Cell) -> Measurement:
 
 
 def launched(cell: Cell, on_rank: Callable[..., Any]) -> Measurement:
-    """Launch the cell's ranks once with this program."""
+    """Run on_rank, a rank's program, on all of the cell's ranks at once; return their results combined."""
     from perfscribe.distributed.launch import Ranks, launch
 
     arguments = {"factors": dict(cell.factors), "data_folder": cell.data_folder}
@@ -54,10 +54,13 @@ def launched(cell: Cell, on_rank: Callable[..., Any]) -> Measurement:
 def combine(ranks: Sequence[Mapping[str, Any]]) -> Measurement:
     """Combine the results of all ranks into a Measurement.
 
-    Of each variant (names start with its key): samples <key>_step_ms (with communication), _off_ms (without); backward
-    in them, _step_backward_ms and _off_backward_ms; _tail_ms (from the end of backward's compute to that of the last
-    collective); if timed, _<phase>_ms and _copies_ms. A sample is the longest time of any rank, a value the largest.
-    Series: the traced step of rank 0.
+    A sample is the longest time of any rank, a value the largest; series are the traced step of rank 0. Samples by
+    variant, whose key begins their names:
+
+    - <key>_step_ms, <key>_step_backward_ms: a step with communication, and backward in it
+    - <key>_off_ms, <key>_off_backward_ms: the same step without communication
+    - <key>_tail_ms: from the end of backward's compute to the end of the last collective
+    - <key>_<phase>_ms, <key>_copies_ms: if timed, phases of a step and copies into and out of buckets
     """
     first = ranks[0]
     measurement = Measurement(
