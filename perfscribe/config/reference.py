@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from perfscribe.config import keys
-from perfscribe.config.keys import PRESETS
 from perfscribe.config.schema import Schema, properties, schema
 
 INTRODUCTION = """\
@@ -74,13 +73,10 @@ def _rows(nodes: Mapping[str, Schema], printed: Meanings, above: str = "") -> It
         yield from _rows(properties(node), printed, f"{above}{key}.")
 
 
-def _default(node: Schema | None) -> str:
+def _default(node: Schema) -> str:
     """Return the default, by preset where they differ; empty for a section."""
-    if node is None or properties(node):
-        return ""
-    by_preset = node.get("x-default-by-preset")
-    texts = [_flow(by_preset[preset]) for preset in PRESETS] if by_preset else [_flow(node["default"])]
-    return "/".join(f"`{text}`" for text in (texts if len(set(texts)) > 1 else texts[:1]))
+    texts = [f"`{_flow(value)}`" for value in node.get("x-default", {}).values()]
+    return "/".join(texts if len(set(texts)) > 1 else texts[:1])
 
 
 def _flow(value: Any) -> str:
