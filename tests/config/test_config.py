@@ -3,12 +3,14 @@
 import collections
 import datetime
 import functools
+import json
 import operator
 import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
 
 from perfscribe.config import PRESETS, ConfigError, check, keys, load, reading, reference, resolve
@@ -165,9 +167,26 @@ def test_defaults_are_allowed_values() -> None:
             assert first_fault(nested(path, node["x-default"][preset])) is None
 
 
+def test_editors_take_config_yaml_and_values_by_preset_and_refuse_others() -> None:
+    text = (ROOT / "docs" / "config.schema.json").read_text(encoding="utf-8")
+    assert text == reference.json_lines(reference.editor_schema()) + "\n", "python -m perfscribe.config.reference"
+    assert CONFIG.read_text().startswith("# yaml-language-server: $schema=docs/config.schema.json\n")
+    editor = jsonschema.Draft202012Validator(json.loads(text))
+    editor.check_schema(editor.schema)
+    editor.validate(load(CONFIG))
+    for path, node in leaves(schema()):
+        by_preset = [node["x-default"], {"gpu": node["x-default"]["gpu"]}] if path[0] == "experiments" else []
+        for value in (node["x-default"]["cpu"], *by_preset):
+            editor.validate(nested(path, value))
+        assert not editor.is_valid(nested(path, {"gpu": {}})) or path[-1] in ("subjects", "environment")
+    editor.validate({"experiments": {"attention": {"gpu": {"seq_len": [48]}}}})
+    for raw in (REFUSED[name][0] for name in ("unknown key", "site with a path", "length 0", "wrong for one preset")):
+        assert not editor.is_valid(raw)
+
+
 def test_reference_is_generated_and_has_the_keys_of_every_experiment() -> None:
     page = (ROOT / "docs" / "config.md").read_text(encoding="utf-8")
-    assert page == reference.reference(), "python -m perfscribe.config.reference > docs/config.md"
+    assert page == reference.reference(), "python -m perfscribe.config.reference"
     for name, section in properties(properties(schema())["experiments"]).items():
         rows = page.partition(f"\n## experiments.{name}\n")[2].partition("\n## ")[0]
         own = [key for key in properties(section) if key not in properties(keys.experiment(""))]
