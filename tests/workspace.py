@@ -11,6 +11,7 @@ import tempfile
 from functools import cache
 from pathlib import Path
 
+from perfscribe.config.keys import PRESETS
 from perfscribe.run import session
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -206,4 +207,5 @@ class Workspace:
 
 def _property(value: object) -> dict[str, object]:
     kind = {bool: "boolean", int: "integer", float: "number", str: "string", list: "array"}[type(value)]
-    return {"type": kind, "description": "a test's own", "default": value}
+    default = {preset: value for preset in PRESETS}
+    return {"type": kind, "description": "a test's own", "x-expected": kind, "x-default": default}

@@ -19,8 +19,6 @@ from perfscribe.config.keys import PRESETS
 __all__ = ["PRESETS", "ConfigError", "check", "load", "resolve"]
 
 Levels = Mapping[str, Mapping[str, Mapping[str, Any]]]
-# Folders of report/ that are not sites.
-NO_SITES = ("notes",)
 
 
 def load(path: Path, overrides: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -40,17 +38,16 @@ def _with_home(value: Any, node: schema.Schema) -> Any:
         inner = schema.properties(node)
         others = node.get("additionalProperties") or {}
         return {key: _with_home(held, inner.get(key, others)) for key, held in value.items()}
-    is_path = isinstance(value, str) and node.get("pattern") == top.PATH
+    is_path = isinstance(value, str) and node.get("pattern") == top.PATH.pattern
     return os.path.expanduser(value) if is_path else value
 
 
 def check(raw: Mapping[str, Any]) -> None:
     """Raise ConfigError with one line on the first fault; a fault of only some presets names them."""
-    tree = _plain(raw)
     presets_by_fault: dict[str, list[str]] = {}
     for preset in PRESETS:
         try:
-            _resolved(tree, preset, {})
+            resolve(raw, preset)
         except ConfigError as error:
             presets_by_fault.setdefault(str(error), []).append(preset)
     for text, presets in presets_by_fault.items():
@@ -63,65 +60,42 @@ def resolve(raw: Mapping[str, Any], preset: str, levels: Levels | None = None) -
     levels: a chapter's, by experiment and key, then by preset; they replace the preset's own where `raw` keeps these.
     Raises ConfigError if the resulting config is not valid.
     """
-    return _resolved(_plain(raw), preset, levels or {})
-
-
-def _resolved(tree: Mapping[str, Any], preset: str, levels: Levels) -> dict[str, Any]:
-    config: dict[str, Any] = _chosen(tree, schema.schema(), preset, ())
-    _replace_levels(config, levels, preset)
-    text = schema.first_fault(config) or _relation_fault(config)
-    if not text and config["site"] in NO_SITES:
-        text = fault("site", config["site"], "a name that no folder of the project has")
-    if text:
+    given = _chosen(_plain(raw), schema.schema(), preset, ())
+    _replace_levels(given, levels or {}, preset)
+    if text := schema.first_fault(given):
         raise ConfigError(text)
-    return {**_with_constants(config, schema.schema(), preset), "preset": preset}
+    config = schema.filled(schema.schema(), preset, given)
+    if text := _relation_fault(config):
+        raise ConfigError(text)
+    return {**config, "preset": preset}
 
 
-def _replace_levels(config: dict[str, Any], levels: Levels, preset: str) -> None:
+def _replace_levels(given: dict[str, Any], levels: Levels, preset: str) -> None:
     """Put a chapter's levels into a config where it has the preset's; a key of an inner section is `section.key`."""
     for experiment, keys in levels.items():
         for key, by_preset in keys.items():
-            path = ["experiments", experiment, *key.split(".")]
-            section, node = config, schema.schema()
-            for name in path[:-1]:
-                section, node = section[name], schema.properties(node)[name]
-            default = schema.default(schema.properties(node)[path[-1]], preset)
-            if section[path[-1]] == default:  # config.yaml states many defaults
-                section[path[-1]] = by_preset.get(preset, default)
+            *folders, name = f"experiments.{experiment}.{key}".split(".")
+            section, node = given, schema.schema()
+            for folder in folders:
+                section, node = section.setdefault(folder, {}), schema.properties(node)[folder]
+            default = schema.properties(node)[name]["x-default"][preset]
+            if section.get(name, default) == default:  # config.yaml states many defaults
+                section[name] = by_preset.get(preset, default)
 
 
 def _chosen(value: Any, node: schema.Schema, preset: str, path: tuple[str, ...]) -> Any:
-    """Return the preset's value with defaults filled in; invalid values stay, for the schema check to find."""
+    """Return the preset's value, the default where it has none; invalid values stay, for the schema check to find."""
     known = schema.properties(node)
     if path[:1] == ("experiments",) and len(path) > 1 and isinstance(value, Mapping) and value:
         if set(value) <= set(PRESETS):
-            if preset not in value:
-                return schema.default(node, preset)
-            value = value[preset]
+            value = value.get(preset, {} if known else node["x-default"][preset])
         elif not known:
             raise ConfigError(_unknown_preset(value, path))
     if not isinstance(value, Mapping) or not known:
         return value
-    filled = {
-        key: _chosen(value[key], inner, preset, (*path, key)) if key in value else schema.default(inner, preset)
-        for key, inner in known.items()
+    return {
+        key: _chosen(inner, known[key], preset, (*path, key)) if key in known else inner for key, inner in value.items()
     }
-    return filled | {key: inner for key, inner in value.items() if key not in known}
-
-
-def _with_constants(section: Mapping[str, Any], node: schema.Schema, preset: str) -> dict[str, Any]:
-    """Return a checked section with the constants of it and of its sections."""
-    known = schema.properties(node)
-    filled = {
-        key: _with_constants(value, known[key], preset) if schema.properties(known[key]) else value
-        for key, value in section.items()
-    }
-    for name, constant in node["x-constants"].items():
-        filled[name] = schema.default(constant, preset)
-        for key in constant.get("x-follows", ()):
-            if section[key] != schema.default(known[key], preset):  # config.yaml states many defaults
-                filled[name][key] = section[key]
-    return filled
 
 
 def _unknown_preset(value: Mapping[str, Any], path: tuple[str, ...]) -> str:

@@ -1,11 +1,13 @@
-"""Generates docs/config.md from the declared keys: `python -m perfscribe.config.reference > docs/config.md`."""
+"""Writes docs/config.md and docs/config.schema.json from the declared keys: `python -m perfscribe.config.reference`."""
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from perfscribe.base import registry
 from perfscribe.config import keys
 from perfscribe.config.keys import PRESETS
 from perfscribe.config.schema import Schema, properties, schema
@@ -13,7 +15,7 @@ from perfscribe.config.schema import Schema, properties, schema
 INTRODUCTION = """\
 # Config reference
 
-<!-- Made by `python -m perfscribe.config.reference > docs/config.md`. -->
+<!-- Made by `python -m perfscribe.config.reference`. -->
 
 Every key with its default; where presets differ, as tiny/cpu/gpu. An empty meaning: the last that the page has for
 a key of this name. A value that is not allowed, or an unknown key, stops the run with one line that names it. A value
@@ -25,11 +27,16 @@ experiments:
     batch: 4
     seq_len: {cpu: [64, 128], gpu: [1024, 65536]}
 ```
+
+Editors with the YAML language server complete and explain keys from [config.schema.json](config.schema.json), which
+`config.yaml` names in its first line.
 """
 
 # Last meaning printed for a key, by its name.
 Meanings = dict[str, str]
 
+DRAFT = "https://json-schema.org/draft/2020-12/schema"
+LONGEST_LINE = 500  # characters of JSON
 COMMON = "Each section of `experiments` has these keys, listed below only where the default differs.\n"
 
 
@@ -74,13 +81,10 @@ def _rows(nodes: Mapping[str, Schema], printed: Meanings, above: str = "") -> It
         yield from _rows(properties(node), printed, f"{above}{key}.")
 
 
-def _default(node: Schema | None) -> str:
+def _default(node: Schema) -> str:
     """Return the default, by preset where they differ; empty for a section."""
-    if node is None or properties(node):
-        return ""
-    by_preset = node.get("x-default-by-preset")
-    texts = [_flow(by_preset[preset]) for preset in PRESETS] if by_preset else [_flow(node["default"])]
-    return "/".join(f"`{text}`" for text in (texts if len(set(texts)) > 1 else texts[:1]))
+    texts = [f"`{_flow(value)}`" for value in node.get("x-default", {}).values()]
+    return "/".join(texts if len(set(texts)) > 1 else texts[:1])
 
 
 def _flow(value: Any) -> str:
@@ -90,5 +94,42 @@ def _flow(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
+def editor_schema() -> dict[str, Any]:
+    """Return the JSON schema of a config file, where values below `experiments` may be given by preset."""
+    kinds: dict[str, Schema] = {}
+    node = {"$schema": DRAFT, **_for_editors(schema(), "#", kinds), "$defs": kinds}
+    return dict(json.loads(json.dumps(node), object_hook=lambda part: {k: part[k] for k in part if k[:2] != "x-"}))
+
+
+def _for_editors(node: Schema, place: str, kinds: dict[str, Schema]) -> Schema:
+    """Return a key's schema; values that may be given by preset are a kind, named after the allowed values."""
+    by_preset = place.startswith("#/properties/experiments/")
+    if keys_of := properties(node):
+        presets = {preset: {"$ref": place} for preset in PRESETS} if by_preset else {}
+        inner = {key: _for_editors(keys_of[key], f"{place}/properties/{key}", kinds) for key in keys_of}
+        return {**node, "properties": inner | presets}
+    tiny, cpu, gpu = node["x-default"].values()
+    shown = {"description": node["description"], "default": cpu if tiny == cpu == gpu else node["x-default"]}
+    if not by_preset:
+        return {**node, **shown}
+    kind = re.sub(r"\W+", "-", node["x-expected"])
+    presets = {preset: {"$ref": f"#/$defs/{kind}/anyOf/0"} for preset in PRESETS}
+    value = {name: rule for name, rule in node.items() if name not in ("description", "x-default")}
+    levels = {"type": "object", "additionalProperties": False, "properties": presets}
+    if kinds.setdefault(kind, {"anyOf": [value, levels]})["anyOf"][0] != value:
+        raise ValueError(f"{place}: other values are called {node['x-expected']} too")
+    return {**shown, "$ref": f"#/$defs/{kind}"}
+
+
+def json_lines(value: Any, end: str = "\n") -> str:
+    """Return JSON with a line for each key."""
+    text = json.dumps(value, ensure_ascii=False)
+    if not isinstance(value, dict) or len(text) < LONGEST_LINE:
+        return text
+    return "{" + ",".join(f"{end} {json.dumps(key)}: {json_lines(value[key], end + ' ')}" for key in value) + end + "}"
+
+
 if __name__ == "__main__":
-    print(reference(), end="")
+    docs = registry.ROOT / "docs"
+    (docs / "config.md").write_text(reference(), encoding="utf-8")
+    (docs / "config.schema.json").write_text(json_lines(editor_schema()) + "\n", encoding="utf-8")

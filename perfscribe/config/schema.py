@@ -1,10 +1,9 @@
-"""The config's JSON schema: defaults by preset, allowed values in words, the first fault of a config."""
+"""The config's JSON schema: its keys, values of a section for a preset, the first fault of a config."""
 
 from __future__ import annotations
 
 import copy
 import functools
-import json
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,14 +13,14 @@ from perfscribe.base import registry
 from perfscribe.config import keys
 from perfscribe.config.errors import dotted, fault, nearest, shown
 from perfscribe.config.keys import PRESETS
-from perfscribe.config.top import IN_WORDS, TOP
+from perfscribe.config.top import TOP
 
 Schema = Mapping[str, Any]
 
 
 @functools.cache
 def schema() -> Schema:
-    """Return the JSON schema of the config; callers must not modify it."""
+    """Return the JSON schema of the config for one preset; callers must not modify it."""
     levels = registry.levels()
     only = keys.choices("experiments to measure and show; []: all that are enabled", list(levels), [], empty=True)
     return keys.section("Perfscribe's config", **TOP, only=only, experiments=keys.section("What is measured", **levels))
@@ -33,14 +32,6 @@ def properties(node: Schema) -> Mapping[str, Schema]:
     return children
 
 
-def default(node: Schema, preset: str) -> Any:
-    """Return the default of a key; for a section, the defaults of all its keys."""
-    if "properties" in node:
-        return {key: default(inner, preset) for key, inner in properties(node).items()}
-    by_preset = node.get("x-default-by-preset")
-    return copy.deepcopy(by_preset[preset] if by_preset else node["default"])
-
-
 def paths(node: Schema, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
     """Yield the path of every key in or below a section."""
     for key, inner in properties(node).items():
@@ -48,55 +39,26 @@ def paths(node: Schema, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]
         yield from paths(inner, (*path, key))
 
 
-def expectation(node: Schema) -> str:
-    """Return the allowed values in words, for a message or the reference."""
-    if "enum" in node:
-        levels = ", ".join(str(level) for level in node["enum"])
-        return f"one of {levels}" if len(node["enum"]) > 1 else levels
-    kinds = node["type"] if isinstance(node["type"], list) else [node["type"]]
-    words = {
-        "boolean": lambda: "true or false",
-        "string": lambda: IN_WORDS.get(node["pattern"], f"text that matches {node['pattern']}"),
-        "integer": lambda: "a whole number" + _range(node),
-        "number": lambda: "a number" + _range(node),
-        "array": lambda: _list(node),
-        "object": lambda: _mapping(node),
-        "null": lambda: "null",
-    }
-    return " or ".join(words[kind]() for kind in kinds)
-
-
-def _mapping(node: Schema) -> str:
-    if properties(node):
-        return "a section with keys among " + ", ".join(properties(node))
-    return f"values by name, each name {expectation(node['propertyNames'])}"
-
-
-def _range(node: Schema) -> str:
-    above = f" above {node['exclusiveMinimum']} and up to" if "exclusiveMinimum" in node else ""
-    bounds = above or f" from {node['minimum']} to"
-    multiple = f", a multiple of {node['multipleOf']}" if "multipleOf" in node else ""
-    return f"{bounds} {node['maximum']}{multiple}"
-
-
-def _list(node: Schema) -> str:
-    number = "one or more" if node.get("minItems") else "any number of"
-    return f"a list of {number} different values, each {expectation(node['items'])}"
+def filled(node: Schema, preset: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a section's keys as given, else their defaults, and its constants."""
+    values = {}
+    for name, inner in {**properties(node), **node["x-constants"]}.items():
+        if "x-default" in inner:
+            values[name] = copy.deepcopy(given[name] if name in given else inner["x-default"][preset])
+        else:  # config.yaml states many defaults, which constants do not follow
+            defaults = {key: properties(node)[key]["x-default"][preset] for key in inner.get("x-follows", ())}
+            followed = {key: given[key] for key in defaults if given.get(key, defaults[key]) != defaults[key]}
+            values[name] = filled(inner, preset, given.get(name, followed))
+    return values
 
 
 def first_fault(config: Any) -> str | None:
-    """Return a message for the first violation of the schema in a resolved config, or None.
+    """Return a message for the first violation of the schema in a config for one preset, or None.
 
     Unknown keys come first, because a misspelt key explains other faults.
     """
-    return _first_fault(json.dumps(config))
-
-
-# Cached: a run checks the same config several times, tens of milliseconds each.
-@functools.lru_cache(maxsize=2 * len(PRESETS))
-def _first_fault(text: str) -> str | None:
     errors = sorted(
-        _validator().iter_errors(json.loads(text)),
+        _validator().iter_errors(config),
         key=lambda e: (e.validator != "additionalProperties", [str(step) for step in e.absolute_path]),
     )
     if not errors:
@@ -105,15 +67,15 @@ def _first_fault(text: str) -> str | None:
     path = tuple(error.absolute_path)
     if error.validator == "additionalProperties":
         key = next(key for key in error.instance if key not in properties(error.schema))
-        return unknown_key((*path, key), error.instance, error.schema)
+        return _unknown_key((*path, key), error.instance, error.schema)
     misspelt = "enum" in error.schema and isinstance(error.instance, str)
     near = nearest(error.instance, map(str, error.schema["enum"])) if misspelt else None
     if error.validator_value == "array" and isinstance(error.instance, str | int):
         near = f"[{error.instance}]"
-    return fault(dotted(path), error.instance, expectation(error.schema)) + (f"; nearest is {near}" if near else "")
+    return fault(dotted(path), error.instance, error.schema["x-expected"]) + (f"; nearest is {near}" if near else "")
 
 
-def unknown_key(path: Sequence[str | int], section: Mapping[str, Any], node: Schema) -> str:
+def _unknown_key(path: Sequence[str | int], section: Mapping[str, Any], node: Schema) -> str:
     """Return the message for a key that the schema does not know, with the nearest known one."""
     key = str(path[-1])
     got = f"{dotted(path)}: got {shown(section[key])} for an unknown key"

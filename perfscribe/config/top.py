@@ -1,19 +1,21 @@
 """Top-level keys of the config, without its experiments."""
 
-from perfscribe.config.keys import Key, choice, flag, mapping, number, section, text, texts, whole
+from perfscribe.config.keys import Form, Key, choice, flag, mapping, number, section, text, texts, whole
 
-CHAPTER = r"^[A-Za-z0-9][A-Za-z0-9_/-]*$"
-NAME, PATH = r"^[A-Za-z0-9][A-Za-z0-9_.@+-]*$", r"^\S(.*\S)?$"
-LINE, LINE_OR_NONE = r"^[^\x00-\x1f\x7f]*\S[^\x00-\x1f\x7f]*$", r"^[^\x00-\x1f\x7f]*$"
-SITE = "^[a-z0-9][a-z0-9_-]{0,39}$"
-IN_WORDS = {
-    NAME: "one name (text of letters, digits and _.@+-; lists are not taken)",
-    SITE: "a name (text of lower-case letters, digits, - and _)",
-    PATH: "a path",
-    CHAPTER: "a chapter's name, or a folder of this checkout",
-    LINE: "one line of text",
-    LINE_OR_NONE: "one line of text",
-}
+NO_SITES = ("notes",)  # folders of report/ that are not sites
+CHAPTER = Form(r"^[A-Za-z0-9][A-Za-z0-9_/-]*$", "a chapter's name, or a folder of this checkout")
+NAME = Form(r"^[A-Za-z0-9][A-Za-z0-9_.@+-]*$", "one name (text of letters, digits and _.@+-; lists are not taken)")
+PATH = Form(r"^\S(.*\S)?$", "a path")
+LINE = Form(r"^[^\x00-\x1f\x7f]*\S[^\x00-\x1f\x7f]*$", "one line of text")
+LINE_OR_NONE = Form(r"^[^\x00-\x1f\x7f]*$", "one line of text")
+SITE = Form(
+    rf"^(?!({'|'.join(NO_SITES)})$)[a-z0-9][a-z0-9_-]{{0,39}}$",
+    "a name that no folder of the project has (text of lower-case letters, digits, - and _)",
+)
+FEATURES = Form(r"^[A-Za-z0-9_.:&|*()\[\],=@+-]+$", "features as for sbatch's --constraint, without spaces")
+NODE = Form("^[A-Za-z0-9][A-Za-z0-9._-]*$", "the name of a node")
+SUBJECT = Form("^[a-z][a-z0-9_-]{0,39}$", "text of lower-case letters, digits, - and _ that begins with a letter")
+VARIABLE = Form("^[A-Za-z_][A-Za-z0-9_]*$", "text of letters, digits and _ that begins with no digit")
 
 
 def name(meaning: str) -> Key:
@@ -45,14 +47,10 @@ TOP = dict(
     subject=path(
         "tests/adapters.py of your checkout of CS336's assignment 2: your code is measured and handed in; null: ours"
     ),
-    subjects=mapping(
-        "several such files by name, each compared with ours, for teaching staff", "^[a-z][a-z0-9_-]{0,39}$", PATH
-    ),
+    subjects=mapping("several such files by name, each compared with ours, for teaching staff", SUBJECT, PATH),
     seed=whole("of all random weights and data", 0, 4_294_967_295, 0),
     tracker=choice(
-        "none | wandb | mlflow: gets runs made of the records, offline",
-        ["none", "wandb", "mlflow"],
-        "none",
+        "none | wandb | mlflow: gets runs made of the records, offline", ["none", "wandb", "mlflow"], "none"
     ),
     budget_minutes=number(
         "minutes after which no further cell is started; null: no limit", 0, 10_080, None, above=True, optional=True
@@ -89,12 +87,7 @@ TOP = dict(
             None,
             optional=True,
         ),
-        constraint=text(
-            "features that nodes must have, as for sbatch; null: none",
-            r"^[A-Za-z0-9_.:&|*()\[\],=@+-]+$",
-            None,
-            optional=True,
-        ),
+        constraint=text("features that nodes must have, as for sbatch; null: none", FEATURES, None, optional=True),
         qos=name("quality of service; null: the cluster's default"),
         cores=whole(
             "cores of a measuring job on each node; null: all where it is exclusive, else one",
@@ -108,16 +101,8 @@ TOP = dict(
         ),
         max_jobs=whole("jobs at the same time, and measuring jobs that all cells are dealt out to", 1, 10_000, 20),
         exclusive=flag("measuring jobs share their nodes with no other job; one-GPU jobs may", True),
-        nodes=texts("names of the nodes to measure on, in turn; []: any", "^[A-Za-z0-9][A-Za-z0-9._-]*$", []),
-        environment=mapping(
-            "variables of all jobs, such as {NCCL_SOCKET_IFNAME: hsn0}",
-            "^[A-Za-z_][A-Za-z0-9_]*$",
-            LINE_OR_NONE,
-        ),
-        setup=texts(
-            'lines of shell that each job runs first, such as ["module load cuda"]',
-            LINE,
-            [],
-        ),
+        nodes=texts("names of the nodes to measure on, in turn; []: any", NODE, []),
+        environment=mapping("variables of all jobs, such as {NCCL_SOCKET_IFNAME: hsn0}", VARIABLE, LINE_OR_NONE),
+        setup=texts('lines of shell that each job runs first, such as ["module load cuda"]', LINE, []),
     ),
 )

@@ -21,7 +21,7 @@ from typing import Any, NoReturn
 
 from perfscribe import __version__
 from perfscribe.base import called_from, files
-from perfscribe.config import NO_SITES
+from perfscribe.config.top import NO_SITES
 from perfscribe.plan import cluster, plan
 from perfscribe.records import form, journal, provenance, records, scrub
 from perfscribe.run import session

@@ -3,8 +3,10 @@
 import collections
 import datetime
 import functools
+import json
 import operator
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,7 @@ import jsonschema
 import pytest
 
 from perfscribe.config import PRESETS, ConfigError, check, keys, load, reading, reference, resolve
-from perfscribe.config.schema import default, paths, properties, schema
+from perfscribe.config.schema import first_fault, properties, schema
 
 ROOT = Path(__file__).parents[2]
 CONFIG = ROOT / "config.yaml"
@@ -148,13 +150,43 @@ def test_config_yaml_states_the_defaults() -> None:
     for preset in PRESETS:
         config = resolve(raw, preset)
         assert config == resolve({}, preset) and config["preset"] == preset
-        jsonschema.Draft202012Validator(schema()).validate(default(schema(), preset))
-    assert raw["preset"] == schema()["properties"]["preset"]["default"]
+
+
+def leaves(node: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    for key, inner in properties(node).items():
+        yield from leaves(inner, (*path, key)) if properties(inner) else [((*path, key), inner)]
+
+
+def nested(path: tuple[str, ...], value: Any) -> Any:
+    return functools.reduce(lambda inner, key: {key: inner}, reversed(path), value)
+
+
+def test_defaults_are_allowed_values() -> None:
+    for path, node in leaves(schema()):
+        for preset in PRESETS:
+            assert first_fault(nested(path, node["x-default"][preset])) is None
+
+
+def test_editors_take_config_yaml_and_values_by_preset_and_refuse_others() -> None:
+    text = (ROOT / "docs" / "config.schema.json").read_text(encoding="utf-8")
+    assert text == reference.json_lines(reference.editor_schema()) + "\n", "python -m perfscribe.config.reference"
+    assert CONFIG.read_text().startswith("# yaml-language-server: $schema=docs/config.schema.json\n")
+    editor = jsonschema.Draft202012Validator(json.loads(text))
+    editor.check_schema(editor.schema)
+    editor.validate(load(CONFIG))
+    for path, node in leaves(schema()):
+        by_preset = [node["x-default"], {"gpu": node["x-default"]["gpu"]}] if path[0] == "experiments" else []
+        for value in (node["x-default"]["cpu"], *by_preset):
+            editor.validate(nested(path, value))
+        assert not editor.is_valid(nested(path, {"gpu": {}})) or path[-1] in ("subjects", "environment")
+    editor.validate({"experiments": {"attention": {"gpu": {"seq_len": [48]}}}})
+    for raw in (REFUSED[name][0] for name in ("unknown key", "site with a path", "length 0", "wrong for one preset")):
+        assert not editor.is_valid(raw)
 
 
 def test_reference_is_generated_and_has_the_keys_of_every_experiment() -> None:
     page = (ROOT / "docs" / "config.md").read_text(encoding="utf-8")
-    assert page == reference.reference(), "python -m perfscribe.config.reference > docs/config.md"
+    assert page == reference.reference(), "python -m perfscribe.config.reference"
     for name, section in properties(properties(schema())["experiments"]).items():
         rows = page.partition(f"\n## experiments.{name}\n")[2].partition("\n## ")[0]
         own = [key for key in properties(section) if key not in properties(keys.experiment(""))]
@@ -162,15 +194,10 @@ def test_reference_is_generated_and_has_the_keys_of_every_experiment() -> None:
         assert [key for key in own if f"|`{key}`|" not in rows] == [], name
 
 
-LEAVES = [path for path in paths(schema()) if path[0] == "experiments" and len(path) > 2]
-
-
 def test_any_key_may_be_given_for_one_preset_alone() -> None:
     defaults = {preset: resolve({}, preset) for preset in PRESETS}
-    for path in LEAVES[::6]:
-        raw: Any = {"gpu": functools.reduce(operator.getitem, path, defaults["gpu"])}
-        for key in reversed(path):
-            raw = {key: raw}
+    for path in [path for path, _ in leaves(schema()) if path[0] == "experiments"][::6]:
+        raw = nested(path, {"gpu": functools.reduce(operator.getitem, path, defaults["gpu"])})
         check(raw)
         assert {preset: resolve(raw, preset) for preset in PRESETS} == defaults, path
 

@@ -62,10 +62,13 @@ def test_help_is_had_in_every_form(arguments: list[str], capsys: pytest.CaptureF
 @pytest.mark.parametrize(
     ("words", "line"),
     [
-        (["--config", "site={"], r'site: got "{", expected a name \(text of lower-case .*'),
+        (["--config", "site={"], r'site: got "{", expected a name that .* \(text of lower-case .*'),
         (["--config=seed=-1"], r"seed: got -1, expected a whole number .*"),
         (["-C", "sites=x"], r"sites: .*site.*"),
-        (["--config", "seed=3", "site=notes"], r'site: got "notes", expected a name that no folder of the project has'),
+        (
+            ["--config", "seed=3", "site=notes"],
+            r'site: got "notes", expected a name that no folder of the project has .*',
+        ),
         (["-C", "seed=" + "9" * 6000], r'seed: got "9+ …, expected a whole number .*'),
         (["-C", "seed=010"], r'seed: got "010", expected a whole number .*'),  # as in the file
         (["-C", "experiments=" + "[" * 600], r'experiments: got "\[+ …, expected a section .*'),

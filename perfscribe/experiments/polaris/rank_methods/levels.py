@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from perfscribe.base.cells import Cell
 from perfscribe.base.registry import Shown
 from perfscribe.config import shared
-from perfscribe.config.keys import choice, choices, constant, experiment, section, texts, whole, wholes
+from perfscribe.config.keys import Form, choice, choices, constant, experiment, section, texts, whole, wholes
 from perfscribe.distributed import needs
 from perfscribe.distributed.mpi_start import MODULO, SPLIT
 from perfscribe.experiments.polaris.rank_methods.measure import (
@@ -24,6 +24,10 @@ from perfscribe.experiments.polaris.rank_methods.measure import (
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+BINDING = Form(
+    "^(even|nearest|(list|map_cpu|mask_cpu):[0-9a-fA-Fx,:-]+)$",
+    "even, nearest, or list:, map_cpu: or mask_cpu: and numbers of cores",
+)
 LEVELS = experiment(
     "Ways to find rank, world size and local rank, under several launchers; binding of ranks to cores",
     rounds=shared.ROUNDS,
@@ -52,7 +56,7 @@ LEVELS = experiment(
         ),
         cpu_bind=texts(
             "even: cores dealt out | nearest: those nearest to each rank's GPU | PALS's or Slurm's lists",
-            "^(even|nearest|(list|map_cpu|mask_cpu):[0-9a-fA-Fx,:-]+)$",
+            BINDING,
             ["even"],
             tiny=[],
             gpu=["list:0,1:8,9:16,17:24,25", "list:24,25:16,17:8,9:0,1", "even", "nearest"],
