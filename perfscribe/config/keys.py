@@ -45,7 +45,7 @@ def _list(
     """Key for a list of values of a node; empty: an empty list is allowed; repeats: so are equal values."""
     words = f"a list of {'any number of' if empty else 'one or more'}{'' if repeats else ' different'} values, each "
     node = {"type": "array", "items": items, "minItems": 0 if empty else 1, "uniqueItems": not repeats}
-    return _key(meaning, node | {"x-expected": words + items["x-expected"]}, default, **by)
+    return _key(meaning, node | {"x-expected": words + items["x-expected"]}, list(default), **by)
 
 
 def _bounded(kind: str, low: float, high: float, *, multiple: int | None = None, above: bool = False) -> Key:
