@@ -1,4 +1,4 @@
-"""A subject's checkout, right or with one fault, and its cells as a job's child runs them."""
+"""A subject's checkout, right or changed, and its cells as a job's child runs them."""
 
 import json
 import os
@@ -21,55 +21,26 @@ from perfscribe.subjects import VARIABLE
 
 ROOT = Path(__file__).resolve().parents[2]
 NAIVE = Path(__file__).parent / "naive"
-# By fault: file, what stands there, what is put there; some have two such places.
-IN_CALL = "        p, sums = weights(q, k, is_causal)\n"
-SENDS_ALL = "        for bucket in self.buckets:\n            self.send(bucket)\n"
-FAULTS = {
-    "wrong_dk": [("flash", "d_scores.transpose(-2, -1) @ q.float()", "d_scores.transpose(-2, -1) @ q.float() * 1.05")],
-    "wrong_sums": [("flash", "k, v, out, sums)\n        ctx", "k, v, out, sums + 0.1)\n        ctx")],
-    "off_without_mask": [("flash", "out, sums)\n        ctx", "out, sums * (1 if is_causal else 1.005))\n        ctx")],
-    "wrong_in_bf16": [("flash", "v.float()).to", "v.float() * (1.05 if q.dtype.itemsize == 2 else 1)).to")],
-    "averages_nothing": [("ddp", "self.handles.append(dist.all_reduce(parameter.grad, async_op=True))", "pass")],
-    "raises": [("flash", IN_CALL, "        raise RuntimeError('shape')\n")],
-    "no_python": [("flash", '"""Attention', '(:"""Attention')],
-    "leaks": [
-        ("flash", "        ctx.is_causal = is_causal", "        ctx.is_causal = is_causal; KEPT.append(p)"),
-        ("flash", "import torch\n", "import torch\n\nKEPT = []\n"),
-    ],
-    "prints": [("flash", IN_CALL, '        while True: print("x" * 10_000)\n')],
-    "never_overlaps": [
-        ("buckets", "            self.send(self.buckets[self.place[parameter]])", "            pass"),
-        (
-            "buckets",
-            "    def finish_gradient_synchronization(self):\n",
-            "    def finish_gradient_synchronization(self):\n" + SENDS_ALL,
-        ),
-    ],
-    "not_written": [("flash", "class FlashAttention", "raise NotImplementedError\n\n\nclass FlashAttention")],
-    "sums_shards": [("fsdp", "self.part(gradient) / dist.get_world_size()", "self.part(gradient)")],
-    "keeps_weights": [
-        (
-            "fsdp",
-            "        layer.weight.data = self.shards",
-            "        layer.kept = layer.weight.data\n        layer.weight.data = self.shards",
-        )
-    ],
-    "updates_its_own": [("sharding", "            dist.broadcast(parameter.data, src=owner)", "            pass")],
-}
 
 
 @pytest.fixture
 def subject(tmp_path: Path) -> Callable[..., Path]:
-    """The adapter file of a checkout with these faults."""
+    """The adapter file of the naive checkout, these places changed and these files written over it.
 
-    def make(*faults: str) -> Path:
+    A place: module, text that stands in it once, text to put there.
+    """
+
+    def make(*places: tuple[str, str, str], **files: str) -> Path:
         folder = tmp_path / "assignment2-systems"
         shutil.copytree(NAIVE, folder, dirs_exist_ok=True)
-        for module, old, new in [place for fault in faults for place in FAULTS[fault]]:
+        for module, old, new in places:
             path = folder / "cs336_systems" / f"{module}.py"
             text = path.read_text()
             assert text.count(old) == 1
             path.write_text(text.replace(old, new))
+        for name, text in files.items():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_text(text)
         return folder / "tests" / "adapters.py"
 
     return make
