@@ -7,7 +7,6 @@ import pytest
 from fake_nvml import Gpu
 
 from perfscribe.config import load
-from perfscribe.instruments import nvml
 from perfscribe.plan import capabilities
 from perfscribe.plan.plan import planned_cells
 from perfscribe.records import libraries
@@ -19,22 +18,17 @@ def test_what_is_missing_is_named(h200, monkeypatch):
     said = "unknown capability 'cudaa', expected cuda:<GPUs>, nodes:<nodes> or one of: cuda, "
     with pytest.raises(ValueError, match=said):
         capabilities.missing(["cudaa"])
-    monkeypatch.setattr(libraries, "constants", lambda name: {"cuda": None})
-    assert capabilities.missing(["cuda"]) == "torch is a build without CUDA"
-    monkeypatch.setattr(nvml, "load", lambda: None)
-    assert [one.reason for one in capabilities.unmet(["cuda"])] == ["no CUDA device", "torch is a build without CUDA"]
-    monkeypatch.setattr(libraries, "installed", lambda module: module != "pynvml")
-    assert capabilities.missing(["cuda"]) == "nvidia-ml-py is missing"
-
-
-def test_cuda_hidden_driver_too_old_or_gpu_without_bf16(h200, monkeypatch):
-    monkeypatch.setattr(libraries, "installed", lambda module: True)
+    assert capabilities.shortfall(["cuda:4"]) == ("skipped", "2 GPUs", "too_few")
     h200.gpus = [Gpu("GPU-old", name="Tesla V100", capability=(7, 0))]
     assert capabilities.missing(["cuda"]) is None and "bf16" in capabilities.missing(["bf16"])
     h200.cuda = 12080
     assert "driver is older" in capabilities.missing(["cuda"])
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     assert capabilities.missing(["cuda"]) == "CUDA_VISIBLE_DEVICES hides every GPU"
+    h200.gpus = []
+    assert capabilities.shortfall(["cuda:4"]) == ("unsupported", "no CUDA device", "unsupported")
+    monkeypatch.setattr(libraries, "installed", lambda module: module != "pynvml")
+    assert capabilities.missing(["cuda"]) == "nvidia-ml-py is missing"
 
 
 @pytest.mark.parametrize(
@@ -58,13 +52,6 @@ def test_ranks_wait_for_no_loopback_that_is_down(monkeypatch, fails, number, rea
     assert said.endswith(reason) and status == ("unsupported" if reason else "")
     nodes, trained = (planned_cells({}, name, "cpu") for name in ("communication_nodes", "single_gpu"))
     assert not any("loopback" in cell.requires for cell in (*nodes, *trained))
-
-
-def test_too_few_gpus_are_another_kind_than_none(h200, monkeypatch):
-    monkeypatch.setattr(libraries, "installed", lambda module: True)
-    assert capabilities.shortfall(["cuda:4"]) == ("skipped", "2 GPUs", "too_few")
-    h200.gpus = []
-    assert capabilities.shortfall(["cuda:4"]) == ("unsupported", "no CUDA device", "unsupported")
 
 
 def test_nodes_by_variables_alone_are_none(monkeypatch):
