@@ -15,21 +15,10 @@ def row(n: int = 1, status: str = "ok", number: int = 1, **fields: Any) -> dict[
     """A record of the cell n in one round, as a records file holds it."""
     fields.setdefault("order", n)
     samples = {"time_ms": [float(number), number + 0.5]} if status == "ok" else {}
-    return records.make(
-        {
-            "experiment": "probe",
-            "key": f"{n:016x}",
-            "round": number,
-            "factors": {"n": n},
-            "status": status,
-            "reason": "" if status == "ok" else f"why {number}",
-            "samples": samples,
-            "warmup": {name: [9.0 * number] for name in samples},
-            "fingerprint": f"{number:016x}",
-            "environment": "" if status in ("skipped", "not_run") else "0123456789ab",
-            **fields,
-        }
-    )
+    own = {"experiment": "probe", "key": f"{n:016x}", "round": number, "factors": {"n": n}, "status": status}
+    own |= {"reason": "" if status == "ok" else f"why {number}", "samples": samples, "fingerprint": f"{number:016x}"}
+    own["environment"] = "" if status in ("skipped", "not_run") else "0123456789ab"
+    return records.make(own | fields)
 
 
 @pytest.mark.parametrize("statuses", [*itertools.combinations(form.STATUSES, 2)])
