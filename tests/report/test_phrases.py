@@ -36,17 +36,21 @@ def test_a_number_is_no_finer_than_what_it_is_computed_from_and_missing_where_th
     assert text(Quantity(8192.4, exact=True)) == "8192" and text(Quantity(65536.2).whole) == "65536"
 
 
-def test_extremes_and_their_noise() -> None:
+def test_extremes_crossover_and_growth_have_no_figure_where_a_row_has_none() -> None:
     apart, alike = phrases.extremes(rows(10, 30, 20), "time_ms"), phrases.extremes(rows(10, 11), "time_ms")
     assert apart and (apart.least.n, apart.most.n, apart.same) == (1, 2, False) and alike.same
     assert not phrases.extremes(rows(10, "oom"), "time_ms")
-    assert phrases.greatest(rows("failed", 3), "time_ms").n == 2 and not phrases.greatest(rows(), "time_ms")
+    theirs = rows(10, 20, 40, 80)
+    assert phrases.crossover(rows(20, 20, 30, 40), theirs, "time_ms", by="n") == 4
+    assert not phrases.crossover(rows(10, 20, 40, 79), theirs, "time_ms", by="n")
+    measured = rows(10, 40, 160).sorted_by("n")
+    assert text(phrases.growth(measured, "time_ms", by="n")) == "4.00"
+    assert not phrases.growth(measured[:1], "time_ms", by="n")
 
 
 @pytest.mark.parametrize(
     ("statuses", "expected"),
     [
-        ((1, 2, 3), "All 3 cells fit in memory."),
         ((1, 2, "failed"), "All 2 cells that ran fit in memory."),
         ((1, "oom"), "Only 2 runs out of memory."),
         ((1, "oom", "oom"), "2 cells run out of memory, the smallest of them 2."),
@@ -55,26 +59,6 @@ def test_extremes_and_their_noise() -> None:
 )
 def test_out_of_memory(statuses: tuple[Any, ...], expected: str) -> None:
     assert text(phrases.out_of_memory(rows(*statuses), "n")) == expected
-
-
-def test_where_one_becomes_faster_than_the_other() -> None:
-    theirs = rows(10, 20, 40, 80)
-    assert phrases.crossover(rows(20, 20, 30, 40), theirs, "time_ms", by="n") == 4
-    assert phrases.crossover(rows(5, 10, 20, 40), theirs, "time_ms", by="n") == 1
-    assert not phrases.crossover(rows(10, 20, 40, 79), theirs, "time_ms", by="n")
-    assert [row.n for row in phrases.lower(rows(20, 20, 30, 40), theirs, "time_ms")] == [4, 8]
-
-
-def test_growth_share_ranking_and_noise() -> None:
-    measured = rows(10, 40, 160)
-    assert text(phrases.growth(measured.sorted_by("n"), "time_ms", by="n")) == "4.00"
-    assert not phrases.growth(measured.sorted_by("n")[:1], "time_ms", by="n")
-    first, _, third = measured
-    assert text(phrases.share(first.time_ms, third.time_ms)) == "6.25"
-    named = [("a", first.time_ms), ("b", third.time_ms), ("c", MISSING)]
-    assert text(phrases.ranking(named, " ms")) == "b 160 ms and a 10.0 ms"
-    near = Quantity(11.0, 1.0)
-    assert phrases.noise(first.time_ms, near) and not phrases.noise(first.time_ms, third.time_ms)
 
 
 def test_a_cost_within_noise_of_zero_or_below_it_is_said_in_words() -> None:
