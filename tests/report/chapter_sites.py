@@ -165,9 +165,3 @@ class Odd(Site):
         for levels, status, reason in FAILED.get(table, []):
             rows = [lost(row, status, reason, whole.columns) if levels.items() <= row.items() else row for row in rows]
         return Stored(whole.columns, rows)
-
-
-if __name__ == "__main__":
-    for name, key in keys():
-        drawn = problem(name, key, Odd())
-        print(drawn.markdown({picture.figure for picture in drawn.pictures}), end="\n\n")

@@ -66,21 +66,14 @@ def test_variables_that_change_times_are_remarks_and_part_of_the_environment(sou
     """One left in a shell from debugging slows every launch: its cells are marked, wherever they are shown."""
     rows = [row for number in (0, 1) for row in records.rows_of(FIXTURE / "records" / "probe" / f"{number}.jsonl")]
     slow = {"CUDA_LAUNCH_BLOCKING": "1", "NVIDIA_TF32_OVERRIDE": "0", "PYTORCH_ALLOC_CONF": "expandable_segments:True"}
-    harmless = {
-        "CUDA_HOME": "/usr/local/cuda",
-        "OMP_NUM_THREADS": "2",
-        "TRITON_CACHE_DIR": "/x",
-        "TORCH_COMPILE_DISABLE": "0",
-    }
+    harmless = {"CUDA_HOME": "/usr/local/cuda", "OMP_NUM_THREADS": "2", "TORCH_COMPILE_DISABLE": "0"}
     for row in rows:
         row |= {"watch": {"samples": 1}, "flags": ["with yesterday's rules"]}
         row["provenance"]["variables"] = harmless | (slow if row["status"] == "ok" else {})
     sources.records["probe"] = records.merge_rounds(rows)
     told = "CUDA_LAUNCH_BLOCKING=1, NVIDIA_TF32_OVERRIDE=0, PYTORCH_ALLOC_CONF=expandable_segments:True"
-    flags = [record.flags for record in sources.records["probe"]]
-    assert flags == [[f"with {told}"] if record.ok else [] for record in sources.records["probe"]]
     appendix = report.write(sources)[0]["appendix.md"]
-    assert appendix.count(f"with {told}") == 1, "one remark for all cells alike"
+    assert appendix.count(f"with {told}") == 1 and "yesterday" not in appendix, "one remark for all cells alike"
     assert f"| variables | {told} |" in environments(sources)
 
 
@@ -180,17 +173,10 @@ def test_a_chapter_of_ones_own_is_measured_and_shown_and_its_edits_render_pages_
     assert space.planned_jobs() == {"write_report", "write_html", "verdict"}
     space.succeed("report")
     assert "Up to 3 a call takes 1.5 ms." in space.report()
-    space.set_config("preset: tiny\nchapters: [mine]\nexperiments: {one: {n: [1, 2, 3, 5]}}\n")
-    space.succeed("report")
-    assert "| 5 | 1.5 ± 0.2 |" in space.report()
     index.write_text(index.read_text() + "  q: {n: [1]}\n")
     files.write_text(problem.with_name("q.md"), MINE.replace("### A problem", "### Another"))
-    for right, wrong, why in (
-        ("time_ms }} ms", "tme_ms }} ms", "10: unknown column or attribute 'tme_ms'; did you mean 'time_ms'?"),
-        ("last.n > 2", "1 / (last.n - last.n) > 2", "6: division by zero"),
-    ):
-        problem.write_text(MINE.replace(right, wrong))
-        told = space.run("report")
-        assert told.returncode and f"mine/p.md:{why}" in told.stdout
-        of_p, of_q = re.split("\n### A", space.report())[1:]
-        assert "Not written, because of a mistake in its file: `mine/p.md:" in of_p and "| 1 | 1.5 ± 0.2 |" in of_q
+    problem.write_text(MINE.replace("last.n > 2", "1 / (last.n - last.n) > 2"))
+    told = space.run("report")
+    assert told.returncode and "mine/p.md:6: division by zero" in told.stdout
+    of_p, of_q = re.split("\n### A", space.report())[1:]
+    assert "Not written, because of a mistake in its file: `mine/p.md:" in of_p and "| 1 | 1.5 ± 0.2 |" in of_q
