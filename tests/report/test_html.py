@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -42,31 +42,27 @@ REPORT = """# Perfscribe: demo
 class Element:
     tag: str
     attributes: dict[str, str]
-    children: list[Element] = field(default_factory=list)
     text: str = ""
 
-    def all(self, tag: str = "") -> list[Element]:
-        """Elements below this one, in their order."""
-        below = [one for child in self.children for one in (child, *child.all())]
-        return [one for one in below if tag in ("", one.tag)]
 
-
-class Tree(HTMLParser):
-    """A page as a tree; AssertionError where a tag is closed that is not open, or left open."""
+class Parsed(HTMLParser):
+    """Elements of a page; AssertionError where a tag is closed that is not open, or left open."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
-        self.top = Element("", {})
-        self.open = [self.top]
+        self.elements: list[Element] = []
+        self.open: list[Element] = []
         self.feed(text)
         self.close()
-        assert [element.tag for element in self.open] == [""]
+        assert not self.open
+
+    def all(self, tag: str) -> list[Element]:
+        return [element for element in self.elements if element.tag == tag]
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        element = Element(tag, {name: value or "" for name, value in attrs})
-        self.open[-1].children.append(element)
+        self.elements.append(Element(tag, {name: value or "" for name, value in attrs}))
         if tag not in VOID:
-            self.open.append(element)
+            self.open.append(self.elements[-1])
 
     handle_startendtag = handle_starttag
 
@@ -78,8 +74,8 @@ class Tree(HTMLParser):
             element.text += data
 
 
-def made(folder: Path, text: str = REPORT) -> tuple[str, Element]:
-    """The page of this report, beside a figure, a page of details and files that are none of it."""
+def made(folder: Path, text: str = REPORT) -> str:
+    """The page of this report, next to a figure, a page of details and files that are none of it."""
     report = folder / "report" / "demo"
     for path, content in {
         report / "report.md": text,
@@ -91,24 +87,22 @@ def made(folder: Path, text: str = REPORT) -> tuple[str, Element]:
     }.items():
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(content, encoding="utf-8")
-    page = html.write(report)
-    return page, Tree(page).top
+    return html.write(report)
 
 
 def test_the_hand_in_is_open_and_the_rest_folded(tmp_path: Path) -> None:
-    _, top = made(tmp_path)
-    assert top.all("title")[0].text == "Perfscribe: demo"
-    folded = top.all("details")
-    assert [one.attributes for one in folded] == [{"id": "a"}, {"id": "appendix"}]
-    assert [one.all("summary")[0].text for one in folded] == ["Details", "Appendix: demo"]
-    assert [link.text for link in top.all("nav")[0].all("a")] == ["Problems", "a", "Further pages"]
-    assert len(top.all("table")) == 2 and len(top.all("img")) == 2
-    assert [cell.attributes.get("class") for cell in top.all("td")] == ["n", "n", None, "n"]
-    assert [link.attributes["href"] for link in top.all("main")[0].all("a")] == ["#problem-a", "#appendix"]
-    assert "code" in top.text  # of a link to a file beside the report the words stay
-    kind, _, content = top.all("img")[0].attributes["src"].partition(",")
+    page = Parsed(made(tmp_path))
+    assert page.all("title")[0].text == "Perfscribe: demo"
+    assert [one.attributes for one in page.all("details")] == [{"id": "a"}, {"id": "appendix"}]
+    assert [one.text for one in page.all("summary")] == ["Details", "Appendix: demo"]
+    assert [link.text for link in page.all("a")][:3] == ["Problems", "a", "Further pages"]  # the list of contents
+    assert [link.attributes["href"] for link in page.all("a")][3:] == ["#problem-a", "#appendix"]
+    assert "code" in page.all("main")[0].text  # of a link to a file next to the report the words stay
+    assert len(page.all("table")) == 2 and len(page.all("img")) == 2
+    assert [cell.attributes.get("class") for cell in page.all("td")] == ["n", "n", None, "n"]
+    kind, _, content = page.all("img")[0].attributes["src"].partition(",")
     assert kind == "data:image/svg+xml;base64" and base64.b64decode(content).decode() == SVG
-    assert [one.text for one in top.all("figcaption")] == ["Times", "Times"] and not top.all("em")
+    assert [one.text for one in page.all("figcaption")] == ["Times", "Times"] and not page.all("em")
 
 
 HOSTILE = [
@@ -128,11 +122,10 @@ ALLOWED = {"href", "id", "class", "tabindex", "rel", "alt", "src", "start", "sty
 @pytest.mark.parametrize("text", HOSTILE)
 def test_text_stays_text(tmp_path: Path, text: str) -> None:
     places = "\n\n".join(place.format(text) for place in PLACES)
-    page, top = made(tmp_path, f"# Perfscribe: demo\n\n{places}\n")
-    main = top.all("main")[0]
-    assert len(top.all("style")) == 1 and not top.all("script")
-    assert not {element.tag for element in main.all()} & {"script", "style", "iframe", "b", "object", "link"}
-    for element in main.all():
+    page = made(tmp_path, f"# Perfscribe: demo\n\n{places}\n")
+    assert len(Parsed(page).all("style")) == 1
+    for element in Parsed(page[page.index("<main") : page.index("</main>") + len("</main>")]).elements:
+        assert element.tag not in {"script", "style", "iframe", "b", "object", "link"}
         assert set(element.attributes) <= ALLOWED
         assert not re.match(r"(?i)\s*(javascript|data|file|vbscript):", element.attributes.get("href", ""))
     assert loads(page) == [] and "not for a page" not in page
@@ -151,13 +144,13 @@ def loads(page: str) -> list[str]:
 
 @pytest.mark.parametrize("folder", LARGEST, ids=lambda folder: folder.name)
 def test_a_committed_site_s_page(folder: Path) -> None:
-    page = html.write(folder)
-    top = Tree(page).top
+    text = html.write(folder)
+    page = Parsed(text)
     pages = [folder / "report.md", *(folder / "details").glob("*.md")]
     pictures = sum(len(re.findall(r"(?m)^!\[", path.read_text(encoding="utf-8"))) for path in pages)
-    assert loads(page) == [] and len(top.all("img")) == pictures
-    ids = {element.attributes["id"] for element in top.all() if "id" in element.attributes}
-    targets = {link.attributes["href"] for link in top.all("a")}
+    assert loads(text) == [] and len(page.all("img")) == pictures
+    ids = {element.attributes.get("id") for element in page.elements}
+    targets = {link.attributes["href"] for link in page.all("a")}
     assert {target[1:] for target in targets if target.startswith("#")} <= ids
-    (policy,) = [one.attributes["content"] for one in top.all("meta") if one.attributes.get("http-equiv")]
+    (policy,) = [one.attributes["content"] for one in page.all("meta") if one.attributes.get("http-equiv")]
     assert policy.startswith("default-src 'none'; img-src data:; style-src 'sha256-") and "script-src" not in policy
