@@ -3,7 +3,6 @@
 import re
 
 import pytest
-from fake_nvml import FakeNvml
 
 from perfscribe.base.cells import Cell
 from perfscribe.instruments import nvml
@@ -45,10 +44,8 @@ def test_an_nsys_that_does_not_run_is_told_with_the_reason(cpu_machine, tmp_path
     fake.write_text("#!/bin/sh\necho libx.so: cannot open shared object file\nexit 127\n")
     fake.chmod(0o755)
     monkeypatch.setenv("PERFSCRIBE_NSYS", str(fake))
-    (line,) = [line for line in rows(doctor.report(UNITS), "Tools") if line.startswith("nsys")]
-    assert line.endswith(
-        f"{fake} does not run: nsys --version: exit status 127: libx.so: cannot open shared object file"
-    )
+    why = f"{fake} does not run: nsys --version: exit status 127: libx.so: cannot open shared object file"
+    assert [line for line in rows(doctor.report(UNITS), "Tools") if line.startswith("nsys") and line.endswith(why)]
 
 
 def test_one_line_for_what_several_experiments_lack(cpu_machine):
@@ -60,14 +57,10 @@ def test_one_line_for_what_several_experiments_lack(cpu_machine):
     assert "jobs may have 16 nodes" in line and line.endswith("; for all but three")
 
 
-def test_recorded_h200(monkeypatch):
-    library = FakeNvml(1)
-    monkeypatch.setattr(nvml, "load", lambda: library)
-    monkeypatch.setattr(libraries, "constants", lambda name: {"cuda": "13.0"})
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+def test_recorded_h200(h200):
     text = doctor.report(UNITS)
     pairs = dict(re.split(r" {2,}", line, maxsplit=1) for line in rows(text, "Machine"))
-    assert pairs["GPU"] == "1 × NVIDIA H200" and pairs["GPU memory"] == "140.4 GiB"  # 143771 MiB
+    assert pairs["GPU"] == "2 × NVIDIA H200" and pairs["GPU memory"] == "140.4 GiB"  # 143771 MiB
     assert pairs["power limit"] == "700 W" and pairs["driver"] == "580.159.04, CUDA 13.0"
     assert rows(text, "What is measured here") == ["6 of 6 cells, those of preset gpu counted"]
     assert rows(text, "What is missing") == ["nothing"]

@@ -20,7 +20,7 @@ from workspace import ROOT, Workspace
 from perfscribe.base import files
 from perfscribe.records import journal, records, scrub
 from perfscribe.show import provenance
-from perfscribe.verbs import publish, redrawing
+from perfscribe.verbs import publish
 
 USER, NODE = "zelda_quist", "qx-node-417"
 PRIVATE_ENVIRONMENT = {"USER": USER, "LOGNAME": USER, "HOSTNAME": NODE, "NCCL_DEBUG_FILE": f"/home/{USER}/nccl.log"}
@@ -192,19 +192,17 @@ def test_of_a_cell_that_was_measured_in_several_ways_the_figure_of_the_report_st
     source, target = tmp_path / "results" / "local", tmp_path / "results" / "demo"
     same = {"experiment": "a", "key": "0", "round": 1, "factors": {}, "status": "ok", "fingerprint": ""}
     first, second = (records.make({**same, "environment": machine}) for machine in ("one", "two"))
-    of_another_seed = records.make({**same, "environment": "one", "key": "1"})
+    of_another_seed, not_run = (
+        records.make({**same, "key": "1"}),
+        records.make({**same, "key": "2", "status": "not_run"}),
+    )
     with journal.Journal(source / "journal" / "a" / "0.jsonl") as book:
-        book.record(first)
-        book.record(second)
-        book.record(of_another_seed)
-    files.write_json_lines(source / "records" / "a" / "0.jsonl", [first])
-    publish.copy_measured(tmp_path, source, target, ["a"])
-    found = journal.read(target / "journal" / "a")
-    assert found.newest(("0", 1)) == first and len(list(found.all_records())) == 2
-    edited = records.make({**same, "key": "2", "status": "not_run"})
-    files.write_json_lines(source / "records" / "a" / "0.jsonl", [edited])
-    publish.copy_measured(tmp_path, source, target, ["a"])
-    assert not list(journal.read(target / "journal" / "a").all_records())
+        for row in (first, second, of_another_seed):
+            book.record(row)
+    for shown, published in ((first, [second, first]), (not_run, [])):
+        files.write_json_lines(source / "records" / "a" / "0.jsonl", [shown])
+        publish.copy_measured(tmp_path, source, target, ["a"])
+        assert list(journal.read(target / "journal" / "a").all_records()) == published
 
 
 # --- drawn again ------------------------------------------------------------------------------------------------
@@ -254,39 +252,24 @@ def test_a_site_is_gone_on_with_and_replaced(site: Site, clone: Site) -> None:
         os.kill(process.pid, signal.SIGTERM)
         assert process.wait() == 128 + signal.SIGTERM, process.log()
     assert drawn(clone.root, "demo") == whole and not list(clone.root.glob(".replaced-*"))
-    (clone.root / "results" / "local" / "plan" / "index.json").write_text("{}")
-    assert clone.run("publish", "--replace", "demo").returncode == 1
-    assert drawn(clone.root, "demo") == whole and not list(clone.root.glob(".replaced-*"))
-    (clone.root / "results" / "half").mkdir()
-    with pytest.raises(ValueError, match="results/half: there already; take another name or move that away"):
-        publish.main(clone.root, ["half"], dict)
 
 
 # --- refusals ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["demo"], "results/demo and report/demo: there already; take another name or "),
-        (["--replace", "dmeo"], "there is no published site dmeo to replace; publish dmeo makes"),
-        (["local"], "local is a folder of the project; take another name$"),
-        ([], "one name is needed, of lower-case letters, digits, - and _"),
-        (["../a"], "one name is needed, of lower-case letters, digits, - and _"),
-    ],
-)
-def test_what_cannot_be_published_is_one_line(site: Site, arguments: list[str], said: str) -> None:
-    before = {path: path.read_bytes() for path in published_files(site.root, "demo")}
-    with pytest.raises(ValueError, match=f"^publish: {said}"):
-        publish.main(site.root, arguments, dict)
-    assert before == {path: path.read_bytes() for path in published_files(site.root, "demo")}
-
-
-def test_there_must_be_results(site: Site, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"^publish: there are no results of site local to publish as demo$"):
-        publish.main(tmp_path, ["demo"], dict)
-    with pytest.raises(ValueError, match=r"^publish: 'nowhere' is no published site; there are: demo$"):
-        redrawing.main(site.root, {}, ["nowhere"])
+def test_what_cannot_be_published_is_one_line(site: Site, tmp_path: Path) -> None:
+    before = drawn(site.root, "demo")
+    for root, arguments, said in (
+        (site.root, ["demo"], "results/demo and report/demo: there already; take another name or "),
+        (site.root, ["--replace", "dmeo"], "there is no published site dmeo to replace; publish dmeo makes"),
+        (site.root, ["local"], "local is a folder of the project; take another name$"),
+        (site.root, ["../a"], "one name is needed, of lower-case letters, digits, - and _"),
+        (site.root, ["--redraw", "nowhere"], "'nowhere' is no published site; there are: demo$"),
+        (tmp_path, ["demo"], "there are no results of site local to publish as demo$"),
+    ):
+        with pytest.raises(ValueError, match=f"^publish: {said}"):
+            publish.main(root, arguments, dict)
+    assert drawn(site.root, "demo") == before
 
 
 def test_what_may_not_be_committed_is_told(
@@ -296,15 +279,10 @@ def test_what_may_not_be_committed_is_told(
     for parent in ("results", "report"):
         shutil.copytree(site.root / parent / "demo", tmp_path / parent / "demo")
     assert publish._check(tmp_path, "demo") == 0
-    for folder in ("results/demo", "report/notes/demo"):
-        stray = tmp_path / folder / "stray.txt"
-        files.write_text(stray, f"of {USER}\n")
-        assert publish._check(tmp_path, "demo") == 1
-        assert f"publish: stray.txt:1: {USER}" in capsys.readouterr().err
-        stray.unlink()
-    (tmp_path / "results" / "demo" / "stray.txt").write_bytes(os.urandom(16) + b"\0" * 5 * 2**20)
+    files.write_text(tmp_path / "report" / "notes" / "demo" / "stray.txt", f"of {USER}\n")
+    files.write_bytes(tmp_path / "results" / "demo" / "large", b"\0" * 5 * 2**20)
     assert publish._check(tmp_path, "demo") == 1
-    assert re.search(r"publish: 5\.\d MiB, allowed are 5", capsys.readouterr().err)
+    assert re.search(rf"publish: stray.txt:1: {USER}\n.*publish: 5\.\d MiB, allowed are 5", capsys.readouterr().err)
 
 
 # --- the sites committed here -----------------------------------------------------------------------------------
