@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
+from markdown_it import MarkdownIt
 
 from perfscribe.records.form import STATUSES
 from perfscribe.records.records import Record
@@ -47,24 +48,17 @@ def markdown(tmp_path: Path, table: t.Table) -> str:
     return to_markdown(tmp_path, table.id)
 
 
-def cells(line: str) -> list[str]:
-    """Cells of one line of a Markdown table, pipes unescaped, by the rules of GitHub's Markdown."""
-    inner = re.fullmatch(r"\|(.*)\|", line)
-    assert inner, line
-    found = [""]
-    for character in re.findall(r"\\[\\|]|.", inner[1]):
-        if character == "|":
-            found.append("")
-        else:
-            found[-1] += character.removeprefix("\\") if len(character) == 2 else character
-    return [cell.strip() for cell in found]
-
-
 def rows(text: str) -> list[list[str]]:
-    """Header and body of the Markdown table, without the line below the header."""
-    lines = [line for line in text.splitlines() if line.startswith("|")]
-    assert re.fullmatch(r"[|:-]+", lines[1])
-    return [cells(line) for line in (lines[0], *lines[2:])]
+    """Header and body of the Markdown table as GitHub reads it, escapes of other characters than the pipe left."""
+    tokens = MarkdownIt().enable("table").parse(text)
+    table = tokens[: next(at for at, token in enumerate(tokens) if token.type == "table_close")]
+    found: list[list[str]] = []
+    for token in table:
+        if token.type == "tr_open":
+            found.append([])
+        elif token.type == "inline" and found:
+            found[-1].append(token.content)
+    return found
 
 
 def test_rows_of_several_boots_say_so_and_rows_of_one_or_without_say_nothing(tmp_path: Path) -> None:

