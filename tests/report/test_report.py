@@ -32,17 +32,14 @@ def environments(sources: report.Sources) -> str:
 
 
 def test_a_machine_is_described_once(sources: report.Sources) -> None:
-    folder = sources.results / "environments"
-    first, second = "a" * 12, "b" * 12
+    first, second = (sources.results / "environments" / f"{letter * 12}.json" for letter in "ab")
     said = environments(sources)
     assert said.count("| cpu_model ") == 2 and "not installed" in said
-    files.write_json(
-        folder / f"{second}.json", files.read_json(folder / f"{first}.json") | {"libraries": {"h5py": "3"}}
-    )
+    files.write_json(second, files.read_json(first) | {"libraries": {"h5py": "3"}})
     said = environments(sources)
     assert said.count("| cpu_model ") == 1
-    assert re.search(rf"\| `{second}` \| `.*` \| h5py 3 \|", said) and f"| `{first}` |" in said
-    (folder / f"{second}.json").unlink()
+    assert re.search(rf"\| `{second.stem}` \| `.*` \| h5py 3 \|", said) and f"| `{first.stem}` |" in said
+    second.unlink()
     assert "| lost " in environments(sources)
 
 
