@@ -1,6 +1,5 @@
 """`./run fill`: which table is meant and what disproves it, what a cell gets, what stays, what the verb says."""
 
-import json
 import re
 from collections.abc import Sequence
 from functools import cache
@@ -11,8 +10,10 @@ import pytest
 from workspace import ROOT
 
 from perfscribe.base import chapters, files, registry
+from perfscribe.records.records import Record
 from perfscribe.report.page import HandinTable, TableCell, problems
 from perfscribe.report.rows import Site, of_name
+from perfscribe.show import tables as t
 from perfscribe.verbs.fill import document, verb
 from perfscribe.verbs.fill.matching import Known, choose
 
@@ -220,22 +221,17 @@ def test_rows_that_are_none_or_the_same_are_told_and_stay() -> None:
 @pytest.fixture
 def site(tmp_path: Path) -> Site:
     """A site of one table: 1, 2, ... ms and GiB; in FP32 length 1024 does not fit in memory."""
-    kinds = {"seq_len": "factor", "head_dim": "factor", "dtype": "factor", "batch": "setting"}
-    kinds |= dict.fromkeys(("forward_ms", "backward_ms", "peak_gib", "held_gb"), "figure")
-    kinds["forward_ms_theirs"] = "published"
-    titles = {"head_dim": "d_model", "held_gb": "Held (GiB)"}  # whatever a column's name says
-    described = [
-        {"name": name, "title": titles.get(name, name), "kind": kind, "spread": "", "exact": False}
-        for name, kind in kinds.items()
-    ]
-    (tmp_path / "probe.times.json").write_text(json.dumps({"title": "Times", "columns": described, "notes": []}))
-    rows: list[list[object]] = []
-    for cell in product((256, 1024), (16, 32), ("fp32", "bf16")):
-        at, is_oom = len(rows) + 1.0, cell[0] == 1024 and cell[2] == "fp32"
-        figures = [*(["oom"] * 4 if is_oom else [at, 10 * at, at, at]), 99.0, "oom" if is_oom else "ok"]
-        rows.append([*cell, 8, *figures, "none", "none", "none"])
-    header = [*kinds, "status", "reason", "flags", "environment"]
-    (tmp_path / "probe.times.csv").write_text("".join(",".join(map(str, row)) + "\n" for row in [header, *rows]))
+    figures = {"forward_ms": 1, "backward_ms": 10, "peak_gib": 1, "held_gb": 1}
+    cells = []
+    for at, level in enumerate(product((256, 1024), (16, 32), ("fp32", "bf16")), start=1):
+        factors = {**dict(zip(("seq_len", "head_dim", "dtype"), level, strict=True)), "batch": 8}
+        is_oom = level[0] == 1024 and level[2] == "fp32"
+        values = {} if is_oom else {name: float(times * at) for name, times in figures.items()}
+        cells.append(Record("probe", factors, "oom" if is_oom else "ok", "why", "measured", values=values))
+    columns = [*t.factors(seq_len="seq_len", head_dim="d_model", dtype="dtype"), *t.settings("batch")]
+    columns += t.values(**{name: "Held (GiB)" if name == "held_gb" else name for name in figures})
+    columns.append(t.quoted("forward_ms_theirs", "forward_ms_theirs", lambda record: 99.0))
+    t.write(t.make("probe.times", "Times", cells, columns), tmp_path)
     return Site("probe", tmp_path, "cuda")
 
 
@@ -244,41 +240,40 @@ BOUND = "probe.times, dtype=bf16"
 
 @pytest.mark.parametrize(
     ("comment", "header", "rows"),
-    [
+    [  # what is filled is in angle brackets
         (
             f"{BOUND}; Fwd duration (s)=forward_ms",
             "seq_len | d_model | Fwd duration (s)",
-            ["256 | 16 | 0.00200", "1,024 | 32 | 0.00800"],
+            ["256 | 16 | <0.00200>", "1,024 | 32 | <0.00800>"],
         ),
-        (f"{BOUND}; Fwd (µs)=forward_ms; GB=peak_gib", "seq_len | d_model | Fwd (µs) | GB", ["256 | 16 | 2000 | 2.15"]),
-        (f"{BOUND}; Held=held_gb; GB=held_gb", "seq_len | d_model | Held | GB", ["256 | 16 | 2.00 | 2.15"]),
+        (
+            f"{BOUND}; Fwd (µs)=forward_ms; GB=peak_gib",
+            "seq_len | d_model | Fwd (µs) | GB",
+            ["256 | 16 | <2000> | <2.15>"],
+        ),
+        (f"{BOUND}; Held=held_gb; GB=held_gb", "seq_len | d_model | Held | GB", ["256 | 16 | <2.00> | <2.15>"]),
         (
             "probe.times; n=seq_len; d=head_dim; type=dtype; t=forward_ms",
             "n | d | type | t",
-            ["1024 | 16 | FP32 | OOM"],
+            ["1024 | 16 | FP32 | <OOM>"],
         ),
-        (f"{BOUND}; n \\ d=seq_len; d{{head_dim}}=forward_ms", "n \\ d | d16 | d32", ["256 | 2.00 | 4.00"]),
+        (f"{BOUND}; n \\ d=seq_len; d{{head_dim}}=forward_ms", "n \\ d | d16 | d32", ["256 | <2.00> | <4.00>"]),
         (
             "probe.times, head_dim=16; n=seq_len; half=forward_ms[dtype=bf16]; {dtype} back=backward_ms",
             "n | half | fp32 back | bf16 back",
-            ["256 | 2.00 | 10.0 | 20.0", "1024 | 6.00 | OOM | 60.0"],
+            ["256 | <2.00> | <10.0> | <20.0>", "1024 | <6.00> | <OOM> | <60.0>"],
         ),
         (
             f"{BOUND}, seq_len=256; Width=head_dim[slim=16, wide=32]; Pass=[Fwd=forward, Bwd=backward]; ms={{Pass}}_ms",
             "Width | Pass | ms",
-            ["slim | Fwd | 2.00", "wide | Bwd | 40.0"],
+            ["slim | Fwd | <2.00>", "wide | Bwd | <40.0>"],
         ),
     ],
 )
 def test_a_comment_binds_a_table_to_the_site_s_own(comment: str, header: str, rows: Sequence[str], site: Site) -> None:
-    labels = re.compile("seq_len|d_model|n|d|n . d|type|Width|Pass")
-    is_label = [bool(labels.fullmatch(name)) for name in header.split(" | ")]
-    blank = [
-        " | ".join(cell if label else "" for label, cell in zip(is_label, row.split(" | "), strict=True))
-        for row in rows
-    ]
+    blank = [re.sub("<.*?>", "", row) for row in rows]
     text, told = filled(page(*blank, header=header, above=f"<!-- perfscribe: {comment} -->"), site=site)
-    assert lines(text)[4:] == [f"| {row} |" for row in rows], told
+    assert lines(text)[4:] == [f"| {re.sub('[<>]', '', row)} |" for row in rows], told
     assert "set-up: " in told[0] and "batch 8" in told[0]
 
 
@@ -306,6 +301,7 @@ def test_a_unit_may_be_in_the_text_above_or_in_cells(site: Site) -> None:
         ("probe.time", r"site probe has no table 'probe.time'; did you mean 'probe.times'\?"),
         ("probe.times, dtype=fp64; F=forward_ms", "probe.times has no dtype fp64, only fp32, bf16"),
         ("probe.times; F=forwards_ms", "has no column 'forwards_ms'; did you mean 'forward_ms'"),
+        ("probe.times; F=forward_ms_theirs", "has no column 'forward_ms_theirs'"),
         ("probe.times; G=forward_ms", "the comment's 'G' is no heading of the table"),
         ("probe.times; F", "'F' is not heading=column"),
         ("probe.times; F=?", "say in the comment what 'F' is, or F=- to leave it"),
