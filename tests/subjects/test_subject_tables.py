@@ -75,9 +75,14 @@ def _failed(subject: str, seq_len: int) -> Record:
     return _record(subject, seq_len, 1.0, status="failed", reason=WRONG, samples={}, error={"kind": "wrong_result"})
 
 
-def _put(site: Site, table: str, *rows: dict[str, Any]) -> None:
-    """Rows of a table, with the columns that it has on a committed site; what they do not say is not recorded."""
-    columns = committed("cpu2").table(table).columns
+TILED = {"device": "cpu", "implementation": "tiled", "head_dim": 16, "dtype": "fp32", "batch": 1}
+RANKS = {"device": "cpu", "backend": "gloo", "world_size": 2, "size": "nano", "dtype": "fp32", "batch": 4}
+RANKS |= {"seq_len": 16}
+
+
+def _put(site: Site, table: str, *rows: dict[str, Any], like: str = "") -> None:
+    """Rows of a table, with the columns that it, or one like it, has on a committed site; the rest is not recorded."""
+    columns = committed("cpu2").table(like or table).columns
     whole = dict.fromkeys(columns, "not recorded") | {"status": "ok", "reason": "none", "flags": "none"}
     site._tables[table] = Stored(columns, [{**whole, **row} for row in rows])
 
@@ -121,8 +126,7 @@ def test_the_page_of_a_whole_course_has_every_row_and_how_far_each_ratio_goes(tm
 
 def test_the_hand_in_has_the_subjects_rows_and_says_where_it_is_wrong_or_not_written(tmp_path: Path) -> None:
     site = _site(tmp_path, [_record("yours", 64, 4.0), _failed("yours", 128)])
-    ours = {"device": "cpu", "implementation": "tiled", "head_dim": 16, "dtype": "fp32", "batch": 1}
-    _put(site, "cs336.flash_cells", *({**ours, "seq_len": n, "both_ms_n": 5} for n in (64, 128)))
+    _put(site, "cs336.flash_cells", *({**TILED, "seq_len": n, "both_ms_n": 5} for n in (64, 128)))
     page = _problem(site, "flash_benchmarking").markdown({})
     assert "flash yours in PyTorch." in page
     assert "| 64 | 16 | fp32 | - | 4.40 | - | 4.40 | - | 4.40 |" in page
@@ -144,15 +148,13 @@ def test_what_is_not_written_or_not_checked_is_told_at_its_problem_and_has_a_row
         assert _problem(site, key).status() != "check failed"
     row = site.table("cs336.subjects").rows[0]
     assert (row["subject"], row["correct"], row["cells"], row["said"]) == ("yours", "not checked", "0 of 1", reason)
-    steps = {"device": "cpu", "size": "nano", "dtype": "fp32", "world_size": 2, "status": status, "reason": reason}
-    for name, table, columns_of, keys in (
+    cell = {**RANKS, "status": status, "reason": reason, "subject": "yours"}
+    for name, table, like, keys in (
         ("overlap_individual", "ddp", "ddp_check", ["ddp_overlap_individual_parameters"]),
         ("overlap_bucketed", "ddp", "ddp_check", ["ddp_overlap_bucketed", "ddp_bucketed_benchmarking"]),
         ("sharded", "sharding", "sharding_times", ["optimizer_state_sharding", "optimizer_state_sharding_accounting"]),
     ):
-        columns = committed("cpu2").table(f"cs336.{columns_of}").columns
-        row = dict.fromkeys(columns, "none") | steps | {"subject": "yours", "implementation": f"{name} (yours)"}
-        site._tables[f"cs336.subject_{table}"] = Stored(columns, [row])
+        _put(site, f"cs336.subject_{table}", {**cell, "implementation": f"{name} (yours)"}, like=f"cs336.{like}")
         for key in keys:
             assert f"Yours: {reason}. These rows are ours." in _problem(site, key).markdown({}), key
 
@@ -161,8 +163,7 @@ def test_a_kernel_that_ignores_is_causal_is_correct_and_its_page_says_so(tmp_pat
     remark = "ignores is_causal, as the handout allows in PyTorch: its times, and ours, are not causal"
     values = {"largest_relative_error": 1e-7, "not_causal": remark}
     site = _site(tmp_path, [_record("yours", 64, 4.0, values=values)])
-    ours = {"device": "cpu", "implementation": "tiled", "head_dim": 16, "dtype": "fp32", "batch": 1, "causal": True}
-    _put(site, "cs336.flash_cells", {**ours, "seq_len": 64, "both_ms_n": 5})
+    _put(site, "cs336.flash_cells", {**TILED, "causal": True, "seq_len": 64, "both_ms_n": 5})
     row = site.table("cs336.subjects").rows[0]
     assert (row["correct"], row["said"]) == ("yes", remark)
     text = _problem(site, "flash_forward").markdown({})
@@ -181,10 +182,8 @@ def test_a_check_that_did_not_end_is_told(tmp_path: Path) -> None:
     assert "Longer than 8 s: " in lacking(forwards[:1])
     assert "Not checked, as they did not end: 1 of 2 cells." in forwards[1].markdown({})
     check = {"status": "timeout", "reason": "longer than 15 s", "implementation": "overlap_individual (yours)"}
-    check |= {"device": "cpu", "size": "nano", "dtype": "fp32", "world_size": 2, "subject": "yours"}
-    columns = committed("cpu2").table("cs336.ddp_check").columns
-    site._tables["cs336.ddp_check"] = Stored(columns, [])
-    site._tables["cs336.subject_ddp"] = Stored(columns, [dict.fromkeys(columns, "none") | check])
+    _put(site, "cs336.ddp_check")
+    _put(site, "cs336.subject_ddp", {**RANKS, **check, "subject": "yours"}, like="cs336.ddp_check")
     individual = _problem(site, "ddp_overlap_individual_parameters")
     assert individual.status() == "check failed"
     assert "Your code fails its check: longer than 15 s." in individual.markdown({})
@@ -192,35 +191,27 @@ def test_a_check_that_did_not_end_is_told(tmp_path: Path) -> None:
 
 def test_first_page_and_answers_are_of_the_subjects_ddp(tmp_path: Path) -> None:
     site = _site(tmp_path, [_record("yours", 64, 4.0)])
-    cell = {"device": "cpu", "size": "nano", "dtype": "fp32", "world_size": 2, "backend": "gloo", "batch": 4}
-    cell |= {"seq_len": 16, "step_ms_n": 6, "turns": 6, "all_reduces": 3}
+    cell = {**RANKS, "step_ms_n": 6, "turns": 6, "all_reduces": 3}
     cell |= {"step_ms_iqr": 1, "exposed_ms_spread": 0.1, "spent_ms": 3, "spent_ms_spread": 0.1}
-    times = {("naive", "none"): 40, ("overlap_bucketed", 1): 20}
-    ours = [
-        {**cell, "implementation": name, "bucket_mb": bucket, "step_ms": ms, "exposed_ms": ms / 10}
-        for (name, bucket), ms in times.items()
-    ]
-    _put(site, "cs336.ddp_benchmark", *ours)
-    yours = {**ours[1], "implementation": "overlap_bucketed (yours)", "step_ms": 30, "exposed_ms": 3.0}
-    stored = site.table("cs336.ddp_benchmark")
-    site._tables["cs336.subject_ddp"] = Stored(stored.columns, [{**stored.rows[1], **yours, "subject": "yours"}])
-    naive = _problem(site, "naive_ddp_benchmarking")
-    assert "4.00 ms" in naive.finding and "3.00" in naive.finding
-    assert "| overlap_bucketed (yours) | 1 | 30.0 ± 0.5 |" in naive.markdown({})
+    naive = {**cell, "implementation": "naive", "bucket_mb": "none", "step_ms": 40, "exposed_ms": 4.0}
+    bucketed = {**cell, "implementation": "overlap_bucketed", "bucket_mb": 1, "step_ms": 20, "exposed_ms": 2.0}
+    yours = {"implementation": "overlap_bucketed (yours)", "step_ms": 30, "exposed_ms": 3.0, "subject": "yours"}
+    _put(site, "cs336.ddp_benchmark", naive, bucketed)
+    _put(site, "cs336.subject_ddp", bucketed | yours, like="cs336.ddp_benchmark")
+    problem_of_naive = _problem(site, "naive_ddp_benchmarking")
+    assert "4.00 ms" in problem_of_naive.finding and "3.00" in problem_of_naive.finding
+    assert "| overlap_bucketed (yours) | 1 | 30.0 ± 0.5 |" in problem_of_naive.markdown({})
     assert not [picture for picture in _problem(site, "ddp_bucketed_benchmarking").pictures if picture.title]
 
 
 def test_a_subjects_sharding_is_set_beside_the_unsharded_step_of_its_launch(tmp_path: Path) -> None:
-    name = "optimizer_state_sharding"
-    factors = {"device": "cpu", "backend": "gloo", "world_size": 2, "size": "nano", "seq_len": 16, "batch": 4}
-    factors |= {"dtype": "fp32", "wrapper": "flat"}
-    timed = ("step", "optimizer", "update", "exchange")
+    name, timed = "optimizer_state_sharding", ("step", "optimizer", "update", "exchange")
 
     def cell(times: dict[str, float], **more: str) -> Record:
         samples = {f"{one}_{what}_ms": [[ms] * 6] for one, ms in times.items() for what in timed}
         series = {f"{one}_{moment}_bytes": [1] * len(m.KINDS) for one in times for moment in m.MOMENTS}
-        named = {"origin": "measured", "samples": samples, "series": series, "values": {"difference": 0.0}}
-        return Record(name, factors | more, "ok", "", **named)  # type: ignore[arg-type]
+        factors = {**RANKS, "wrapper": "flat", **more}
+        return Record(name, factors, "ok", "", "measured", samples, series=series, values={"difference": 0.0})
 
     ours = cell({"unsharded": 70.0, "sharded": 60.0, "zero_redundancy": 50.0})
     theirs = cell({"unsharded": 20.0, "sharded": 25.0, "subject": 30.0}, subject="yours", kernel="sharded_optimizer")
@@ -240,18 +231,17 @@ def test_a_subjects_sharding_is_set_beside_the_unsharded_step_of_its_launch(tmp_
 
 @pytest.mark.parametrize("share", [0.1, 0.98])
 def test_a_subjects_fsdp_is_set_beside_unsharded_ddp_of_its_launch(tmp_path: Path, share: float) -> None:
-    name, traced = "fsdp_accounting", ("gathers_forward", "waits_forward", "gathers", "waits")
-    levels = {"device": "cpu", "backend": "gloo", "world_size": 2, "size": "nano", "seq_len": 16, "batch": 4}
+    name, lanes = "fsdp_accounting", ("step", "compute", "communication", "both")
+    traced = ("gathers_forward", "waits_forward", "gathers", "waits", *lanes)
 
     def cell(times: dict[str, float], **more: str) -> Record:
         samples = {f"{one}_{what}_ms": [[ms] * 6] for one, ms in times.items() for what in ("step", "tail", "wait")}
         values: dict[str, Any] = {f"{one}_{moment}_bytes": 10**6 for one in times for moment in fsdp_names.MOMENTS}
         for one, ms in times.items():
-            lanes = {f"traced_{what}_ms": ms for what in (*traced, "step", "compute", "communication", "both")}
-            own = {"error": 1e-4, "trace_tool": "torch profiler", **lanes}
-            values |= {f"{one}_{what}": value for what, value in own.items()}
+            values |= {f"{one}_error": 1e-4, f"{one}_trace_tool": "torch profiler"}
+            values |= {f"{one}_traced_{what}_ms": ms for what in traced}
         values["yours.fsdp_gathered_share"] = share
-        factors = {**levels, "dtype": "fp32", "turns": 6, "variants": " ".join(times), **more}
+        factors = {**RANKS, "turns": 6, "variants": " ".join(times), **more}
         return Record(name, factors, "ok", "", "measured", samples, values=values)
 
     theirs = cell({"torch_ddp": 20.0, "fsdp": 25.0, "yours.fsdp": 30.0}, subject="yours", kernel="fsdp")
