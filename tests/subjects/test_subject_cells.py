@@ -1,13 +1,12 @@
 """A subject's code, measured next to ours in the cell's child; which edits of it are measured again."""
 
 import platform
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 from shards import ShardJob
-from unmeasured import subject_cells
 from workspace import CHEAP
 
 from perfscribe.base import files
@@ -87,71 +86,61 @@ def test_gathered_weights_that_are_not_freed_are_told(keeps: bool, subject: Subj
     assert {"yours.fsdp_step_ms", "yours.fsdp_tail_ms", "fsdp_step_ms"} <= set(found["samples"])
 
 
-def test_an_edit_changes_the_cells_of_its_kernel_alone(subject: Subject) -> None:
-    adapters = subject()
+ADAPTERS = "tests/adapters.py"
 
-    def codes() -> dict[str, set[Any]]:
-        found: dict[str, set[Any]] = {}
-        for experiment in (FLASH, DDP, SHARDING):
-            for cell in subject_cells(experiment, adapters):
-                found.setdefault(str(cell["kernel"]), set()).add(cell["code"])
-        return found
 
-    before = codes()
-    assert {kernel: len(of) for kernel, of in before.items()} == dict.fromkeys(
-        ("flash_pytorch", "ddp_individual", "ddp_bucketed", "sharded_optimizer"), 1
-    )
-    for name, kernel in (("flash", "flash_pytorch"), ("buckets", "ddp_bucketed"), ("ddp", "ddp_individual")):
-        path = adapters.parents[1] / "cs336_systems" / f"{name}.py"
-        path.write_text(path.read_text() + "# a comment\n")
-        assert codes() == before
-        path.write_text(path.read_text() + "EDITED = True\n")
-        after = codes()
-        assert {one for one in before if after[one] != before[one]} == {kernel}
-        before = after
+def codes(adapters: Path) -> Mapping[str, str]:
+    """The digest of each kernel's code, which is a factor of its cells."""
+    return subjects.read("yours", adapters).kernels
+
+
+def above_torch(module: str, line: str) -> tuple[str, str, str]:
+    """The place of a line at the head of a module."""
+    return module, "import torch\n", f"{line}\nimport torch\n"
+
+
+def returning(name: str) -> str:
+    return f"\n\n\ndef {KERNELS['flash_pytorch'][0][0]}():\n    return {name}\n"
+
+
+def test_an_edit_changes_the_cells_of_its_kernel_only(subject: Subject) -> None:
+    before = codes(subject())
+    for module, kernel in (("flash", "flash_pytorch"), ("buckets", "ddp_bucketed"), ("ddp", "ddp_individual")):
+        assert codes(subject(above_torch(module, "# a comment"))) == before
+        edited = codes(subject(above_torch(module, "EDITED = True")))
+        assert {name for name in before if edited[name] != before[name]} == {kernel}
 
 
 def test_the_order_of_imports_is_seen(subject: Subject) -> None:
-    adapters, codes = subject(), set()
-    adapters.write_text(f"from cs336_systems import K\n\n\ndef {KERNELS['flash_pytorch'][0][0]}():\n    return K\n")
-    for names in (("flash", "ddp"), ("ddp", "flash")):
-        lines = "".join(f"from .{name} import {name} as K\n" for name in names)
-        (adapters.parents[1] / "cs336_systems" / "__init__.py").write_text(lines)
-        codes.add(subjects.read("yours", adapters).kernels["flash_pytorch"])
-    assert len(codes) == 2
+    adapters = f"from cs336_systems import K{returning('K')}"
+    imports = [f"from .{name} import {name} as K\n" for name in ("flash", "ddp")]
+    orders = ["".join(imports), "".join(reversed(imports))]
+    seen = [codes(subject(**{ADAPTERS: adapters, "cs336_systems/__init__.py": order})) for order in orders]
+    assert seen[0]["flash_pytorch"] != seen[1]["flash_pytorch"]
 
 
 @pytest.mark.parametrize(
-    ("imports", "names"),
+    ("imports", "name"),
     [
         ("from cs336_systems.flash import *", "FlashAttention"),
         ("import cs336_systems.flash\nimport cs336_systems.ddp", "cs336_systems.flash.FlashAttention"),
         ("from cs336_systems import flash\n\nfor SCALE in (1.0,):\n    flash.scale = SCALE", "object"),
     ],
 )
-def test_an_edit_is_seen_however_it_is_imported(subject: Subject, imports: str, names: str) -> None:
-    adapters = subject()
-    adapters.write_text(f"{imports}\n\n\ndef {KERNELS['flash_pytorch'][0][0]}():\n    return {names}\n")
-    before = subjects.read("yours", adapters).kernels
-    path = adapters.parents[1] / "cs336_systems" / "flash.py"
-    path.write_text(path.read_text() + "EDITED = True\n")
-    after = subjects.read("yours", adapters).kernels
+def test_an_edit_is_seen_however_it_is_imported(subject: Subject, imports: str, name: str) -> None:
+    files = {ADAPTERS: f"{imports}{returning(name)}"}
+    before, after = codes(subject(**files)), codes(subject(above_torch("flash", "EDITED = True"), **files))
     assert list(before) == list(after) == ["flash_pytorch"] and before != after
 
 
 @pytest.mark.parametrize("obstacle", ["def (", "import no_such_package", "1 / 0"])
 def test_what_breaks_an_import_is_in_the_code_of_the_kernels_that_need_it(subject: Subject, obstacle: str) -> None:
     """Cells that failed by it are due once it is mended; others run without it, also where it is imported first."""
-    adapters = subject()
-    path = adapters.parents[1] / "cs336_systems" / "ddp.py"
-    text, lazy = path.read_text(), adapters.read_text()
+    lazy = subject().read_text()
     for top in "", "from cs336_systems.ddp import DDPIndividual\n\n":
-        adapters.write_text(lazy.replace("import annotations\n", f"import annotations\n{top}"))
-        path.write_text(text)
-        right = subjects.read("yours", adapters).kernels
-        path.write_text(f"{obstacle}\n{text}")
-        broken = subjects.read("yours", adapters).kernels
-        assert {one for one in right if broken[one] != right[one]} == {"ddp_individual"}
+        files = {ADAPTERS: lazy.replace("import annotations\n", f"import annotations\n{top}")}
+        right, broken = codes(subject(**files)), codes(subject(above_torch("ddp", obstacle), **files))
+        assert {name for name in right if broken[name] != right[name]} == {"ddp_individual"}
 
 
 def test_an_edit_during_a_run_is_left_to_the_next(subject: Subject, tmp_path: Path) -> None:
@@ -169,17 +158,10 @@ def test_an_edit_during_a_run_is_left_to_the_next(subject: Subject, tmp_path: Pa
 
 
 def test_what_is_not_written_or_not_installed_is_named(subject: Subject) -> None:
-    adapters = subject()
-    path = adapters.parents[1] / "cs336_systems" / "ddp.py"
-    path.write_text("import no_such_package.inside\n" + path.read_text())
-    found = subjects.read("yours", adapters)
-    assert found.lacking == {"flash_triton": "get_flashattention_autograd_function_triton"}
-    assert found.missing == ["no_such_package"]
+    found = subjects.read("yours", subject(above_torch("ddp", "import no_such_package.inside")))
     assert doctor._written(found).endswith(
         "so ours: get_flashattention_autograd_function_triton; "
         "no_such_package is missing here: .venv/bin/python -m pip install no_such_package"
     )
-    path.write_text("def (")
-    assert doctor._written(subjects.read("yours", adapters)).endswith(
-        f"; not Python {platform.python_version()}: ddp.py"
-    )
+    broken = subjects.read("yours", subject(above_torch("ddp", "def (")))
+    assert doctor._written(broken).endswith(f"; not Python {platform.python_version()}: ddp.py")
