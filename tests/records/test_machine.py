@@ -23,9 +23,7 @@ def test_identity_of_recorded_machine(h200, monkeypatch):
 def test_identity_id_ignores_order_and_sees_every_value(h200):
     found = machine.identity(["torch"])
     key = machine.identity_id(found)
-    assert re.fullmatch("[0-9a-f]{12}", key)
-    assert machine.identity_id(dict(reversed(found.items()))) == key
-    assert machine.identity_id(json.loads(json.dumps(found))) == key  # as it comes back from a journal
+    assert machine.identity_id(json.loads(json.dumps(dict(reversed(found.items()))))) == key  # as a journal gives it
     h200.gpus[1].power_limit_mw = 500_000
     assert machine.identity_id(machine.identity(["torch"])) != key
     assert machine.identity_id({"a": 1}) == "015abd7f5cc5"  # fixed: journals of other machines rely on it
@@ -58,9 +56,7 @@ def test_local_version_part_comes_from_the_source(tmp_path, monkeypatch):
     package = tmp_path / "localpart"
     package.mkdir()
     (package / "__init__.py").write_text("raise RuntimeError('must not be imported')")
-    (package / "version.py").write_text(
-        "__version__ = '2.11.0+cu130'\ncuda: str | None = '13.0'\nhip: str | None = None\n"
-    )
+    (package / "version.py").write_text("__version__ = '2.11.0+cu130'\ncuda: str | None = '13.0'\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setattr(libraries, "_distributions", lambda: {"localpart": ["localpart"]})
     monkeypatch.setattr(importlib.metadata, "version", lambda name: "2.11.0")

@@ -17,7 +17,6 @@ from perfscribe.report.rows import known_tables
 from perfscribe.verbs.fill import verb
 
 MOST_FIRST = 62
-known_in = cache(verb.known)
 
 
 @cache
@@ -66,14 +65,17 @@ MOST_OF_A_CELL = 5  # words; a cell of more is a sentence
 
 
 @pytest.mark.parametrize("site", SITES)
-def test_a_figure_is_written_as_the_specification_says(site: str) -> None:
-    for known in known_in(ROOT, site):
+def test_a_figure_is_written_as_the_specification_says_and_its_spread_says_of_what(site: str) -> None:
+    for known in verb.known(ROOT, site):
         for row in known.table.rows:
             assert len(row) == len(known.table.header) <= 10 and all(cell.text for cell in row), known.name
             texts = [cell.text for cell in row if cell.able]
             figures = [text for text in texts if re.match(r"[-+±]?[\d.]", text) and len(text.split()) <= MOST_OF_A_CELL]
             assert not [text for text in figures if not re.fullmatch(f"{FIGURE}|{RANKS}", text)], known.name
             assert not [text for text in texts if re.search(r"\b(nan|inf|None|skipped|unsupported|not_run)\b", text)]
+        wide = [cell.text for cell in known.table.cells if " ± " in cell.text]
+        told = "± (half (IQR|the range|of its)|std)( of|[^;]* over) [\\da]"  # of how many
+        assert not [text for text in wide if not re.search(told, known.table.setup + text)], known.name
 
 
 MOST_OF_A_SENTENCE, MOST_OF_AN_ANSWER = 35, 160  # words
@@ -98,14 +100,6 @@ def test_sentences_and_answers_are_short(chapter: str, key: str) -> None:
             longest = max(sentences, key=words)
             assert words(longest) <= MOST_OF_A_SENTENCE, (name, longest)
             assert words(answer) <= (250 if key in LONG else MOST_OF_AN_ANSWER), (name, answer)
-
-
-@pytest.mark.parametrize("site", SITES)
-def test_each_spread_says_what_it_is_of(site: str) -> None:
-    for known in known_in(ROOT, site):
-        wide = [cell.text for cell in known.table.cells if " ± " in cell.text]
-        told = "± (half (IQR|the range|of its)|std)( of|[^;]* over) [\\da]"  # of how many
-        assert not [one for one in wide if not re.search(told, known.table.setup + one)], known.name
 
 
 def test_it_knows_no_course() -> None:
