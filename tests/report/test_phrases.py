@@ -1,5 +1,6 @@
 """Quantities, rows and phrases of chapters: rounding, what is missing, what is within noise; tables read as written."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +15,18 @@ from perfscribe.report.rows import Mistake, Rows, Site
 from perfscribe.show import tables
 
 
-def rows(*ms: float | str, by: str = "n", **levels: Any) -> Rows:
+def rows(*ms: float | str, boots: Sequence[str] = ()) -> Rows:
     """A row for each time in ms (with a spread of 1 either way), by n = 1, 2, 4, …; a text is a row's status."""
-    columns: dict[str, Any] = {name: {"kind": "factor", "exact": True, "spread": ""} for name in (by, *levels)}
-    columns |= {"time_ms": {"kind": "figure", "exact": False, "spread": "time_ms_iqr"}}
-    found = []
+    kinds = {"n": "factor", "time_ms": "figure"} | ({"boots": "unshown"} if boots else {})
+    columns = {name: {"kind": kind, "exact": kind != "figure", "spread": ""} for name, kind in kinds.items()}
+    columns["time_ms"]["spread"] = "time_ms_iqr"
+    stored: list[dict[str, Any]] = []
     for at, time in enumerate(ms):
         status = time if isinstance(time, str) else "ok"
-        found.append({by: 2**at, **levels, "time_ms": time, "time_ms_iqr": 2, "status": status, "reason": "why"})
-    return Rows(Site("made", Path("nowhere"), "cpu"), "cs336.made", columns, found)
+        stored.append({"n": 2**at, "time_ms": time, "time_ms_iqr": 2, "status": status, "reason": "why"})
+    for row, boot in zip(stored, boots, strict=False):
+        row["boots"] = boot
+    return Rows(Site("made", Path("nowhere"), "cpu"), "cs336.made", columns, stored)
 
 
 def text(shown: Any) -> str:
@@ -70,14 +74,9 @@ def test_a_cost_within_noise_of_zero_or_below_it_is_said_in_words() -> None:
 
 def test_a_table_whose_numbers_are_of_several_boots_says_so() -> None:
     def setup(*boots: str) -> str:
-        cells = rows(*[10.0] * len(boots))
-        columns = {**cells.columns, "boots": {"kind": "unshown", "exact": True, "spread": ""}}
-        own = [{**row, "boots": boot} for row, boot in zip(cells.stored, boots, strict=True)]
-        found = Rows(cells.site, cells.table, columns, own)
-        lines = "\n".join(f"| {row.n} | {2 * row.time_ms} |" for row in found)
-        (table,) = blocks(
-            f"**T.** Median; one clock.\n\n| n | ms |\n| --- | --- |\n{lines}", Source(Path("a.md"), "", {})
-        )
+        lines = "\n".join(f"| {row.n} | {2 * row.time_ms} |" for row in rows(*[10.0] * len(boots), boots=boots))
+        text = f"**T.** Median; one clock.\n\n| n | ms |\n| --- | --- |\n{lines}"
+        (table,) = blocks(text, Source(Path("a.md"), "", {}))
         return table.setup  # type: ignore[union-attr]
 
     several = "Median; one clock; rows are of 2 boots or hosts, so differences may be theirs."
