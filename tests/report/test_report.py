@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from workspace import CHEAP, ROOT, Workspace
 
-from perfscribe.base import chapters, files, registry
+from perfscribe.base import files
 from perfscribe.records import records
 from perfscribe.report import report
 
@@ -92,19 +92,6 @@ def test_notes_stand_under_their_problem_as_they_are(sources: report.Sources) ->
         files.write_text(page, wrong)
         with pytest.raises(ValueError, match=rf"demo/cs336\.md: {why}"):
             report.notes(sources.root, "demo", "cs336")
-
-
-def test_every_kept_table_and_figure_is_on_a_page() -> None:
-    """Tables and figures of all experiments appear; a page names none that no experiment makes."""
-    shown = [registry.shown(name) for name in registry.known()]
-    made = {one for presentation in shown for one in (*presentation.tables, *presentation.figures)}
-    named = set()
-    for chapter in map(chapters.read, chapters.names()):
-        sources = [chapter.source(key) for key in chapter.problems]
-        named |= {*chapter.drawn, *(one for page in chapter.further.values() for one in page["show"])}
-        named |= {one for source in sources for one in source.front.get("details", chapter.tables())}
-        named |= {one for source in sources for one in re.findall(r"\(figures/(.+?)\.svg\)", source.text)}
-    assert made <= named
 
 
 def test_notes_survive_and_pages_of_what_is_gone_go(tmp_path: Path) -> None:

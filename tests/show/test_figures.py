@@ -1,10 +1,7 @@
 """Figures: their bars, and what they say where nothing was measured. All else: the committed sites' (test_publish)."""
 
 import html
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pandas as pd
@@ -15,7 +12,6 @@ from matplotlib import pyplot as plt
 from perfscribe.base import registry
 from perfscribe.show import figures as f
 
-ROOT = Path(__file__).resolve().parents[2]
 FOOTER = "site demo: 8 × NVIDIA H200 · n = 5 a cell · environment 0123456789ab · commit 0123456789"
 ROWS = pd.DataFrame(
     {
@@ -35,26 +31,6 @@ def test_bars_are_as_long_as_the_spread() -> None:
     bars = [container[2][0].get_segments() for container in axes.containers]
     lengths = [[round(float(bar[1][1] - bar[0][1]), 6) for bar in line if len(bar)] for line in bars]
     assert lengths == [[0.1, 0.2], [0.5]]
-
-
-DRAWING = """
-import sys
-from pathlib import Path
-
-from perfscribe.show import figures
-
-line = figures.Figure("demo.line", "a line", lambda canvas: canvas.subplots().plot([1, 2]))
-figures.write(line, Path(sys.argv[1]), "who measured")
-"""
-
-
-def test_a_users_settings_of_matplotlib_change_nothing(tmp_path: Path) -> None:
-    (tmp_path / "matplotlibrc").write_text("lines.linewidth: 9\ntext.usetex: True\n")
-    settings = {"MPLCONFIGDIR": str(tmp_path), "MPLBACKEND": "module://no_such.backend_inline"}
-    for name, variables in (("plain", {}), ("set", settings)):
-        command = [sys.executable, "-c", DRAWING, str(tmp_path / name)]
-        subprocess.run(command, cwd=ROOT, env={**os.environ, **variables}, check=True)
-    assert len({(tmp_path / name / "demo.line.svg").read_bytes() for name in ("plain", "set")}) == 1
 
 
 @pytest.mark.parametrize("experiment", [name for name in unmeasured.EXPERIMENTS if registry.shown(name).figures])

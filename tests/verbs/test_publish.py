@@ -291,7 +291,10 @@ def test_a_committed_site_holds_nothing_private_and_is_small(name: str) -> None:
 
 @pytest.fixture(scope="module")
 def redrawn(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Another checkout, which has drawn all committed sites, on as simple a processor as numpy can be told of."""
+    """Another checkout, which has drawn all committed sites, of a user with settings of matplotlib.
+
+    Its processor is as simple as numpy can be told of.
+    """
     clone = Workspace(tmp_path_factory.mktemp("redrawn") / "checkout")
     for name in COMMITTED:
         cloned(clone, ROOT, name)
@@ -299,7 +302,11 @@ def redrawn(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if notes.is_dir():
         shutil.copytree(notes, clone.root / "report" / "notes")
     found = np.show_config(mode="dicts")["SIMD Extensions"].get("found", [])  # type: ignore[index]
+    settings = tmp_path_factory.mktemp("settings")
+    (settings / "matplotlibrc").write_text("lines.linewidth: 9\ntext.usetex: True\n")
     with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("MPLCONFIGDIR", str(settings))
+        patched.setenv("MPLBACKEND", "module://no_such.backend_inline")
         patched.setenv("NPY_DISABLE_CPU_FEATURES", " ".join(found))
         patched.setenv("OPENBLAS_CORETYPE", "Nehalem")
         told = clone.succeed("publish", "--redraw")
