@@ -38,8 +38,7 @@ MESSAGES, OUTPUT = "messages", "output"
 class Event:
     """An event that the hub received from a rank; rank -1 if from none.
 
-    kind: message (data: its content), output (data: a line printed), closed (data: the stream that ended) or exit
-    (data: the exit code).
+    kind: message (data: its content), output (data: a line printed) or closed (data: the stream that ended).
     """
 
     kind: str

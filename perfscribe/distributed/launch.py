@@ -1,39 +1,32 @@
 """Starts the ranks of a program, collects their results, and reports which rank failed first.
 
-On one machine a fork server starts the ranks (fork_server.py), or an external launcher: torchrun, mpiexec, srun; on
-several nodes srun starts a torchrun on each. In every case this process hosts the store at which the ranks meet, on a
-port that the kernel chooses, so that concurrent launches cannot collide and the store outlives every rank; and the hub
-to which they report (channel.py).
+On one machine ranks are forked, or an external launcher starts them: torchrun, mpiexec, srun; on several nodes srun
+starts a torchrun on each (starting.py). In every case this process hosts the store at which the ranks meet, on a port
+that the kernel chooses, so that concurrent launches cannot collide and the store outlives every rank; and the hub to
+which they report (channel.py).
 """
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import json
 import os
 import random
-import shutil
-import signal
 import socket
-import subprocess
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import IO, Any, BinaryIO, cast
+from typing import Any
 
 from perfscribe.base import cpu_sets
 from perfscribe.base.cells import Unsupported
-from perfscribe.base.processes import exit_text
-from perfscribe.distributed import hosts, launchers, ranks
-from perfscribe.distributed import rank as rank_module
-from perfscribe.distributed.channel import Event, Hub
-from perfscribe.distributed.failures import RankError, RankTimeout
-from perfscribe.distributed.fork_server import SERVER
+from perfscribe.distributed import hosts, launchers, ranks, starting
+from perfscribe.distributed.channel import Hub
 from perfscribe.distributed.needs import ranks_per_node
 from perfscribe.distributed.transport import LOOPBACK
-from perfscribe.distributed.watching import EXIT_S, KEPT_LINES, RunningRanks
+from perfscribe.distributed.watching import KEPT_LINES, RunningRanks
 
-DEATH_S = 30.0
+STARTING_S = 30.0
 LOG_LINES = 20_000
 COLLECTIVE_TIMEOUT_S = 600.0  # longer than any cell's: ranks start with their first cell's timeout
 
@@ -104,7 +97,7 @@ class WorkerGroup:
                 "backend": backend,
                 "device": device,
                 "transport": transport,
-                "collective_timeout_s": collective_timeout_s or timeout_s + DEATH_S,
+                "collective_timeout_s": collective_timeout_s or timeout_s + STARTING_S,
                 "seed": random.getrandbits(31) if seed is None else seed,
                 "threads": _threads(each),
                 "nccl_log": nccl_log,
@@ -112,15 +105,17 @@ class WorkerGroup:
                 "token": hub.token,
                 "store": f"{address}:{store}",
             }
-            job: _ForkedRanks | _OtherLauncher
+            processes: starting.ForkedRanks | starting.LaunchedRanks
             if names or launcher:
                 launcher = launcher or launchers.over_nodes(names, each, address, store)
-                job = _OtherLauncher(launcher, order, hub, launchers.environment_of_job() if names else os.environ)
+                environment = launchers.environment_of_job() if names else os.environ
+                processes = starting.LaunchedRanks(launcher, order, hub, environment)
             else:
-                job = _ForkedRanks(order, store, hub, timeout_s)
-            self._watch = RunningRanks(world_size, timeout_s, hub, job.ended, LOG_LINES if nccl_log else KEPT_LINES)
+                processes = starting.ForkedRanks(order, [_variables(rank, each, store) for rank in range(each)])
+            kept_lines = LOG_LINES if nccl_log else KEPT_LINES
+            self._watch = RunningRanks(world_size, timeout_s, hub, processes, kept_lines)
             held.callback(self._watch.read_the_rest)
-            held.callback(job.end)
+            held.callback(processes.end)
             self._held = held.pop_all()
         self.is_open = True
 
@@ -167,6 +162,13 @@ class WorkerGroup:
 _WAITING: dict[tuple[Any, ...], WorkerGroup] = {}
 
 
+@atexit.register  # multiprocessing, which joins its processes at exit, is imported before this module
+def dismiss() -> None:
+    """End all persistent ranks."""
+    while _WAITING:
+        _WAITING.popitem()[1].close()
+
+
 def waiting(program: Callable[..., Any], *, timeout_s: float, alone: bool = False, **options: Any) -> WorkerGroup:
     """Return persistent ranks with this program and these options; started unless they exist already.
 
@@ -180,12 +182,6 @@ def waiting(program: Callable[..., Any], *, timeout_s: float, alone: bool = Fals
         options |= {"timeout_s": timeout_s, "collective_timeout_s": COLLECTIVE_TIMEOUT_S}
         workers = _WAITING[key] = WorkerGroup(program, **options)
     return workers
-
-
-def dismiss() -> None:
-    """End all persistent ranks."""
-    while _WAITING:
-        _WAITING.popitem()[1].close()
 
 
 def _name(program: Callable[..., Any]) -> str:
@@ -228,52 +224,6 @@ def _store(address: str) -> Iterator[int]:
         del store
 
 
-# --- the processes ------------------------------------------------------------------------------------------------
-
-
-class _ForkedRanks:
-    """Ranks on this machine, forked by the fork server. Each leads a process group, so that its children end too.
-
-    Raises RankTimeout or RankError if the server starts none.
-    """
-
-    ended = None  # exit codes are received per rank
-
-    def __init__(self, order: Mapping[str, Any], store: int, hub: Hub, timeout_s: float) -> None:
-        world_size = order["world_size"]
-        environment = [_variables(rank, world_size, store) for rank in range(world_size)]
-        order = {**order, "environment": environment, "path": sys.path, "folder": os.getcwd()}
-        agent = SERVER.agent()
-        try:
-            agent.settimeout(timeout_s)
-            agent.sendall(json.dumps(order, allow_nan=False).encode() + b"\n")
-            replies = agent.makefile("rb")
-            if not (line := replies.readline()):
-                raise ConnectionError("it has ended")
-            self._pids = json.loads(line)
-        except OSError as error:
-            agent.close()
-            kind = RankTimeout if isinstance(error, TimeoutError) else RankError
-            raise kind(f"the fork server gave no ranks: {type(error).__name__}: {error}") from error
-        agent.settimeout(None)
-        self._hearing = hub.hear(_read_exits, agent, replies, hub)
-
-    def end(self) -> None:
-        """Kill the ranks and their children, and wait until the agent has reported them gone."""
-        for pid in self._pids:
-            for kill in (os.killpg, os.kill):  # only the process if it does not lead its group yet
-                with contextlib.suppress(ProcessLookupError, PermissionError):
-                    kill(pid, signal.SIGKILL)
-        self._hearing.join(DEATH_S)  # longer only if the kernel cannot kill one, as when a driver hangs
-
-
-def _read_exits(agent: socket.socket, replies: BinaryIO, hub: Hub) -> None:
-    with agent, replies, contextlib.suppress(OSError):
-        for line in replies:
-            rank, code = json.loads(line)
-            hub.events.put(Event("exit", rank, code))
-
-
 def _variables(rank: int, world_size: int, store_port: int) -> dict[str, str]:
     """Return a rank's environment: ours without an outer launcher's variables, plus torchrun's variables in use."""
     numbers = {"RANK": rank, "WORLD_SIZE": world_size, "LOCAL_RANK": rank, "LOCAL_WORLD_SIZE": world_size}
@@ -281,40 +231,3 @@ def _variables(rank: int, world_size: int, store_port: int) -> dict[str, str]:
     rest = {"MASTER_ADDR": LOOPBACK, "MASTER_PORT": store_port, "OMP_NUM_THREADS": _threads(world_size)}
     ours = {name: str(value) for name, value in {**numbers, **elastic, **rest}.items()}
     return ranks.without_launchers(os.environ) | ours
-
-
-class _OtherLauncher:
-    """An external launcher's process, which starts the ranks by running this package's rank module."""
-
-    def __init__(
-        self, command: Sequence[str], order: Mapping[str, Any], hub: Hub, environment: Mapping[str, str]
-    ) -> None:
-        self._name = command[2] if command[0] == sys.executable else os.path.basename(command[0])
-        self._ranks, self._hub = range(order["world_size"]), hub
-        if shutil.which(command[0]) is None:
-            raise Unsupported(f"no {self._name} here")
-        self._process = subprocess.Popen(
-            [*command, rank_module.__name__],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            env={**environment, rank_module.ORDER_VARIABLE: json.dumps(order)},
-            process_group=0,
-        )
-        hub.hear(hub.read_output, cast(IO[bytes], self._process.stdout), -1)
-
-    def ended(self) -> str:
-        """Return how the launcher ended; empty while it runs."""
-        code = self._process.poll()
-        return "" if code is None else f"{self._name} {exit_text(code)}"
-
-    def end(self) -> None:
-        """Ask the ranks to end, then kill the launcher."""
-        for rank in self._ranks:
-            self._hub.send(rank, {"ask": "die"})
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(EXIT_S)
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(DEATH_S)

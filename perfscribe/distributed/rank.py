@@ -23,6 +23,7 @@ import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
+from multiprocessing import forkserver
 from typing import TYPE_CHECKING, Any
 
 from perfscribe.base import error_kinds
@@ -57,13 +58,21 @@ class Rank:
     seed: int
 
 
-def main(order: Mapping[str, Any], parent: int) -> None:
-    """Join the others and run the program until asked to leave, in the environment that the launcher set for this rank.
+def begin(order: Mapping[str, Any], environment: Mapping[str, str]) -> None:
+    """Run main() in a process of multiprocessing's fork server, with this environment."""
+    # The server lives as long as this end of a pipe is open somewhere; it is to end with the launcher.
+    os.close(forkserver._forkserver._forkserver_alive_fd)  # type: ignore[attr-defined]
+    os.environ.clear()
+    os.environ.update(environment)
+    main(order)
 
-    parent: process with which this one ends; 0 if its launcher is another program. Exits the process: status 0 after a
-    result, 1 after a reported error.
+
+def main(order: Mapping[str, Any]) -> None:
+    """Join the others and run the program until asked to leave.
+
+    Exits the process: status 0 after a result, 1 after a reported error.
     """
-    die_with(parent)
+    die_with()
     with contextlib.suppress(OSError):  # a session leader leads a group already
         os.setpgid(0, 0)  # so that the program's children are killed with it, also after its death
     place, trouble = None, None
@@ -240,4 +249,4 @@ def _collectives_begun() -> int | None:
 
 
 if __name__ == "__main__":
-    main(json.loads(os.environ.pop(ORDER_VARIABLE)), parent=0)
+    main(json.loads(os.environ.pop(ORDER_VARIABLE)))

@@ -9,12 +9,15 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from perfscribe.base.processes import exit_text
 from perfscribe.distributed import failures
 from perfscribe.distributed.channel import END_OF_LOG, MESSAGES, OUTPUT, Event, Hub
 from perfscribe.distributed.failures import Ending, Stack
+
+if TYPE_CHECKING:
+    from perfscribe.distributed.starting import ForkedRanks, LaunchedRanks
 
 # Errors of a lost peer wait this long for the error that explains them.
 EXPLANATION_S = 5.0
@@ -47,14 +50,13 @@ class _State:
 class RunningRanks:
     """One launch as seen by its launcher.
 
-    timeout_s: per result. kept_lines: of each rank's output. launcher_ended: returns why no further rank can report,
-    empty while one can; None if the hub receives each rank's exit code.
+    timeout_s: per result. kept_lines: of each rank's output.
     """
 
     world_size: int
     timeout_s: float
     hub: Hub
-    launcher_ended: Callable[[], str] | None = None
+    processes: ForkedRanks | LaunchedRanks
     kept_lines: int = KEPT_LINES
     began: float = field(default_factory=time.monotonic)
     first_ending: float = 0.0
@@ -80,7 +82,8 @@ class RunningRanks:
         """Return the result of each rank; raises the exception that failures.py builds for the first failure."""
         while not all(self.states[rank].has_result for rank in range(self.world_size)):
             self._raise_failure()
-            self._read(min(POLL_S, self.began + self.timeout_s - time.monotonic()))
+            is_ending = any(state.gone_s for state in self.states.values())
+            self._read(min(POLL_S / 10 if is_ending else POLL_S, self.began + self.timeout_s - time.monotonic()))
         return [self.states[rank].result for rank in range(self.world_size)]
 
     def read_log(self, count: int) -> None:
@@ -106,6 +109,11 @@ class RunningRanks:
             self._apply(self.hub.events.get(timeout=max(0.0, timeout_s)))
             while True:
                 self._apply(self.hub.events.get_nowait())
+        for rank in range(self.world_size):
+            state = self.states[rank]
+            state.exit_code = self.processes.exit_code(rank)
+            if state.exit_code is not None:
+                state.gone_s = state.gone_s or time.time()
 
     def _read_until(self, timeout_s: float, done: Callable[[], bool]) -> None:
         until = time.monotonic() + timeout_s
@@ -118,16 +126,14 @@ class RunningRanks:
             self._apply_message(event.rank, state, event.data)
         elif event.kind == "closed":
             state.closed.add(event.data)
-        elif event.kind == "exit":
-            state.exit_code = event.data
-        elif event.data == END_OF_LOG:
+            if event.data == MESSAGES:
+                state.gone_s = state.gone_s or time.time()
+        elif event.kind == "output" and event.data == END_OF_LOG:
             state.logs += 1
-        else:
+        elif event.kind == "output":
             state.output.append(event.data)
             if NCCL_LINE not in event.data:
                 print(f"[rank {event.rank}] {event.data}" if event.rank >= 0 else event.data, file=sys.stderr)
-        if not state.gone_s and (MESSAGES in state.closed or state.exit_code is not None):
-            state.gone_s = time.time()
 
     def _apply_message(self, rank: int, state: _State, message: Mapping[str, Any]) -> None:
         if "hello" in message:
@@ -156,9 +162,9 @@ class RunningRanks:
             return Ending(rank, **state.error, last_words=last_words)
         waited_s = time.time() - state.gone_s
         all_heard = state.closed >= {MESSAGES, OUTPUT} or waited_s > LAST_EVENTS_S
-        if not all_heard or (self.launcher_ended is None and state.exit_code is None and waited_s < EXIT_S):
+        if not all_heard or (self.processes.know_exit_codes and state.exit_code is None and waited_s < EXIT_S):
             return None
-        text = exit_text(state.exit_code) if self.launcher_ended is None else "died"
+        text = exit_text(state.exit_code) if self.processes.know_exit_codes else "died"
         return Ending(rank, text, state.gone_s, died=True, last_words=last_words)
 
     def _endings(self) -> list[Ending]:
@@ -166,7 +172,7 @@ class RunningRanks:
 
     def _raise_failure(self) -> None:
         """Raise as soon as it is clear which rank is to blame, or when time is up."""
-        if not self._endings() and self.launcher_ended and (how := self.launcher_ended()):
+        if not self._endings() and (how := self.processes.ended()):
             self._read_until(LAST_EVENTS_S, lambda: False)  # events still in transit
             if not self._endings() and not all(self.states[rank].has_result for rank in range(self.world_size)):
                 raise failures.error_of_launcher(how, list(self.states[-1].output)[-LAST_WORDS:])

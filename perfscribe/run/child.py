@@ -209,9 +209,9 @@ def main(experiment: str, memory_limit_bytes: int, libraries: list[str]) -> None
     try:
         module = registry.module(experiment, "measure")
         if preloaded := getattr(module, "PRELOADED", ()):
-            from perfscribe.distributed.fork_server import SERVER
+            from perfscribe.distributed.starting import start_server
 
-            SERVER.start(preloaded)
+            start_server(preloaded)
         import_early(libraries)
     except Exception as error:
         _send(answers, {"ready": False, **failure(error)})

@@ -42,12 +42,21 @@ def test_an_allocation_that_fails_is_out_of_memory_unless_the_device_is_broken(a
 
 
 class Heard:
-    """A hub that has heard these events; rank 1 answers where it is."""
+    """A hub that has heard these events, and processes that have ended; rank 1 answers where it is."""
+
+    know_exit_codes = True
 
     def __init__(self, *events: Event) -> None:
         self.events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         for event in events:
             self.events.put(event)
+        self.exit_codes = {event.rank: event.data for event in events if event.kind == "exit"}
+
+    def exit_code(self, number: int) -> int | None:
+        return self.exit_codes.get(number)
+
+    def ended(self) -> str:
+        return ""
 
     def send(self, number: int, message: dict) -> None:
         if message["ask"] == "stack" and number == 1:
@@ -63,7 +72,7 @@ def hear(monkeypatch):
     def error(*events: Event) -> RankError:
         heard = Heard(*(Event("message", number, {"hello": True}) for number in (0, 1)), *events)
         with pytest.raises(RankError) as caught:
-            watching.RunningRanks(2, 60, heard).results()
+            watching.RunningRanks(2, 60, heard, heard).results()
         return caught.value
 
     return error

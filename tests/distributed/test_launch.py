@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import time
+from multiprocessing import forkserver
 
 import psutil
 import pytest
@@ -18,14 +19,13 @@ from perfscribe.base.cells import Unsupported
 from perfscribe.distributed import watching
 from perfscribe.distributed.channel import Hub
 from perfscribe.distributed.failures import RankError, RankOutOfMemory, RankTimeout, RankWrongResult
-from perfscribe.distributed.fork_server import SERVER
 from perfscribe.distributed.launch import WorkerGroup, launch
 from perfscribe.run.child import failure
 from perfscribe.run.monitor import _own_cpu_s
 
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="the kernel ends orphans on Linux alone")
 # Of this process: launches' own server, and those of other tests in the same session.
-SERVERS = ("perfscribe.distributed.fork_server", "multiprocessing.forkserver", "multiprocessing.resource_tracker")
+SERVERS = ("multiprocessing.forkserver", "multiprocessing.resource_tracker")
 
 
 def run(program: str, arguments: dict | None = None, world_size: int = 2, timeout_s: float = 60, **more) -> list:
@@ -150,8 +150,9 @@ def test_no_rank_outlives_its_launcher(tmp_path):
     script = tmp_path / "launcher.py"
     script.write_text(
         "from perfscribe.distributed.launch import launch\n"
-        f"arguments = {{'folder': {str(tmp_path)!r}}}\n"
-        "launch('rank_programs:writes_pids_and_hangs', arguments, world_size=2, timeout_s=60)\n"
+        "if __name__ == '__main__':\n"
+        f"    arguments = {{'folder': {str(tmp_path)!r}}}\n"
+        "    launch('rank_programs:writes_pids_and_hangs', arguments, world_size=2, timeout_s=60)\n"
     )
     environment = dict(os.environ) | {"PYTHONPATH": os.pathsep.join(sys.path)}
     with subprocess.Popen([sys.executable, script], env=environment) as process:
@@ -189,8 +190,9 @@ def test_a_launcher_that_starts_another_number_of_ranks(monkeypatch):
 
 def test_a_server_that_was_killed_is_started_again():
     run("works")
-    SERVER._process.kill()
-    SERVER._process.wait()
+    server = forkserver._forkserver._forkserver_pid
+    os.kill(server, signal.SIGKILL)
+    os.waitid(os.P_PID, server, os.WEXITED | os.WNOWAIT)
     assert [one["sum"] for one in run("works")] == [1.0, 1.0]
 
 
