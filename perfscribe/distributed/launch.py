@@ -8,12 +8,12 @@ which they report (channel.py).
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import json
 import os
 import random
 import socket
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -21,14 +21,9 @@ from typing import Any
 from perfscribe.base import cpu_sets
 from perfscribe.base.cells import Unsupported
 from perfscribe.distributed import hosts, launchers, ranks, starting
-from perfscribe.distributed.channel import Hub
 from perfscribe.distributed.needs import ranks_per_node
 from perfscribe.distributed.transport import LOOPBACK
-from perfscribe.distributed.watching import KEPT_LINES, RunningRanks
-
-STARTING_S = 30.0
-LOG_LINES = 20_000
-COLLECTIVE_TIMEOUT_S = 600.0  # longer than any cell's: ranks start with their first cell's timeout
+from perfscribe.distributed.watching import RunningRanks
 
 
 @dataclass(frozen=True)
@@ -55,11 +50,9 @@ class WorkerGroup:
     program: a function of arguments and a Rank (see rank.py), or its "module:name". Prefer a function: measuring code
     then imports it, so that editing it remeasures. nodes: of this Slurm job, this one first; ranks are numbered node by
     node. device: cuda (default of nccl) or cpu (of gloo). transport: see transport.py. timeout_s: for each ask(); the
-    first includes starting. collective_timeout_s: time limit of a collective; by default longer than timeout_s, so that
-    only timeout_s ends a hang, and the ranks' stacks then tell which one hangs; required if an ask() may last longer
-    than the first. seed: by default random. launcher: command that starts the ranks instead of this process, such as
-    torchrun(4); the ranks' module is appended. nccl_log: let NCCL log its choices (see nccl_log.parse_nccl_log); slows
-    collectives.
+    first includes starting. seed: by default random. launcher: command that starts the ranks instead of this process,
+    such as torchrun(4); the ranks' module is appended. nccl_log: let NCCL log its choices (see
+    nccl_log.parse_nccl_log); slows collectives.
 
     Raises ValueError for invalid arguments; Unsupported for fewer GPUs than ranks, fewer nodes than requested, a
     backend that torch lacks, or if a rank raised it. Otherwise the first failure counts and names its rank:
@@ -77,7 +70,6 @@ class WorkerGroup:
         backend: str = "gloo",
         device: str = "",
         transport: str = "default",
-        collective_timeout_s: float | None = None,
         seed: int | None = None,
         launcher: Sequence[str] = (),
         nccl_log: bool = False,
@@ -87,36 +79,36 @@ class WorkerGroup:
         names = launchers.nodes_of_job(nodes) if nodes > 1 else []
         _check_machine(each, backend, device)  # this node represents all: a job's nodes are alike
         address = hosts.address_towards(names[-1]) if names else LOOPBACK
-        self._logs, self._asked = nccl_log, 0
         self.is_open = False
         with contextlib.ExitStack() as held:
-            hub, store = held.enter_context(contextlib.closing(Hub(address))), held.enter_context(_store(address))
+            store = held.enter_context(_store(address))
+            self._ranks = RunningRanks(world_size, timeout_s, address)
+            held.callback(self._ranks.close)
             order = {
                 "program": program if isinstance(program, str) else _name(program),
                 "world_size": world_size,
                 "backend": backend,
                 "device": device,
                 "transport": transport,
-                "collective_timeout_s": collective_timeout_s or timeout_s + STARTING_S,
                 "seed": random.getrandbits(31) if seed is None else seed,
                 "threads": _threads(each),
                 "nccl_log": nccl_log,
-                "address": hub.address,
-                "token": hub.token,
+                "address": self._ranks.address,
+                "token": self._ranks.token,
                 "store": f"{address}:{store}",
             }
             processes: starting.ForkedRanks | starting.LaunchedRanks
             if names or launcher:
                 launcher = launcher or launchers.over_nodes(names, each, address, store)
                 environment = launchers.environment_of_job() if names else os.environ
-                processes = starting.LaunchedRanks(launcher, order, hub, environment)
+                processes = starting.LaunchedRanks(launcher, order, environment)
             else:
-                processes = starting.ForkedRanks(order, [_variables(rank, each, store) for rank in range(each)])
-            kept_lines = LOG_LINES if nccl_log else KEPT_LINES
-            self._watch = RunningRanks(world_size, timeout_s, hub, processes, kept_lines)
-            held.callback(self._watch.read_the_rest)
+                variables = [_variables(rank, each, store) for rank in range(each)]
+                processes = starting.ForkedRanks(order, variables)
+            self._ranks.processes = processes
             held.callback(processes.end)
-            self._held = held.pop_all()
+            held.callback(self._ranks.close)  # before that: ranks end without connections
+            self._end = weakref.finalize(self, held.pop_all().close)  # also at exit
         self.is_open = True
 
     def __enter__(self) -> WorkerGroup:
@@ -126,9 +118,9 @@ class WorkerGroup:
         self.close()
 
     @property
-    def output(self) -> dict[int, list[str]]:
-        """Output of each rank, as far as it was kept: with nccl_log all of it, up to the last result."""
-        return {rank: list(state.output) for rank, state in self._watch.states.items() if rank >= 0}
+    def nccl_log(self) -> list[str]:
+        """Lines that NCCL logged on all ranks up to the last result, if asked for."""
+        return self._ranks.log
 
     def ask(self, arguments: Mapping[str, Any], timeout_s: float | None = None) -> list[Any]:
         """Run the program on all ranks; returns the results in rank order. After an error the group is closed.
@@ -136,33 +128,27 @@ class WorkerGroup:
         timeout_s: for this and later calls; by default unchanged.
         """
         json.dumps(arguments, allow_nan=False)  # raises ValueError or TypeError if they cannot be sent
-        self._asked += 1
-        self._watch.timeout_s = timeout_s or self._watch.timeout_s
+        self._ranks.timeout_s = timeout_s or self._ranks.timeout_s
         try:
-            self._watch.give(arguments)
-            results = self._watch.results()
+            return self._ranks.ask(arguments)
         except BaseException:
             self.is_open = False
-            self._held.close()
+            self._end()
             raise
-        if self._logs:
-            self._watch.read_log(self._asked)
-        return results
 
     def close(self) -> None:
         """Let the ranks leave, and kill those that do not."""
         if self.is_open:
             self.is_open = False
             try:
-                self._watch.dismiss()
+                self._ranks.dismiss()
             finally:
-                self._held.close()
+                self._end()
 
 
 _WAITING: dict[tuple[Any, ...], WorkerGroup] = {}
 
 
-@atexit.register  # multiprocessing, which joins its processes at exit, is imported before this module
 def dismiss() -> None:
     """End all persistent ranks."""
     while _WAITING:
@@ -179,8 +165,7 @@ def waiting(program: Callable[..., Any], *, timeout_s: float, alone: bool = Fals
     if workers is None or not workers.is_open:
         if alone:
             dismiss()
-        options |= {"timeout_s": timeout_s, "collective_timeout_s": COLLECTIVE_TIMEOUT_S}
-        workers = _WAITING[key] = WorkerGroup(program, **options)
+        workers = _WAITING[key] = WorkerGroup(program, timeout_s=timeout_s, **options)
     return workers
 
 

@@ -1,6 +1,6 @@
 """Starts the processes of ranks: forked on this machine, or by another program such as torchrun, mpiexec or srun.
 
-Ranks are forked from multiprocessing's fork server, which has imported torch: two start in 0.2 s, fresh interpreters in
+Ranks are forked from multiprocessing's fork server, which has imported torch: two start in 0.1 s, fresh interpreters in
 5 s and more. The server must never touch CUDA, which does not survive a fork: torch is set to count GPUs through NVML.
 It ends when its launcher has, and with it the kernel kills its ranks (on Linux), even if no Python can run in them.
 """
@@ -14,18 +14,17 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
 from multiprocessing import forkserver, get_context
-from typing import IO, Any, cast
+from typing import Any
 
 from perfscribe.base.cells import Unsupported
 from perfscribe.base.processes import exit_text
-from perfscribe.distributed import needs, rank
-from perfscribe.distributed.channel import Hub
-from perfscribe.distributed.failures import RankError
-from perfscribe.distributed.watching import EXIT_S
+from perfscribe.distributed import failures, needs, rank
 
 DEATH_S = 30.0  # only if the kernel cannot kill a process at once, as when a driver hangs
+LEAVING_S = 10.0
 NVML_COUNTS = "PYTORCH_NVML_BASED_CUDA_CHECK"
 _FORKING = get_context("forkserver")
 
@@ -57,15 +56,18 @@ class ForkedRanks:
                 process.start()
         except (EOFError, OSError) as error:
             self.end()
-            raise RankError(f"the fork server gave no ranks: {type(error).__name__}: {error}") from error
+            raise failures.RankError(f"the fork server gave no ranks: {type(error).__name__}: {error}") from error
+
+    def sentinels(self, ranks: Sequence[int]) -> list[int]:
+        """Return descriptors that become readable when these ranks end."""
+        return [self._processes[rank].sentinel for rank in ranks]
 
     def exit_code(self, rank: int) -> int | None:
         """Return a rank's exit code; None while it runs."""
         return self._processes[rank].exitcode
 
-    def ended(self) -> str:
-        """Return why no rank can report any more: empty, because exit_code() tells it of each rank."""
-        return ""
+    def failure(self) -> None:
+        """Return None: exit_code() tells how each rank ended."""
 
     def end(self) -> None:
         """Kill the ranks and their children, and wait until they are gone."""
@@ -79,42 +81,48 @@ class ForkedRanks:
 
 
 class LaunchedRanks:
-    """Another launcher's process, which starts the ranks by running their module."""
+    """Another launcher's process, which starts the ranks by running their module; its output is shown at its end."""
 
     know_exit_codes = False
 
-    def __init__(
-        self, command: Sequence[str], order: Mapping[str, Any], hub: Hub, environment: Mapping[str, str]
-    ) -> None:
+    def __init__(self, command: Sequence[str], order: Mapping[str, Any], environment: Mapping[str, str]) -> None:
         self._name = command[2] if command[0] == sys.executable else os.path.basename(command[0])
-        self._ranks, self._hub = range(order["world_size"]), hub
         if shutil.which(command[0]) is None:
             raise Unsupported(f"no {self._name} here")
+        self._output = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115
         self._process = subprocess.Popen(
             [*command, rank.__name__],
             stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
+            stdout=self._output,
             stderr=subprocess.STDOUT,
             env={**environment, rank.ORDER_VARIABLE: json.dumps(order)},
             process_group=0,
         )
-        hub.hear(hub.read_output, cast(IO[bytes], self._process.stdout), -1)
+
+    def sentinels(self, ranks: Sequence[int]) -> list[int]:
+        """Return nothing: only the launcher knows when ranks end."""
+        return []
 
     def exit_code(self, rank: int) -> None:
         """Return None: only the launcher knows."""
 
-    def ended(self) -> str:
-        """Return how the launcher ended; empty while it runs."""
-        code = self._process.poll()
-        return "" if code is None else f"{self._name} {exit_text(code)}"
+    def failure(self) -> failures.RankError | None:
+        """Return how the launcher ended, with its last line; None while it runs."""
+        if self._process.poll() is None:
+            return None
+        self._output.seek(0)
+        return failures.error_of_launcher(
+            f"{self._name} {exit_text(self._process.returncode)}", self._output.read().splitlines()
+        )
 
     def end(self) -> None:
-        """Ask the ranks to end, then kill the launcher."""
-        for number in self._ranks:
-            self._hub.send(number, {"ask": "die"})
+        """Wait for the launcher, whose ranks have lost their connections; kill it if it stays."""
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(EXIT_S)
+            self._process.wait(LEAVING_S)
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(DEATH_S)
+        with self._output as output:
+            output.seek(0)
+            shutil.copyfileobj(output, sys.stderr)

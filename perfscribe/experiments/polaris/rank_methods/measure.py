@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from perfscribe.base import cpu_sets
 from perfscribe.base.cells import Cell, Measurement, Unsupported
-from perfscribe.distributed import binding, needs
+from perfscribe.distributed import binding
 from perfscribe.distributed.mpi_start import METHODS
 
 if TYPE_CHECKING:
