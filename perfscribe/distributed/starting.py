@@ -58,10 +58,6 @@ class ForkedRanks:
             self.end()
             raise failures.RankError(f"the fork server gave no ranks: {type(error).__name__}: {error}") from error
 
-    def sentinels(self, ranks: Sequence[int]) -> list[int]:
-        """Return descriptors that become readable when these ranks end."""
-        return [self._processes[rank].sentinel for rank in ranks]
-
     def exit_code(self, rank: int) -> int | None:
         """Return a rank's exit code; None while it runs."""
         return self._processes[rank].exitcode
@@ -98,10 +94,6 @@ class LaunchedRanks:
             env={**environment, rank.ORDER_VARIABLE: json.dumps(order)},
             process_group=0,
         )
-
-    def sentinels(self, ranks: Sequence[int]) -> list[int]:
-        """Return nothing: only the launcher knows when ranks end."""
-        return []
 
     def exit_code(self, rank: int) -> None:
         """Return None: only the launcher knows."""

@@ -101,19 +101,16 @@ class RunningRanks:
 
     def _read(self, timeout_s: float) -> None:
         """Read what has come, waiting at most timeout_s for it, and exit codes."""
-        running = [rank for rank in range(self.world_size) if not self._states[rank].gone_s]
-        for ready in wait(
-            [self._listener, *self._connections, *self.processes.sentinels(running)], max(0.0, timeout_s)
-        ):
+        for ready in wait([self._listener, *self._connections], max(0.0, timeout_s)):
             if ready is self._listener:
                 accepted, _ = self._listener.accept()
                 accepted.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", RECEIVE_S, 0))
                 self._connections[Connection(accepted.detach())] = None
             elif isinstance(ready, Connection):
                 self._receive(ready)
-        for rank in running:
+        for rank in range(self.world_size):
             if self.processes.exit_code(rank) is not None:
-                self._states[rank].gone_s = time.time()
+                self._states[rank].gone_s = self._states[rank].gone_s or time.time()
 
     def _read_until(self, timeout_s: float, done: Callable[[], bool]) -> None:
         until = time.monotonic() + timeout_s

@@ -32,18 +32,20 @@ def test_an_allocation_that_fails_is_out_of_memory_unless_the_device_is_broken(a
     assert rank._as_message(RuntimeError(NOT_ALLOCATED))["kind"] == kind
 
 
-class Played:
+class Played(watching.RunningRanks):
     """Two ranks that do these steps, one each time that their launcher looks."""
 
     know_exit_codes = True
 
-    def __init__(self, launched: watching.RunningRanks, steps: list[tuple]) -> None:
-        host, port = launched.address.split(":")
+    def __init__(self, steps: list[tuple]) -> None:
+        super().__init__(2, 60, LOOPBACK)
+        self.processes = self
+        host, port = self.address.split(":")
         self.clients = [Client((host, int(port))) for _ in range(2)]
         self.exit_codes: dict[int, int] = {}
-        self.steps = [(number, "say", f"{launched.token} {number}") for number in (0, 1)] + steps
+        self.steps = [(number, "say", f"{self.token} {number}") for number in (0, 1)] + steps
 
-    def sentinels(self, _: list[int]) -> list[int]:
+    def _read(self, timeout_s: float) -> None:
         if self.steps:
             number, what, value = self.steps.pop(0)
             if what == "say":
@@ -53,7 +55,7 @@ class Played:
                 self.clients[number].close()
             else:
                 self.exit_codes[number] = value
-        return []
+        super()._read(timeout_s)
 
     def exit_code(self, number: int) -> int | None:
         return self.exit_codes.get(number)
@@ -82,10 +84,8 @@ LOST_PEER = {**SAID, "text": "RuntimeError: Connection closed by peer [127.0.0.1
 def test_ends_are_told_right_in_whatever_order_they_are_heard(steps, text, monkeypatch):
     monkeypatch.setattr(watching, "POLL_S", 0.05)
     began = time.monotonic()
-    with contextlib.closing(watching.RunningRanks(2, 60, LOOPBACK)) as launched:
-        launched.processes = Played(launched, steps)
-        with pytest.raises(RankError, match=rf"^rank 1 of 2: {text}$"):
-            launched.ask({})
+    with contextlib.closing(Played(steps)) as played, pytest.raises(RankError, match=rf"^rank 1 of 2: {text}$"):
+        played.ask({})
     assert time.monotonic() - began < 4
 
 
