@@ -21,7 +21,7 @@ from typing import Any
 from perfscribe.base import cpu_sets
 from perfscribe.base.cells import Unsupported
 from perfscribe.distributed import hosts, launchers, ranks, starting
-from perfscribe.distributed.needs import ranks_per_node
+from perfscribe.distributed.needs import DEVICES, ranks_per_node
 from perfscribe.distributed.transport import LOOPBACK
 from perfscribe.distributed.watching import RunningRanks
 
@@ -49,10 +49,9 @@ class WorkerGroup:
 
     program: a function of arguments and a Rank (see rank.py), or its "module:name". Prefer a function: measuring code
     then imports it, so that editing it remeasures. nodes: of this Slurm job, this one first; ranks are numbered node by
-    node. device: cuda (default of nccl) or cpu (of gloo). transport: see transport.py. timeout_s: for each ask(); the
-    first includes starting. seed: by default random. launcher: command that starts the ranks instead of this process,
-    such as torchrun(4); the ranks' module is appended. nccl_log: let NCCL log its choices (see
-    nccl_log.parse_nccl_log); slows collectives.
+    node. transport: see transport.py. timeout_s: for each ask(); the first includes starting. seed: by default random.
+    launcher: command that starts the ranks instead of this process, such as torchrun(4); the ranks' module is appended.
+    nccl_log: let NCCL log its choices (see nccl_log.parse_nccl_log); slows collectives.
 
     Raises ValueError for invalid arguments; Unsupported for fewer GPUs than ranks, fewer nodes than requested, a
     backend that torch lacks, or if a rank raised it. Otherwise the first failure counts and names its rank:
@@ -68,16 +67,14 @@ class WorkerGroup:
         timeout_s: float,
         nodes: int = 1,
         backend: str = "gloo",
-        device: str = "",
         transport: str = "default",
         seed: int | None = None,
         launcher: Sequence[str] = (),
         nccl_log: bool = False,
     ) -> None:
-        device = device or ("cuda" if backend == "nccl" else "cpu")
         each = ranks_per_node(world_size, nodes)
         names = launchers.nodes_of_job(nodes) if nodes > 1 else []
-        _check_machine(each, backend, device)  # this node represents all: a job's nodes are alike
+        _check_machine(each, backend)  # this node represents all: a job's nodes are alike
         address = hosts.address_towards(names[-1]) if names else LOOPBACK
         self.is_open = False
         with contextlib.ExitStack() as held:
@@ -88,7 +85,7 @@ class WorkerGroup:
                 "program": program if isinstance(program, str) else _name(program),
                 "world_size": world_size,
                 "backend": backend,
-                "device": device,
+                "device": DEVICES[backend],
                 "transport": transport,
                 "seed": random.getrandbits(31) if seed is None else seed,
                 "threads": _threads(each),
@@ -177,13 +174,13 @@ def _name(program: Callable[..., Any]) -> str:
     return f"{module}:{name}"
 
 
-def _check_machine(world_size: int, backend: str, device: str) -> None:
+def _check_machine(world_size: int, backend: str) -> None:
     import torch
 
     available = torch.distributed.is_available() and getattr(torch.distributed, f"is_{backend}_available")()
     if not available:
         raise Unsupported(f"torch is a build without {backend}")
-    gpus = torch.cuda.device_count() if device == "cuda" else world_size
+    gpus = torch.cuda.device_count() if DEVICES[backend] == "cuda" else world_size
     if gpus < world_size:
         raise Unsupported(f"{world_size} processes need as many GPUs, {gpus} {'is' if gpus == 1 else 'are'} here")
 
