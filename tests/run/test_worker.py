@@ -5,6 +5,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -254,6 +255,16 @@ def test_a_loader_has_its_workers_however_long_tmpdir_is(
     probe.plan([Cell({"n": 1})], timeout_s=20)
     assert statuses(probe.measure()) == ["ok"]
     assert not list(long.iterdir())
+
+
+def test_a_child_that_forks_ranks_leaves_no_files(tmp_path: Path, side: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is killed, so that it cannot remove its fork server's socket."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as short:
+        monkeypatch.setenv("TMPDIR", short)
+        probe = job(tmp_path, side, "PRELOADED = ('json',)\n\n\ndef run(cell):\n    return done(cell)\n")
+        probe.plan(numbered(1))
+        assert statuses(probe.measure()) == ["ok"]
+        assert not list(Path(short).iterdir())
 
 
 @LINUX
