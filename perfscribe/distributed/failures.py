@@ -89,12 +89,11 @@ class Ending:
     time_s: float
     kind: str = error_kinds.EXCEPTION
     details: str = ""
-    died: bool = False
 
     @property
     def is_consequence(self) -> bool:
         """Whether the error is about a lost peer."""
-        return not self.died and bool(_LOST_PEER.match(self.text))
+        return bool(_LOST_PEER.match(self.text))
 
 
 def guilty(endings: Sequence[Ending]) -> Ending:

@@ -164,7 +164,7 @@ class RunningRanks:
             return None
         if waited_s < EXIT_S and code is None and self.processes.know_exit_codes:
             return None
-        return Ending(rank, exit_text(code), state.gone_s, died=True)
+        return Ending(rank, exit_text(code), state.gone_s)
 
     def _raise_failure(self) -> None:
         """Raise as soon as it is clear which rank is to blame, or when time is up."""
