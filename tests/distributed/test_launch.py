@@ -101,6 +101,8 @@ def test_one_result_a_rank_in_their_order(monkeypatch):
 FAULTS = {
     "raises": (RankError, "rank 1 of 4: ValueError: a bad value", "failed"),
     "killed": (RankError, "rank 1 of 4: died by SIGKILL", "failed"),
+    "exits": (RankError, "rank 1 of 4: left with exit code 3", "failed"),
+    "crashes": (RankError, "rank 1 of 4: died by SIGSEGV", "failed"),
     "out_of_memory": (RankOutOfMemory, r"rank 1 of 4: RuntimeError: .*can't allocate memory.*", "oom"),
     "unsupported": (Unsupported, "needs a quantum computer", "unsupported"),
     "wrong": (RankWrongResult, "rank 1 of 4: the sum is off", "failed"),
@@ -162,6 +164,18 @@ def test_no_rank_outlives_its_launcher(tmp_path):
     for grandchild in (pids[1], pids[3]):  # those may outlive a rank that the kernel killed before it could tell them
         if not has_ended(grandchild):
             os.kill(grandchild, signal.SIGKILL)
+
+
+def test_a_group_that_was_left_open_ends_with_its_launcher(tmp_path):
+    script = tmp_path / "launcher.py"
+    script.write_text(
+        "from perfscribe.distributed.launch import WorkerGroup\n"
+        "if __name__ == '__main__':\n"
+        "    group = WorkerGroup('rank_programs:burns', world_size=2, timeout_s=60)\n"
+        "    group.ask({'seconds': 0})\n"
+    )
+    environment = dict(os.environ) | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    subprocess.run([sys.executable, script], env=environment, check=True, timeout=60)
 
 
 # --- what cannot be ---------------------------------------------------------------------------------------------
