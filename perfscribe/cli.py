@@ -240,7 +240,6 @@ EXPLAINED = ("chapter", "compare", "fill", "launch", "test")  # verbs with their
 
 def main(arguments: Sequence[str]) -> int:
     """Run a verb, or pass everything to Snakemake."""
-    session.name_account(os.environ, ROOT)
     verb = arguments[0] if arguments else "--help"
     if verb in ("-h", "--help") or (verb not in EXPLAINED and arguments[1:2] in (["-h"], ["--help"])):
         return show_help(())

@@ -340,26 +340,13 @@ def keep_bytecode(env: MutableMapping[str, str], root: Path) -> None:
         env.setdefault("PYTHONPYCACHEPREFIX", str(root / ".perfscribe" / "bytecode"))
 
 
-def name_account(env: MutableMapping[str, str], root: Path) -> None:
-    """Set USER and HOME if the uid has no account, as in containers: Snakemake and torch ask for both."""
-    if not account():
-        env["USER"] = f"uid{os.getuid()}"
-    try:
-        Path.home()
-    except RuntimeError:
-        home = root / ".perfscribe" / "home"
-        home.mkdir(parents=True, exist_ok=True)
-        env["HOME"] = str(home)
-
-
 def _begin(root: Path, overrides: Mapping[str, Any], decides: bool, executor: str | None) -> Session:
     if set(str(root)) & set("{}"):
         raise ValueError(f"{root}: Snakemake takes braces in a path for its own; give the folder another name")
     raw = configuration.load(root / "config.yaml", overrides)
     configuration.check(raw)
     tools.use(raw.get("tools", {}), root)
-    keep_bytecode(os.environ, root)  # jobs inherit both
-    name_account(os.environ, root)
+    keep_bytecode(os.environ, root)  # jobs inherit it
     site = site_of(raw)
     read_only = is_committed(root, site)
     if decides and site != LOCAL_SITE and not read_only and not (root / "results" / site).exists():
