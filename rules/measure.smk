@@ -14,8 +14,6 @@ rule measure:
     priority: 1
     # A committed site is only shown: copying from its journal is no job for a cluster.
     localrule: SESSION.read_only
-    conda:
-        "../workflow/envs/perfscribe.yaml"
     # Timed work shares the machine with nothing, so that a job asks for all cores; but where cells need one GPU each,
     # as many jobs run at a time as there are GPUs, each on a GPU and on cores of its own.
     threads: lambda w: SESSION.threads(w.experiment, int(w.shard), ALL_CORES)

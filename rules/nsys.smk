@@ -6,8 +6,6 @@ rule nsys_export:
         "results/{site}/nsys/{name}.sqlite",
     log:
         "logs/{site}/nsys_export_{name}.log",
-    conda:
-        "../workflow/envs/perfscribe.yaml"
     resources:
         **SMALL_JOB,
     shell:
@@ -21,8 +19,6 @@ rule nsys_kernels:
         "results/{site}/nsys/{name}.kernels.csv",
     log:
         "logs/{site}/nsys_kernels_{name}.log",
-    conda:
-        "../workflow/envs/perfscribe.yaml"
     resources:
         **SMALL_JOB,
     shell:

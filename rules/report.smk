@@ -10,8 +10,6 @@ rule write_report:
     log:
         f"logs/{SITE}/report.log",
     retries: 0
-    conda:
-        "../workflow/envs/perfscribe.yaml"
     shell:
         "program {log:q} workflow/scripts/report.py --plan {input.plan:q} --records {input.records:q}"
         " --out {output.report:q} --summary {output.summary:q}"
@@ -32,8 +30,6 @@ rule write_html:
     log:
         f"logs/{SITE}/html.log",
     retries: 0
-    conda:
-        "../workflow/envs/perfscribe.yaml"
     shell:
         "program {log:q} workflow/scripts/write_html.py --plan {input.plan:q} --report {input.report:q} --out {output:q}"
 
@@ -48,8 +44,6 @@ rule verdict:
     log:
         f"logs/{SITE}/verdict.log",
     retries: 0
-    conda:
-        "../workflow/envs/perfscribe.yaml"
     shell:
         "program {log:q} workflow/scripts/verdict.py --records {input.records:q} --summary {input.summary:q}"
         " --out {output:q}"

@@ -126,17 +126,20 @@ def test_a_pipe_is_no_config(project: Path, words: str) -> None:
 
 def test_the_tests_end_with_the_first_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     ran: list[str] = []
+    advice = f"Lints for rule a:\n    * {min(cli.UNHEEDED)}:\n      Why.\n"
 
-    def run(command: list[str], cwd: Path) -> types.SimpleNamespace:
+    def run(command: list[str], cwd: Path, **_: object) -> types.SimpleNamespace:
         ran.append(" ".join(command[2:]))
-        return types.SimpleNamespace(returncode=3 if ran[-1] in failing else 0)
+        return types.SimpleNamespace(returncode=3 if ran[-1] in failing else 0, stderr=advice)
 
     monkeypatch.setattr(cli.subprocess, "run", run)
     failing = ["mypy"]
     assert cli.main(["test"]) == 3 and ran[-1] == "mypy"
-    failing.clear()
+    failing = ["snakemake --lint"]
     assert cli.main(["test", "-k", "tables"]) == 0
     assert ran[-2] == "snakemake --lint" and ran[-1].startswith("pytest ") and ran[-1].endswith(" -k tables")
+    advice += "    * No log directive defined:\n"
+    assert cli.main(["test"]) == 3 and ran[-1] == "snakemake --lint"
 
 
 @pytest.fixture
@@ -251,7 +254,7 @@ def test_a_program_that_snakemake_lacks_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "bash").symlink_to(str(shutil.which("bash")))
     command = [sys.executable, "-m", "perfscribe.run.engine", "--version"]
     done = subprocess.run(command, cwd=ROOT, env={**os.environ, "PATH": str(tmp_path)}, capture_output=True, text=True)
-    assert done.stderr == "run: the program `which` is missing: install it, as Snakemake needs it\n"
+    assert done.stderr == "run: which: No such file or directory\n"
 
 
 def test_run_is_called_by_a_link(space: Workspace, tmp_path: Path) -> None:
