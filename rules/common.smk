@@ -5,7 +5,6 @@ from pathlib import Path
 ROOT = Path(workflow.basedir)
 if not (ROOT / "perfscribe").is_dir():  # begun by workflow/Snakefile
     ROOT = ROOT.parent
-sys.path.insert(0, str(ROOT))
 
 from perfscribe.run import session
 from perfscribe.run.targets import Targets

@@ -219,7 +219,7 @@ class Session:
 
         Defines `program LOG SCRIPT ARGUMENTS`: runs a script with this interpreter; on failure prints its log's end.
         """
-        prologue = "" if self.plan.cluster is None or main_process else self.plan.cluster.prologue()
+        prologue = "" if self.plan.cluster is None or main_process else self.plan.cluster.prologue(self.root)
         clear = r"printf '\r\033[K' >&2; " if processes.redraws(sys.stderr) else ""
         program = (
             f'program() {{ local log=$1; shift; {shlex.quote(sys.executable)} "$@" >"$log" 2>&1'
@@ -341,12 +341,14 @@ def keep_bytecode(env: MutableMapping[str, str], root: Path) -> None:
 
 
 def _begin(root: Path, overrides: Mapping[str, Any], decides: bool, executor: str | None) -> Session:
-    if set(str(root)) & set("{}"):
-        raise ValueError(f"{root}: Snakemake takes braces in a path for its own; give the folder another name")
+    if set(str(root)) & set("{}:"):
+        raise ValueError(f"{root}: Snakemake misreads braces in a path, Python colons; give the folder another name")
     raw = configuration.load(root / "config.yaml", overrides)
     configuration.check(raw)
     tools.use(raw.get("tools", {}), root)
     keep_bytecode(os.environ, root)  # jobs inherit it
+    # Jobs import this checkout's package, whichever the environment has.
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(root), os.environ.get("PYTHONPATH", "")]).strip(os.pathsep)
     site = site_of(raw)
     read_only = is_committed(root, site)
     if decides and site != LOCAL_SITE and not read_only and not (root / "results" / site).exists():

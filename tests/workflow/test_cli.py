@@ -12,6 +12,7 @@ import sys
 import types
 import zipfile
 from collections.abc import Callable, Sequence
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -385,11 +386,12 @@ def test_what_snakemake_keeps_to_itself_is_told(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (128 + signal.SIGINT, ""), "Ctrl-C while it reads the workflow"
 
 
-def test_a_folder_with_braces_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["{odd}", "odd:"])
+def test_a_folder_with_braces_or_a_colon_is_refused(tmp_path: Path, name: str) -> None:
     """Every other odd character is in the name of `space`."""
-    space = Workspace(tmp_path / "{odd}")
+    space = Workspace(tmp_path / name)
     done = space.run("report")
-    assert done.returncode == 1 and done.stdout.startswith(f"run: {space.root}: Snakemake takes braces"), done.stdout
+    assert done.returncode == 1 and done.stdout.startswith(f"run: {space.root}: Snakemake misreads braces"), done.stdout
 
 
 @pytest.mark.parametrize("profile", ["slurm", "pbs"])
@@ -516,7 +518,8 @@ def test_what_a_newer_python_takes_is_told(
 
 
 def test_only_what_the_lock_pins_is_installed_by_one_of_several_processes(tmp_path: Path) -> None:
-    """The real pip, which refuses another file under a pinned name: a package of one module, without a network."""
+    """The real pip, which refuses another file under a pinned name, without a network: this project's package,
+    which the lock's setuptools installs, and two packages of one module."""
     folder, lock, other = tmp_path / ".venv", tmp_path / "requirements.lock", tmp_path / "requirements-torch.txt"
     wheels = {name: tmp_path / f"{name}-1.0-py3-none-any.whl" for name in ("demo", "later")}
     for name, path in wheels.items():
@@ -526,8 +529,15 @@ def test_only_what_the_lock_pins_is_installed_by_one_of_several_processes(tmp_pa
             archive.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n{needs}\n")
             archive.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nGenerator: x\nTag: py3-none-any\n")
             archive.writestr(f"{info}/RECORD", f"{name}.py,,\n{info}/METADATA,,\n{info}/WHEEL,,\n{info}/RECORD,,\n")
+    backend = metadata.distribution("setuptools")
+    wheels["setuptools"] = tmp_path / f"setuptools-{backend.version}-py3-none-any.whl"
+    with zipfile.ZipFile(wheels["setuptools"], "w") as archive:
+        for file in backend.files or ():
+            if ".." not in file.parts and file.suffix != ".pyc":
+                archive.write(file.locate(), str(file))
     (tmp_path / "perfscribe").mkdir()
-    shutil.copy(ROOT / "perfscribe" / "bootstrap.py", tmp_path / "perfscribe")
+    for name in ("perfscribe/__init__.py", "perfscribe/bootstrap.py", "pyproject.toml", "requirements.in"):
+        shutil.copy(ROOT / name, tmp_path / name)
     other.write_text(f"{wheels['later']}\n")
     command = [sys.executable, "perfscribe/bootstrap.py", "install", str(folder)]
     constraint = tmp_path / "constraint.txt"
@@ -542,10 +552,15 @@ def test_only_what_the_lock_pins_is_installed_by_one_of_several_processes(tmp_pa
     assert failed.returncode == 1 and re.fullmatch(said, failed.stderr.splitlines()[-1]), failed.stderr
     assert "HASHES" in failed.stderr and not (folder / "installed").exists()
 
-    lock.write_text(f"{wheels['demo']} --hash=sha256:{hashlib.sha256(wheels['demo'].read_bytes()).hexdigest()}\n")
+    digests = {path: hashlib.sha256(path.read_bytes()).hexdigest() for path in (wheels["demo"], wheels["setuptools"])}
+    lock.write_text("".join(f"{path} --hash=sha256:{digest}\n" for path, digest in digests.items()))
     running = [subprocess.Popen(command, cwd=tmp_path, env=env, stderr=subprocess.PIPE, text=True) for _ in range(2)]
     told = [process.communicate()[1] for process in running]
     assert [process.returncode for process in running] == [0] * 2, told
     assert sorted(map(bool, told)) == [False, True]
     assert (folder / "installed").read_bytes() == lock.read_bytes() + other.read_bytes()
-    subprocess.run([folder / "bin" / "python", "-c", "import demo, later"], check=True)
+    imported = "import demo, later, perfscribe; print(perfscribe.__file__)"
+    done = subprocess.run(
+        [folder / "bin" / "python", "-c", imported], cwd="/", check=True, stdout=subprocess.PIPE, text=True
+    )
+    assert done.stdout == f"{tmp_path / 'perfscribe' / '__init__.py'}\n"
