@@ -5,7 +5,6 @@ from __future__ import annotations
 import atexit
 import contextlib
 import fcntl
-import itertools
 import math
 import os
 import shlex
@@ -15,7 +14,7 @@ import socket
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
@@ -153,18 +152,6 @@ def make_plan(root: Path, raw: Mapping[str, Any], executor: str | None = None) -
 def memory_of_code(root: Path) -> Memory:
     """Results of analysing modules for earlier plans."""
     return Memory(root / CODE_CACHE, fingerprint.method())
-
-
-def set_clocks_back(folders: Iterable[Path]) -> None:
-    """Clamp future mtimes (clock skew) to now, or later edits would look older than outputs.
-
-    All get the same mtime, so that none is newer than another.
-    """
-    latest_ns = time.time_ns() - 10**9
-    for path in itertools.chain.from_iterable(folder.rglob("*") for folder in folders):
-        if path.is_file() and not path.is_symlink() and path.stat().st_mtime_ns > latest_ns:
-            with contextlib.suppress(OSError):  # another user's file
-                os.utime(path, ns=(latest_ns, latest_ns))
 
 
 def write_plan(root: Path, raw: Mapping[str, Any], planned: plan.Plan) -> None:
@@ -373,7 +360,6 @@ def _begin(root: Path, overrides: Mapping[str, Any], decides: bool, executor: st
     ):
         raise ValueError(_another_run(root))  # its settings differ, so what is due by ours cannot be determined
     if lock is not None:
-        set_clocks_back([results, root / "report" / planned.site])
         for path in (results / "plan").glob("*.json"):
             session.keep(path)
         clear_leftovers(root)
