@@ -62,8 +62,11 @@ OPTIONS go to snakemake, as in ./run report --config preset=tiny site=local
 
 # Explicit, so that neither profiles nor later defaults change what an edit reruns.
 TRIGGERS = ("mtime", "params", "input", "code")
-# Advice of `snakemake --lint` that is not taken: rules run in the environment of Snakemake itself.
-UNHEEDED = {"Specify a conda environment or container for each rule."}
+# Advice of `snakemake --lint` that is not taken: rules run in the environment of Snakemake itself, by its interpreter.
+UNHEEDED = {
+    "Specify a conda environment or container for each rule.",
+    "Shell command directly uses variable PYTHON from outside of the rule",
+}
 
 
 def snakemake(*arguments: str) -> list[str]:
@@ -263,7 +266,9 @@ def main(arguments: Sequence[str]) -> int:
         sys.exit(f"run: {arguments[0]!r} is no verb{hint(arguments[0], VERBS)} (./run help lists them)")
     read_config(arguments)
     os.chdir(ROOT)
-    os.execv(sys.executable, snakemake(*arguments, *(_all_cores(arguments) if names_a_file else [])))
+    os.execv(
+        sys.executable, snakemake("--show-failed-logs", *arguments, *(_all_cores(arguments) if names_a_file else []))
+    )
 
 
 def entry() -> int:

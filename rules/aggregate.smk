@@ -24,4 +24,4 @@ for _experiment in PLAN.presentations:
         retries: 0
         localrule: True
         shell:
-            "program {log:q} workflow/scripts/present.py --plan {input.plan:q} --records {input.records:q}"
+            "{PYTHON:q} workflow/scripts/present.py --plan {input.plan:q} --records {input.records:q} > {log:q} 2>&1"

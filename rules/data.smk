@@ -17,5 +17,7 @@ for _dataset in PLAN.datasets:
         threads: ALL_CORES if PLAN.at_a_time > 1 else 1
         resources:
             **SMALL_JOB,
+        message:
+            f"make data set {_dataset}"
         shell:
-            "program {log:q} workflow/scripts/generate_data.py --plan {input.plan:q}"
+            "{PYTHON:q} workflow/scripts/generate_data.py --plan {input.plan:q} > {log:q} 2>&1"

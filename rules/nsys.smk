@@ -9,7 +9,7 @@ rule nsys_export:
     resources:
         **SMALL_JOB,
     shell:
-        "program {log:q} workflow/scripts/nsys_export.py --report {input:q} --out {output:q}"
+        "{PYTHON:q} workflow/scripts/nsys_export.py --report {input:q} --out {output:q} > {log:q} 2>&1"
 
 
 rule nsys_kernels:
@@ -22,4 +22,4 @@ rule nsys_kernels:
     resources:
         **SMALL_JOB,
     shell:
-        "program {log:q} workflow/scripts/nsys_kernels.py --export {input:q} --out {output:q}"
+        "{PYTHON:q} workflow/scripts/nsys_kernels.py --export {input:q} --out {output:q} > {log:q} 2>&1"

@@ -11,8 +11,8 @@ rule write_report:
         f"logs/{SITE}/report.log",
     retries: 0
     shell:
-        "program {log:q} workflow/scripts/report.py --plan {input.plan:q} --records {input.records:q}"
-        " --out {output.report:q} --summary {output.summary:q}"
+        "{PYTHON:q} workflow/scripts/report.py --plan {input.plan:q} --records {input.records:q}"
+        " --out {output.report:q} --summary {output.summary:q} > {log:q} 2>&1"
 
 
 # The same as one HTML file, figures and tables within. What it takes in was there before the report.
@@ -31,7 +31,8 @@ rule write_html:
         f"logs/{SITE}/html.log",
     retries: 0
     shell:
-        "program {log:q} workflow/scripts/write_html.py --plan {input.plan:q} --report {input.report:q} --out {output:q}"
+        "{PYTHON:q} workflow/scripts/write_html.py --plan {input.plan:q} --report {input.report:q} --out {output:q}"
+        " > {log:q} 2>&1"
 
 
 rule verdict:
@@ -45,5 +46,5 @@ rule verdict:
         f"logs/{SITE}/verdict.log",
     retries: 0
     shell:
-        "program {log:q} workflow/scripts/verdict.py --records {input.records:q} --summary {input.summary:q}"
-        " --out {output:q}"
+        "{PYTHON:q} workflow/scripts/verdict.py --records {input.records:q} --summary {input.summary:q}"
+        " --out {output:q} > {log:q} 2>&1"

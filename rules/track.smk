@@ -9,4 +9,4 @@ rule track:
         f"logs/{SITE}/track_{{tracker}}.log",
     retries: 0
     shell:
-        "program {log:q} workflow/scripts/track.py --records {input.records:q} --out {output:q}"
+        "{PYTHON:q} workflow/scripts/track.py --records {input.records:q} --out {output:q} > {log:q} 2>&1"

@@ -7,7 +7,6 @@ import contextlib
 import fcntl
 import math
 import os
-import shlex
 import shutil
 import signal
 import socket
@@ -97,7 +96,7 @@ def alone(root: Path) -> Iterator[None]:
 
 
 def clear_leftovers(root: Path) -> None:
-    """Remove locks and marks of a killed Snakemake. Only for the holder of the run lock, as no other run is alive.
+    """Remove locks and marks of a killed Snakemake, which needs no --unlock then. Only for the holder of the run lock.
 
     Marks of incomplete files are not needed either: rules here rename complete files into place.
     """
@@ -200,21 +199,6 @@ class Session:
     budget_ends: float = math.inf
     # Content and mtime in ns of files before this run: plan files, and outputs deleted to make units due.
     before: dict[Path, tuple[bytes, int]] = field(default_factory=dict, repr=False)
-
-    def shell_prefix(self, main_process: bool) -> str:
-        """Shell code that Snakemake runs before each shell command.
-
-        Defines `program LOG SCRIPT ARGUMENTS`: runs a script with this interpreter; on failure prints its log's end.
-        """
-        prologue = "" if self.plan.cluster is None or main_process else self.plan.cluster.prologue(self.root)
-        clear = r"printf '\r\033[K' >&2; " if processes.redraws(sys.stderr) else ""
-        program = (
-            f'program() {{ local log=$1; shift; {shlex.quote(sys.executable)} "$@" >"$log" 2>&1'
-            f' || {{ {clear}tail -n 20 "$log" >&2;'
-            ' [ -s "$log" ] || echo "it was killed, or the disk is full" >&2;'
-            ' echo "log: $log" >&2; return 1; }; }; '
-        )
-        return (prologue + program).replace("{", "{{").replace("}", "}}")
 
     @property
     def measuring_job(self) -> dict[str, Callable[..., int | str | None]]:

@@ -353,12 +353,6 @@ def test_a_place_that_cannot_be_written_is_one_line(tmp_path: Path, name: str, l
     assert done.returncode == 1 and re.fullmatch(line + "\n", done.stdout), done.stdout
 
 
-def test_an_option_that_there_is_not_is_one_line(space: Workspace) -> None:
-    done = space.run("report", "--confg", "x")
-    said = "run: unrecognized arguments: --confg x (options are Snakemake's, and --config KEY=VALUE ...)\n"
-    assert (done.returncode, done.stdout) == (1, said)
-
-
 def test_a_program_that_leaves_an_empty_log_is_told_of(tmp_path: Path) -> None:
     """On a full disk no log has a word either."""
     space = Workspace(tmp_path / "root")
