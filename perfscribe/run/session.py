@@ -318,8 +318,7 @@ def _begin(root: Path, overrides: Mapping[str, Any], decides: bool, executor: st
     configuration.check(raw)
     tools.use(raw.get("tools", {}), root)
     keep_bytecode(os.environ, root)  # jobs inherit it
-    # Jobs import this checkout's package, whichever the environment has.
-    os.environ["PYTHONPATH"] = os.pathsep.join([str(root), os.environ.get("PYTHONPATH", "")]).strip(os.pathsep)
+    os.environ["PYTHONPATH"] = processes.python_path(root)  # as well
     site = site_of(raw)
     read_only = is_committed(root, site)
     if decides and site != LOCAL_SITE and not read_only and not (root / "results" / site).exists():
