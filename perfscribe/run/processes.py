@@ -52,6 +52,11 @@ def say(text: str) -> None:
     print(f"{CLEAR if redraws(sys.stderr) else ''}{text}", file=sys.stderr, flush=True)
 
 
+def python_path(root: Path) -> str:
+    """PYTHONPATH of a process that imports this checkout's package, whichever the environment has."""
+    return os.pathsep.join([str(root), os.environ.get("PYTHONPATH", "")]).strip(os.pathsep)
+
+
 def begin_child(parent: int, cores: Collection[int] = ()) -> None:
     """Set up a child in preexec_fn: it dies with its parent and runs on these cores; empty: its parent's."""
     die_with(parent)
@@ -86,7 +91,7 @@ class Child:
         )
         words = [experiment, str(memory_limit_bytes), self._socket_folder, *libraries]
         env = {name: text for name, text in os.environ.items() if not OF_RANKS.match(name)}
-        env |= {"PYTHONPATH": os.pathsep.join([str(root), os.environ.get("PYTHONPATH", "")]).strip(":")}
+        env |= {"PYTHONPATH": python_path(root)}
         env |= lease.variables() if lease else {}
         self._process = subprocess.Popen(
             [sys.executable, "-m", "perfscribe.run.child", *words],
