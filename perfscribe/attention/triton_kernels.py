@@ -1,7 +1,8 @@
 """FlashAttention-2 in Triton (Dao, arXiv 2307.08691, algorithms 1 and 2) as an autograd function.
 
 Here: the function, its cached launches, operators for torch.compile. Kernels are in triton_forward_kernels and
-triton_backward_kernels; triton_configs chooses tiles, variants, splits and the precision of fp32 products. With TRITON_INTERPRET=1 in the environment before triton is first imported, everything runs on the CPU.
+triton_backward_kernels; triton_configs chooses tiles, variants, splits and the precision of fp32 products. With
+TRITON_INTERPRET=1 in the environment before triton is first imported, everything runs on the CPU.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ ROOT = 0
 
 
 class Exchange:
-    """Buffers of a collective: filled, exchanged, checked. ValueError if a message has less than one element per rank."""
+    """Buffers of a collective: filled, exchanged, checked. ValueError below one element per rank."""
 
     def __init__(self, message: Message, rank: Rank) -> None:
         import torch
