@@ -70,7 +70,7 @@ class Nccl:
 
     def __init__(self, program: Any, **options: Any) -> None:
         assert options["backend"] == "nccl" and options.get("nccl_log", False) == (program is measure.send_once)
-        self.output = {0: [f"h:1:1 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] via {self.way}"]}
+        self.nccl_log = [f"h:1:1 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] via {self.way}"]
 
     def ask(self, arguments: Any, _: float) -> list[Any]:
         if "message" in arguments:

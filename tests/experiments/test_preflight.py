@@ -142,7 +142,7 @@ def test_the_program(tmp_path, case):
     arguments, status, said = PROGRAM[case]
     (tmp_path / "nccl.log").write_text(output("4.99"))
     command = [sys.executable, str(ROOT / "workflow" / "scripts" / "preflight.py"), *arguments.split()]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120)
     assert done.returncode == status, done.stderr
     assert re.fullmatch(said, done.stderr if status else done.stdout)
