@@ -1,10 +1,7 @@
 """The rules for reports of nsys, as a user calls them."""
 
 import csv
-import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 from nvtx_kernels import COLUMNS
@@ -49,6 +46,3 @@ def test_reports_and_exports_become_summaries_and_what_fails_is_one_line(tmp_pat
     for path in summaries:
         rows = list(csv.reader(path.read_text(encoding="utf-8").splitlines()))
         assert tuple(rows[0]) == COLUMNS and len(rows) == 20
-    command = [sys.executable, ROOT / "workflow/scripts/nsys_export.py", "--report", "b", "--out", "c"]
-    lacking = subprocess.run(command, env={**os.environ, "PERFSCRIBE_NSYS": "/absent"}, capture_output=True, text=True)
-    assert lacking.stderr == "nsys_export: tools.nsys: /absent is no program\n"

@@ -8,34 +8,25 @@ from fake_cuda import FakeCuda
 from perfscribe.instruments import timing
 
 
-class Clock:
-    """Stands in for the host clock: time passes only where a test says so."""
-
-    def __init__(self):
-        self.now_s = 0.0
-
-    def pass_ms(self, ms):
-        self.now_s += ms / 1e3
-
-
 @pytest.fixture
-def clock(monkeypatch):
-    clock = Clock()
-    monkeypatch.setattr(timing, "time", SimpleNamespace(perf_counter=lambda: clock.now_s))
-    return clock
+def pass_ms(monkeypatch):
+    """Lets the host clock go on, which stands still else."""
+    now_s = [0.0]
+    monkeypatch.setattr(timing, "time", SimpleNamespace(perf_counter=lambda: sum(now_s)))
+    return lambda ms: now_s.append(ms / 1e3)
 
 
-def test_host_timer_leaves_prepare_and_freeing_outside(clock):
+def test_host_timer_leaves_prepare_and_freeing_outside(pass_ms):
     class Graph:
         def __del__(self):
-            clock.pass_ms(10)
+            pass_ms(10)
 
     def fn():
-        clock.pass_ms(next(spans))
+        pass_ms(next(spans))
         return Graph()
 
     spans = iter([30, 5, 6])
-    result = timing.time_host(fn, warmup=1, timed=2, device="cpu", prepare=lambda: clock.pass_ms(20))
+    result = timing.time_host(fn, warmup=1, timed=2, device="cpu", prepare=lambda: pass_ms(20))
     assert result.warmup_ms == pytest.approx([30]) and result.samples_ms == pytest.approx([5, 6])
     assert (result.warmup_s, result.timed_s) == pytest.approx((0.06, 0.071)) and result.timer == "host clock"
     with pytest.raises(ValueError, match="timed >= 1"):
@@ -68,14 +59,14 @@ def test_device_timer_flushes_outside_the_events_and_waits_once(monkeypatch):
     assert (result.warmup_ms, result.samples_ms, result.timer) == ([3.0], [3.0, 3.0], "CUDA events")
 
 
-def test_phases_of_one_pass(clock):
+def test_phases_of_one_pass(pass_ms):
     def step(mark):
         for phase, ms in (("forward", 3), ("backward", 10), ("forward", 2), ("optimizer", 2)):
-            clock.pass_ms(ms)
+            pass_ms(ms)
             mark(phase)
-        clock.pass_ms(4)
+        pass_ms(4)
 
-    phases = timing.time_phases(step, warmup=1, timed=2, device="cpu", prepare=lambda: clock.pass_ms(100))
+    phases = timing.time_phases(step, warmup=1, timed=2, device="cpu", prepare=lambda: pass_ms(100))
     assert list(phases) == ["forward", "backward", "optimizer", "step"]
     for name, ms in (("forward", 5), ("backward", 10), ("optimizer", 2), ("step", 21)):
         assert phases[name].samples_ms == pytest.approx([ms, ms])
