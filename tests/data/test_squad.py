@@ -29,11 +29,7 @@ def test_a_question_comes_with_context_and_all_answers(tmp_path: Path) -> None:
     whole = squad.read(tmp_path / "own.json")
     assert (whole.name, whole.origin) == ("own.json", "file")
     first = squad.Question("q1", CONTEXT, "Where does the Rhône rise?", ("Valais", "in Valais"))
-    assert whole.rows[0] == first
-    second = whole.rows[1]
-    assert second.answers == ("Grisons",)
-    expected = [CONTEXT, first.question, *first.answers, second.question, *second.answers]
-    assert list(squad.texts(whole.rows)) == expected
+    assert whole.rows == (first, squad.Question("q2", CONTEXT, SECOND["question"], ("Grisons",)))
 
 
 PLACE = r"no SQuAD v1\.1: data\[0\]\.paragraphs\[0\]\.qas"
@@ -43,11 +39,7 @@ BAD = [
     (document(FIRST, FIRST), rf"{PLACE}\[1\]\.id: 'q1' is also that of another question"),
     (document(FIRST | {"answers": []}), rf"{PLACE}\[0\]\.answers: empty; every question of .* \(v2\.0 is not read\)"),
     (document(FIRST | {"question": "\ud800?"}), rf"{PLACE}\[0\]\.question: half of a surrogate pair, which is no text"),
-    (
-        b'{"id": "q1"}\n{"id": "q2"}\n',
-        r"no JSON: Extra data: line 2 .* \(JSON lines\?\); expected SQuAD v1\.1's .* layout.*",
-    ),
-    (b'{"data":\n [1,', "no JSON: Expecting value: line 2 column 5 .*"),
+    (b'{"id": "q1"}\n{"id": "q2"}\n', r"no JSON: Extra data: line 2 .* \(JSON lines\?\); expected SQuAD v1\.1's .*"),
     (b'{"data": "\xff"}', "no JSON: 'utf-8' codec can't decode byte 0xff .*"),
     (gzip.compress(b"{}" * 1000, mtime=0)[:-12], "damaged gzip: .*"),
 ]
@@ -64,10 +56,6 @@ def test_a_bad_file_is_one_line_with_its_place(tmp_path: Path, content: object, 
     ("names", "found"),
     [
         ([], "train*.json or train*.json.gz, found none among no files"),
-        (
-            ["dataset_info.json", "data-00000-of-00001.arrow"],
-            "found none among data-00000-of-00001.arrow, dataset_info",
-        ),
         (["train.json", "validation.json"], "dev*.json or dev*.json.gz, found none among train.json, validation.json"),
         (["train-a.json", "train-b.json", "dev.json"], "found train-a.json, train-b.json"),
     ],
@@ -75,11 +63,9 @@ def test_a_bad_file_is_one_line_with_its_place(tmp_path: Path, content: object, 
 def test_a_folder_in_another_form_is_one_line_with_what_is_there(tmp_path: Path, names: list[str], found: str) -> None:
     for name in names:
         (tmp_path / name).touch()
-    with pytest.raises(
-        ValueError, match=rf"^{tmp_path}: expected one file .*{re.escape(found)}.*; expected SQuAD"
-    ) as it:
+    complaint = rf"^{tmp_path}: expected one file .*{re.escape(found)}.*; expected SQuAD.*fetch-data squad"
+    with pytest.raises(ValueError, match=complaint):
         squad.files_in(tmp_path)
-    assert "fetch-data squad" in str(it.value)
 
 
 def test_rows_depend_on_seed_and_ids_alone() -> None:

@@ -4,12 +4,12 @@ import json
 from pathlib import Path
 
 import pytest
+from measured_cells import generated
 
 from perfscribe.data import squad
 
 pytest.importorskip("tokenizers", reason="the package tokenizers is not installed")
 from perfscribe.data import squad_sets, squad_tokenised, tokenizer
-from perfscribe.data.generate import generate
 
 NOWHERE = {"squad": None, "weights": None, "tokenizer": None}
 CONFIG = {"train_size": 12, "eval_size": 6, "max_length": 96, "new_tokens": 8, "vocab_size": 400, "seed": 0}
@@ -17,9 +17,9 @@ CONFIG["workshop"] = NOWHERE
 
 
 def _make(config: dict, folder: Path) -> tuple[str, dict]:
-    [(name, dataset)] = squad_sets.datasets(config).items()
-    plan = json.loads(json.dumps({"dataset": name, "formats": [], **dataset}))  # as the planner's file gives it
-    return name, json.loads(generate(plan, folder / name).read_text())
+    name = squad_sets.dataset_name(config)
+    generated(squad_sets.datasets(config), folder)
+    return name, json.loads((folder / f"{name}.digest").read_text())
 
 
 @pytest.fixture(scope="module")
@@ -68,26 +68,20 @@ def test_a_models_own_tokenizer_is_taken_where_its_weights_bring_one(tmp_path) -
 @pytest.mark.parametrize(
     ("held", "complaint"),
     [
-        ("[]", "tokenizer_config.json: expected an object, found list"),
-        ('{"pad_token": ', "tokenizer_config.json: no JSON: Expecting value: line 1 .*"),
+        (b"[]", "tokenizer_config.json: expected an object, found list"),
+        (b'{"pad_token": ', "tokenizer_config.json: no JSON: Expecting value: line 1 .*"),
         (b"\xff", "tokenizer_config.json: no UTF-8 text"),
-        ("{}", "tokenizer_config.json names no pad_token, and the usual '<pad>' is not in its vocabulary"),
-        ('{"pad_token": "[PAD]"}', "its pad_token '\\[PAD\\]' is not in its vocabulary"),
-        (
-            "\ufeff" + '{"pad_token": "river"}',
-            "tokenizer_config.json names no eos_token, .*",
-        ),  # a byte order mark is none
+        (b"{}", "tokenizer_config.json names no pad_token, and the usual '<pad>' is not in its vocabulary"),
+        (b'{"pad_token": "[PAD]"}', "its pad_token '\\[PAD\\]' is not in its vocabulary"),
+        (b'\xef\xbb\xbf{"pad_token": "river"}', "tokenizer_config.json names no eos_token, .*"),  # a byte order mark
     ],
 )
 def test_a_tokenizer_in_another_form_is_one_line_with_its_file(tmp_path, held, complaint) -> None:
     text = tokenizer.train(["river river river"], 300).text.replace("<pad>", "<p>").replace("</s>", "<s>")
     (tmp_path / "tokenizer.json").write_text(text)
-    (tmp_path / "tokenizer_config.json").write_bytes(held if isinstance(held, bytes) else held.encode())
+    (tmp_path / "tokenizer_config.json").write_bytes(held)
     with pytest.raises(ValueError, match=rf"^tokenizer: {tmp_path}(/|: ){complaint}$"):
         tokenizer.load(tmp_path)
-
-
-TEXTS = ["the river the river the rising river", "rivers rise, the river rises"]
 
 
 @pytest.fixture(scope="module")
@@ -97,12 +91,12 @@ def trained() -> tokenizer.Tokenizer:
 
 def test_the_size_reached_may_be_smaller_than_the_one_asked(trained: tokenizer.Tokenizer) -> None:
     assert trained.inner.get_vocab_size() == 600
-    small = tokenizer.train(TEXTS, 50_000)
+    texts = ["the river the river the rising river", "rivers rise, the river rises"]
+    small = tokenizer.train(texts, 50_000)
     assert tokenizer.LEAST_VOCABULARY < small.inner.get_vocab_size() < 300
-    assert len(small.encode(" river")) == 1
-    assert len(small.encode("quiz")) == 4 and len(small.encode(" rising")) > 1  # never and once in the texts
+    assert len(small.encode(" river")) == 1 < len(small.encode(" rising"))  # which is once in the texts
     with pytest.raises(ValueError, match=r"^vocab_size: 257: expected at least 258"):
-        tokenizer.train(TEXTS, 257)
+        tokenizer.train(texts, 257)
 
 
 @pytest.mark.parametrize("text", ["", "unseen: Ωμέγα 😀 \x00\t\n", "</s> and <pad> as text", "  two  spaces "])
