@@ -80,11 +80,10 @@ def test_backends_are_recognised_by_the_kernels_of_a_trace(name: str, backend: s
 
 
 def test_the_leaderboard_says_why_a_kernel_has_no_closure() -> None:
-    shape = {"workload": "leaderboard", "device": "cuda", "seq_len": 64, "head_dim": 16, "dtype": "bf16", "batch": 1}
-    shape |= {"heads": 1, "causal": True, "implementation": "sdpa_flash"}
-    timed = {f"{one}_ms": [[1.0, 2.0]] for one in ("forward", "backward", "both")}
+    factors = PROBLEM | {"workload": "leaderboard", "device": "cuda", "implementation": "sdpa_flash"}
+    samples = {f"{phase}_ms": [[1.0, 2.0]] for phase in ("forward", "backward", "both")}
     why_not = subject.cause(RuntimeError("inductor raised:\nCompilationError: at 9:4: no dot\n\nSet TORCH_LOGS"))
-    kept: dict[str, Any] = {"timers": {"both_ms": "graph"}, "values": {"no_closure": why_not}}
-    record = Record("flash_benchmarking", shape, "ok", "", "measured", timed, **kept)
+    figures: dict[str, Any] = {"timers": {"both_ms": "graph"}, "values": {"no_closure": why_not}}
+    record = Record("flash_benchmarking", factors, "ok", "", "measured", samples, **figures)
     board = show.tables({"flash_benchmarking": [record]})[0].frame
     assert board["closure_ms"][0] == "RuntimeError: CompilationError: at 9:4: no dot"

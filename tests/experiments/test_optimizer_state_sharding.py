@@ -31,12 +31,8 @@ FACTORS |= {"world_size": 2, "turns": 1, "warmup_steps": 0, "timed_steps": 1, "o
 def test_a_batch_of_the_further_cells_that_is_set_too_is_planned_once() -> None:
     raw = {"experiments": {"optimizer_state_sharding": {"batch": [16, 32], "dtype": ["tf32"]}}}
     cells = plan.planned_cells(raw, "optimizer_state_sharding", "gpu")
-    assert [(cell["batch"], cell["world_size"]) for cell in cells if not cell.skip] == [
-        (16, 2),
-        (32, 2),
-        (16, 4),
-        (32, 4),
-    ]
+    planned = [(cell["batch"], cell["world_size"]) for cell in cells if not cell.skip]
+    assert planned == [(16, 2), (32, 2), (16, 4), (32, 4)]
 
 
 def test_memory_is_as_predicted_with_gradients_sent_one_by_one(tmp_path: Path) -> None:
@@ -73,10 +69,6 @@ def test_times_are_those_of_the_slowest_rank() -> None:
     assert found.series["sharded_step_rank_bytes"] == [11, 21]
 
 
-def checked(rank: int, folder: Path) -> list[str]:
-    return [refusal(rank, folder, fault) for fault in ("rate", "nan")]
-
-
 def refusal(rank: int, folder: Path, fault: str) -> str:
     """Return the check's message for a slightly wrong learning rate in our optimizer, or for a NaN parameter."""
     make, steps = program.make_optimizer, itertools.count(1)
@@ -101,6 +93,7 @@ def refusal(rank: int, folder: Path, fault: str) -> str:
 
 
 def test_a_wrong_optimizer_is_noticed(tmp_path: Path) -> None:
-    for texts in run_ranks(checked, 2, with_tokens(tmp_path / "data", BATCH, CONTEXT)):
-        for text, off in zip(texts, (r"\d", "nan"), strict=True):
+    folder = with_tokens(tmp_path / "data", BATCH, CONTEXT)
+    for fault, off in (("rate", r"\d"), ("nan", "nan")):
+        for text in run_ranks(refusal, 2, folder, fault):
             assert re.match(rf"parameter \d+ is off by {off}.* after 10 steps, allowed 1e-07", text)
