@@ -13,28 +13,13 @@ from collections import defaultdict
 from collections.abc import Iterator
 from decimal import ROUND_HALF_UP, Decimal
 
-import pandas as pd
-
 from perfscribe.instruments.profiling.trace import KERNEL, UNKNOWN_THREAD, Kernel, Range, Trace, process_and_thread
 
-COLUMNS = (
-    "NVTX Range",
-    "Style",
-    "PID",
-    "TID",
-    "NVTX Inst",
-    "Kern Inst",
-    "Total Time (ns)",
-    "Avg (ns)",
-    "Med (ns)",
-    "Min (ns)",
-    "Max (ns)",
-    "StdDev (ns)",
-    "Kernel Name",
-)
+TIMES = ("Total Time (ns)", "Avg (ns)", "Med (ns)", "Min (ns)", "Max (ns)", "StdDev (ns)")
+COLUMNS = ("NVTX Range", "Style", "PID", "TID", "NVTX Inst", "Kern Inst", *TIMES, "Kernel Name")
 
 
-def nvtx_kernel_summary(trace: Trace) -> pd.DataFrame:
+def nvtx_kernel_summary(trace: Trace) -> list[tuple[str, ...]]:
     """Return one row, in COLUMNS, per range, thread and kernel; in nsys's order: range, thread, total time descending.
 
     Times in ns as nsys prints them: averages with one decimal, sample standard deviation. Range names have the domain
@@ -64,8 +49,8 @@ def nvtx_kernel_summary(trace: Trace) -> pd.DataFrame:
             _one_decimal(statistics.stdev(times) if len(times) > 1 else 0.0),
             kernel_name,
         )
-        rows.append((order, [str(cell) for cell in row]))
-    return pd.DataFrame([row for _, row in sorted(rows)], columns=COLUMNS)
+        rows.append((order, tuple(map(str, row))))
+    return [row for _, row in sorted(rows)]
 
 
 def _pairs(trace: Trace) -> Iterator[tuple[int, Kernel, int, Range | None]]:

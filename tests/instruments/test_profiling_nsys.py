@@ -135,7 +135,7 @@ def nsys_rows(text):
 @pytest.mark.parametrize("export", sorted(FOLDER.glob("*.sqlite")), ids=lambda path: path.stem)
 def test_the_summary_is_that_which_nsys_printed(export) -> None:
     printed = nsys_rows(export.with_suffix(".csv").read_text(encoding="utf-8"))
-    assert printed == list(nvtx_kernel_summary(read_sqlite(export)).itertuples(index=False, name=None))
+    assert printed == nvtx_kernel_summary(read_sqlite(export))
 
 
 def test_nsys_summarises_an_export(tool, tmp_path) -> None:

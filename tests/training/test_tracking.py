@@ -17,32 +17,14 @@ TIME = {"time": "2026-01-02T03:04:05+00:00"}
 
 def training(model: str = "bloom") -> dict:
     """A training's record: three logs, two evaluations, the callbacks' figures."""
-    return records.make(
-        {
-            **TRAINED,
-            "factors": {"model": model, "world_size": 2, "batch_size": 1, "grad_acc": 4},
-            "samples": {"step_s": [0.5, 0.25]},
-            "warmup": {"step_s": [1.0]},
-            "values": {
-                "mean_train_loss": 0.7039,
-                "train_runtime_s": 125.3,
-                "gpu_utilisation_percent": 91.5,
-                "at_rest_bytes": 2 * 2**20,
-                "train/samples_per_second_mean": 12.5,
-                "gpu_used_bytes": "no GPU: training ran on the CPU",
-                "weights": "random",
-            },
-            "series": {
-                "train_loss": [3.0, 2.0, 1.0],
-                "train_loss_step": [10, 20, 30],
-                "eval_loss": [1.2965, 1.581],
-                "eval_step": [15, 30],
-                "eval_epoch": [1.0, 2.0],
-                "eval_samples_per_s": [39.41, 39.4],
-            },
-            "provenance": TIME,
-        }
-    )
+    factors = {"model": model, "world_size": 2, "batch_size": 1, "grad_acc": 4}
+    values = {"mean_train_loss": 0.7039, "gpu_utilisation_percent": 91.5, "at_rest_bytes": 2 * 2**20}
+    values |= {"train/samples_per_second_mean": 12.5, "gpu_used_bytes": "no GPU: training ran on the CPU"}
+    values |= {"weights": "random"}
+    step_s = {"samples": {"step_s": [0.5, 0.25]}, "warmup": {"step_s": [1.0]}, "provenance": TIME}
+    series = {"train_loss": [3.0, 2.0, 1.0], "train_loss_step": [10, 20, 30], "eval_loss": [1.2965, 1.581]}
+    series |= {"eval_step": [15, 30], "eval_epoch": [1.0, 2.0], "eval_samples_per_s": [39.41, 39.4]}
+    return records.make({**TRAINED, **step_s, "factors": factors, "values": values, "series": series})
 
 
 # The last trains nothing.
