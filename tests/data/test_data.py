@@ -80,7 +80,7 @@ def test_a_failed_write_leaves_the_old_files_and_no_digest(name, folder, monkeyp
 
 
 def test_a_file_that_is_not_there_is_named(folder):
-    """Damage: test_io_formats.py and test_io_settings.py."""
+    """Damage: tests/experiments/test_io.py."""
     digest = load_digest(folder.parent / "small.digest")
     (folder / "hdf5_gzip.h5").unlink()
     with pytest.raises(ValueError, match=r"^small/hdf5_gzip\.h5: missing"):
