@@ -245,23 +245,14 @@ def test_limits_of_one_axis_are_where_a_search_ends(seed: int) -> None:
 @pytest.mark.parametrize("is_backward", [False, True])
 def test_limits_of_a_mesh_are_those_of_a_search_over_its_sides(seed: int, is_backward: bool) -> None:
     sizes, c, w = drawn(seed, 12)
-    times = times_of(sizes, c, w, is_backward)
     limits = device_limits(sizes["B"], sizes["D_FF"], c, w)
     overlapped, in_turn_ = (limits[f"FSDP × TP, {how}overlapped"][is_backward] for how in ("", "not "))
-    sides = [limits[name][is_backward] // 1 for name in ("FSDP", "TP")]
-    both, either = 0, 0
-    for n in range(1, int(overlapped) + 2):
-        for m in (m for m in range(1, n + 1) if n % m == 0):
-            products, fsdp, tensor = times(n // m, m)
-            both = n if max(fsdp, tensor) <= products else both
-            either = n if fsdp + tensor <= products else either
-    assert both == sides[0] * sides[1] <= overlapped
-    assert either <= in_turn_
-    # Without overlap, fractions too: the equation's line is on this grid's diagonal.
+    # Fractions too: the line of the equation without overlap is on this grid's diagonal.
     floats = {name: float(size) for name, size in sizes.items()}
-    n, m = np.meshgrid(*(np.linspace(1, float(limits[name][is_backward]), 1001) for name in ("FSDP", "TP")))
+    n, m = np.meshgrid(*(np.linspace(1, 2 * float(limits[name][is_backward]) - 1, 1001) for name in ("FSDP", "TP")))
     products, fsdp, tensor = times_of(floats, float(c), float(w), is_backward)(n, m)
-    assert (n * m)[fsdp + tensor <= (1 + 1e-9) * products].max() == pytest.approx(float(in_turn_), rel=1e-5)
+    for communication, limit in ((np.maximum(fsdp, tensor), overlapped), (fsdp + tensor, in_turn_)):
+        assert (n * m)[communication <= (1 + 1e-9) * products].max() == pytest.approx(float(limit), rel=1e-5)
     if not is_backward:
         printed, names = forms("fsdp_tp_calcs"), {**sizes, "C": c, "W": w}
         a, b = sizes["B"] * w / c, 3 * sizes["D_FF"] * w / (2 * c)
