@@ -61,7 +61,7 @@ def counts(measurement):
     return {name: len(samples) for name, samples in measurement.samples.items()}
 
 
-@pytest.mark.parametrize("name", ["memory", "npz_compressed", "hdf5_gzip"])
+@pytest.mark.parametrize("name", FILES)
 def test_warm_formats(name, data):
     result = by_format(data, name)
     reads = format_reading.COMPRESSED_NPZ_READS if name == "npz_compressed" else 12
