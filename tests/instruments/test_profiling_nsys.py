@@ -20,12 +20,12 @@ from pathlib import Path
 import psutil
 import pytest
 from nvtx_kernels import COLUMNS, nvtx_kernel_summary
+from workspace import ROOT, Workspace
 
 from perfscribe.instruments.profiling import nsys
 from perfscribe.instruments.profiling.nsys_export import read_sqlite
 from perfscribe.instruments.profiling.trace import Kernel, Range, Trace, process_and_thread, thread_key
 
-ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "tests" / "fixtures" / "nsys"  # exports, with what nsys printed of each
 PROGRAM = """
 import os, sys, time
@@ -249,3 +249,42 @@ def test_correlations_count_within_a_process(altered) -> None:
     """Another process counts from one, too."""
     again = [f"UPDATE {table} SET correlationId = 1 WHERE correlationId = 36" for table in (KERNELS, CALLS)]
     assert altered(*again).kernels == KNOWN.kernels
+
+
+EXPORTS = "results/elsewhere/nsys"
+# Its export of a report is the committed one, and none where the report is empty; its summary of that export is what
+# nsys printed, and of another a line, as nsys succeeds there, too.
+NSYS = f"""
+for report; do :; done
+case "$1" in --version) echo version 2023.4.4.54; exit ;; esac
+if [ "$1" = stats ]; then
+    cmp -s "$report" {SYNTHETIC} && cat {SYNTHETIC.with_suffix(".csv")} || echo ERROR: invalid
+    exit 0
+fi
+for word in "$@"; do case $word in --output=*) out="${{word#--output=}}" ;; esac; done
+[ -s "$report" ] && cp {SYNTHETIC} "$out"
+"""
+
+
+def test_reports_and_exports_become_summaries_and_what_fails_is_one_line(tmp_path) -> None:
+    space = Workspace(tmp_path)
+    space.only("mixed_precision_accumulation")
+    folder = space.root / EXPORTS
+    for made in (folder, space.root / "tools"):
+        made.mkdir(parents=True)
+    fake_nsys(space.root / "tools", NSYS)
+    space.set_config((space.root / "config.yaml").read_text().replace("nsys: null ", "nsys: tools/nsys "))
+    (folder / "a-1.x.nsys-rep").write_bytes(b"report")
+    (folder / "b.nsys-rep").touch()
+    (folder / "broken.sqlite").write_text("text")
+    shutil.copyfile(SYNTHETIC, folder / "own.sqlite")
+    names = ("a-1.x.kernels.csv", "own.kernels.csv", "broken.kernels.csv", "b.sqlite")
+    done = space.run("--cores", "1", "--keep-going", *(f"{EXPORTS}/{name}" for name in names))
+    assert done.returncode != 0 and "nsys_export: nsys export" in done.stdout, done.stdout
+    assert "broken.sqlite: nsys 2023.4.4 makes no summary of it: ERROR: invalid" in done.stdout
+    assert "Traceback" not in (space.root / "logs/elsewhere/nsys_kernels_broken.log").read_text()
+    summaries = [folder / "a-1.x.kernels.csv", folder / "own.kernels.csv"]
+    assert sorted(folder.glob("*.csv")) == summaries and (folder / "a-1.x.sqlite").exists()
+    for path in summaries:
+        rows = list(csv.reader(path.read_text(encoding="utf-8").splitlines()))
+        assert tuple(rows[0]) == COLUMNS and len(rows) == 20
