@@ -39,6 +39,7 @@ BAD = [
     (document(FIRST, SECOND | {"question": None}), rf"{PLACE}\[1\]\.question: expected str, found NoneType"),
     (document(FIRST, FIRST), rf"{PLACE}\[1\]\.id: 'q1' is also that of another question"),
     (document(FIRST | {"answers": []}), rf"{PLACE}\[0\]\.answers: empty; every question of .* \(v2\.0 is not read\)"),
+    (document(FIRST | {"question": "\ud800?"}), rf"{PLACE}\[0\]\.question: half of a surrogate pair, which is no text"),
     (b'{"id": "q1"}\n{"id": "q2"}\n', r"no JSON: Extra data: line 2 .* \(JSON lines\?\); expected SQuAD v1\.1's .*"),
     (b'{"data": "\xff"}', "no JSON: 'utf-8' codec can't decode byte 0xff .*"),
     (gzip.compress(b"{}" * 1000, mtime=0)[:-12], "damaged gzip: .*"),
@@ -154,6 +155,7 @@ def test_a_models_own_tokenizer_is_taken_where_its_weights_bring_one(tmp_path) -
     ("held", "complaint"),
     [
         (b"[]", "tokenizer_config.json: expected an object, found list"),
+        (b'{"pad_token": ', "tokenizer_config.json: no JSON: Expecting value: line 1 .*"),
         (b"\xff", "tokenizer_config.json: no UTF-8 text"),
         (b"{}", "tokenizer_config.json names no pad_token, and the usual '<pad>' is not in its vocabulary"),
         (b'{"pad_token": "[PAD]"}', "its pad_token '\\[PAD\\]' is not in its vocabulary"),

@@ -137,8 +137,8 @@ def test_a_data_set_that_is_missing_or_damaged_is_one_line(data, tmp_path):
     make(tmp_path)
     npz, chunked = f"{FORMAT_NAME}/npz.npz", f"{SETTING_NAME}/1-gzip.h5"
     for run, level, file in ((by_format, "npz", npz), (by_setting, 1, chunked)):
-        with (tmp_path / file).open("ab") as stream:
-            stream.write(b"x")
+        content = (tmp_path / file).read_bytes()
+        (tmp_path / file).write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
         with pytest.raises(ValueError, match=f"{re.escape(file)}: damaged"):
             run(tmp_path, level)
 

@@ -87,6 +87,7 @@ def test_nvidias_program_is_asked_where_it_is_there_and_gives_no_figure_where_it
     assert os.environ["NCCL_ALGO"] == "Ring"  # for the test alone
     assert found.values["tested_by"] == "all_reduce_perf" and found.values["exit_code"] == PASSED
     assert found.values["busbw_gb_per_s"] == 220.15 and not found.samples
+    assert any("Avg bus bandwidth" in line for line in found.series["log"])
     assert found.values["line"] == (
         "preflight 0: all-reduce of 4096 MiB among 2 ranks on node-a by nccl: busbw 220 GB/s, threshold 5 GB/s"
     )

@@ -14,7 +14,7 @@ from perfscribe.analytic.shapes import LanguageModel
 from perfscribe.base.cells import Cell
 from perfscribe.experiments.cs336.torch_compile import measure, pairs
 from perfscribe.instruments import compiling
-from perfscribe.instruments.interleaving import time_interleaved
+from perfscribe.instruments.interleaving import split, time_interleaved
 from perfscribe.instruments.timing import Mark
 from perfscribe.models import training_step
 from perfscribe.run import child
@@ -126,3 +126,4 @@ def test_turns_alternate_in_order_and_samples_keep_it() -> None:
     timing = timings["b"]["step"]
     assert len(timing.samples_ms) == 6 and len(timing.warmup_ms) == 3 and timing.timer == "host clock"
     assert timing.timed_s > 0 and timing.warmup_s > 0 and timings["b"]["half"].timed_s == 0
+    assert split([1.0, 2.0, 3.0, 4.0, 5.0, 6.0], 3) == [[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]
