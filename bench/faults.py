@@ -124,7 +124,7 @@ ROLES = {
     "perfscribe.run.engine": ("engine",),
     "workflow/scripts/measure.py": ("supervisor", "worker"),
     "perfscribe.run.child": ("child",),
-    "perfscribe.distributed.fork_server": ("server", "agent", "rank"),
+    "multiprocessing.forkserver": ("server", "rank"),
     **{f"workflow/scripts/{name}.py": ("drawing",) for name in ("present", "report", "write_html", "verdict")},
 }
 # Arguments: folder, a second folder for its content, bytes, command. The hidden content is restored at the end.
@@ -245,11 +245,16 @@ class Project(Workspace):
 
 def role(process: psutil.Process) -> str:
     """Role of a process in a run; "" for any other process."""
-    words = process.cmdline()
+    words = _words(process)
     for name, roles in ROLES.items():
         if name in words:
-            return dict(enumerate(roles)).get(sum(name in parent.cmdline() for parent in process.parents()), "")
+            return dict(enumerate(roles)).get(sum(name in _words(parent) for parent in process.parents()), "")
     return ""
+
+
+def _words(process: psutil.Process) -> list[str]:
+    """Words of the command line; of Python's `-c "from MODULE import ..."` the module."""
+    return [word.removeprefix("from ").partition(" import ")[0] for word in process.cmdline()]
 
 
 def begun(project: Project, draw: random.Random, share: float = 1.0) -> tuple[sessions.Process, str]:

@@ -52,7 +52,7 @@ def timed(root: Path, *words: str) -> Spent:
     """Run Python with these arguments; SystemExit with the end of its output if it fails."""
     with tempfile.TemporaryFile("w+") as said:
         began = time.perf_counter()
-        variables = {**os.environ, "PERFSCRIBE_COMMIT": "0" * 40}
+        variables = {**os.environ, "PERFSCRIBE_COMMIT": "0" * 40, "PYTHONPATH": str(root)}
         process = subprocess.Popen([sys.executable, *words], cwd=root, env=variables, stdout=said, stderr=said)
         _, status, usage = os.wait4(process.pid, 0)
         wall_s = time.perf_counter() - began

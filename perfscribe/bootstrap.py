@@ -1,6 +1,6 @@
 """Make or check the environment for everything else. Only the standard library; run as a file, not imported.
 
-bootstrap.py install FOLDER    a virtual environment with exactly what requirements.lock pins
+bootstrap.py install FOLDER    a virtual environment with what requirements.lock pins, and this checkout's package
 bootstrap.py check             the interpreter at hand has what requirements.in asks for
 """
 
@@ -60,6 +60,7 @@ def install(folder: Path) -> None:
         # The hashed lock is complete, so nothing is resolved; torch then adds only its build's dependencies.
         pip(folder, "--quiet", "--no-deps", "--require-hashes", "-r", str(LOCKED[0]))
         pip(folder, "--quiet", "-r", str(LOCKED[1]))
+        pip(folder, "--quiet", "--no-deps", "--no-build-isolation", "-e", str(ROOT))  # by the lock's setuptools
         stamp.write_bytes(wanted)
 
 

@@ -12,6 +12,7 @@ import argparse
 import functools
 import importlib
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -61,6 +62,11 @@ OPTIONS go to snakemake, as in ./run report --config preset=tiny site=local
 
 # Explicit, so that neither profiles nor later defaults change what an edit reruns.
 TRIGGERS = ("mtime", "params", "input", "code")
+# Advice of `snakemake --lint` that is not taken: rules run in the environment of Snakemake itself, by its interpreter.
+UNHEEDED = {
+    "Specify a conda environment or container for each rule.",
+    "Shell command directly uses variable PYTHON from outside of the rule",
+}
 
 
 def snakemake(*arguments: str) -> list[str]:
@@ -174,16 +180,26 @@ def test(arguments: Sequence[str]) -> int:
         [python, "-m", "snakefmt", "--check", "Snakefile", "workflow/Snakefile", "rules"],
         [python, "-m", "mypy"],
         [str(Path(python).with_name("lint-imports")), "--no-logo", "--no-cache"],
-        [*snakemake("--lint")],
+        snakemake("--lint"),
         # In the order of tests/conftest.py; three workers on two cores, since many tests wait.
         [python, "-m", "pytest", "-n", "3", "--dist", "loadfile", "--no-loadscope-reorder", *arguments],
     ]
     for step in steps:
         print("run:", Path(step[0]).name, *step[1:], flush=True)
-        code = subprocess.run(step, cwd=ROOT).returncode
+        code = _lint(step) if "--lint" in step else subprocess.run(step, cwd=ROOT).returncode
         if code:
             return code
     return 0
+
+
+def _lint(command: Sequence[str]) -> int:
+    """Run Snakemake's lint and print its advice; exit status 0 if all of it is UNHEEDED."""
+    done = subprocess.run(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
+    advice = set(re.findall(r"(?m)^    \* (.+):$", done.stderr))
+    if not done.returncode or (advice and advice <= UNHEEDED):
+        return 0
+    print(done.stderr, end="", file=sys.stderr)
+    return done.returncode
 
 
 def plan(arguments: Sequence[str]) -> int:
@@ -240,7 +256,6 @@ EXPLAINED = ("chapter", "compare", "fill", "launch", "test")  # verbs with their
 
 def main(arguments: Sequence[str]) -> int:
     """Run a verb, or pass everything to Snakemake."""
-    session.name_account(os.environ, ROOT)
     verb = arguments[0] if arguments else "--help"
     if verb in ("-h", "--help") or (verb not in EXPLAINED and arguments[1:2] in (["-h"], ["--help"])):
         return show_help(())
@@ -251,7 +266,9 @@ def main(arguments: Sequence[str]) -> int:
         sys.exit(f"run: {arguments[0]!r} is no verb{hint(arguments[0], VERBS)} (./run help lists them)")
     read_config(arguments)
     os.chdir(ROOT)
-    os.execv(sys.executable, snakemake(*arguments, *(_all_cores(arguments) if names_a_file else [])))
+    os.execv(
+        sys.executable, snakemake("--show-failed-logs", *arguments, *(_all_cores(arguments) if names_a_file else []))
+    )
 
 
 def entry() -> int:

@@ -23,7 +23,5 @@ for _experiment in PLAN.presentations:
             f"logs/{SITE}/present_{_experiment}.log",
         retries: 0
         localrule: True
-        conda:
-            "../workflow/envs/perfscribe.yaml"
         shell:
-            "program {log:q} workflow/scripts/present.py --plan {input.plan:q} --records {input.records:q}"
+            "{PYTHON:q} workflow/scripts/present.py --plan {input.plan:q} --records {input.records:q} > {log:q} 2>&1"

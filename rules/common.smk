@@ -1,16 +1,20 @@
-# What all rules share: the run with its plan and its lock, the site's files, how a program is started.
+# Shared by all rules: the run with its plan and its lock, paths of the site's files, the Python that runs their scripts.
 import sys
 from pathlib import Path
 
 ROOT = Path(workflow.basedir)
 if not (ROOT / "perfscribe").is_dir():  # begun by workflow/Snakefile
     ROOT = ROOT.parent
-sys.path.insert(0, str(ROOT))
 
 from perfscribe.run import session
 from perfscribe.run.targets import Targets
 
-# A job on another machine takes the plan as it stands; only the process that the user started resolves it.
+# config.yaml is read by the package, as all of `./run` reads it: YAML 1.2, each key once, one line on a mistake. So
+# `config` holds only settings of the command line, and neither `configfile:` nor validate() could take its place.
+#
+# Written while this file is read, by the process that the user started and no other: the run lock, files of plan/ whose
+# content changes (they are inputs), the cache of what is found in sources, and nothing in place of outputs that differ
+# from their checksums, or of locks of a killed Snakemake. A process that starts no job puts plan and outputs back.
 SESSION = session.begin(
     ROOT, config, decides=workflow.is_main_process, arguments=sys.argv[1:]
 )
@@ -31,7 +35,9 @@ if PLAN.cluster is not None and workflow.is_main_process:
     )
 # What a job of one core asks a cluster for.
 SMALL_JOB = PLAN.cluster.small_job() if PLAN.cluster is not None else {}
-shell.prefix(SESSION.shell_prefix(workflow.is_main_process))
+PYTHON = sys.executable
+if PLAN.cluster is not None and not workflow.is_main_process:
+    shell.prefix(PLAN.cluster.prologue(ROOT).replace("{", "{{").replace("}", "}}"))
 
 
 wildcard_constraints:

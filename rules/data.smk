@@ -13,11 +13,11 @@ for _dataset in PLAN.datasets:
             f"logs/{SITE}/generate_{_dataset}.log",
         # Before the measuring jobs that do not wait for it: those may hold all nodes for long.
         priority: 2
-        conda:
-            "../workflow/envs/perfscribe.yaml"
         # All where it would else run beside a measuring job.
         threads: ALL_CORES if PLAN.at_a_time > 1 else 1
         resources:
             **SMALL_JOB,
+        message:
+            f"make data set {_dataset}"
         shell:
-            "program {log:q} workflow/scripts/generate_data.py --plan {input.plan:q}"
+            "{PYTHON:q} workflow/scripts/generate_data.py --plan {input.plan:q} > {log:q} 2>&1"

@@ -6,12 +6,10 @@ rule nsys_export:
         "results/{site}/nsys/{name}.sqlite",
     log:
         "logs/{site}/nsys_export_{name}.log",
-    conda:
-        "../workflow/envs/perfscribe.yaml"
     resources:
         **SMALL_JOB,
     shell:
-        "program {log:q} workflow/scripts/nsys_export.py --report {input:q} --out {output:q}"
+        "{PYTHON:q} workflow/scripts/nsys_export.py --report {input:q} --out {output:q} > {log:q} 2>&1"
 
 
 rule nsys_kernels:
@@ -21,9 +19,7 @@ rule nsys_kernels:
         "results/{site}/nsys/{name}.kernels.csv",
     log:
         "logs/{site}/nsys_kernels_{name}.log",
-    conda:
-        "../workflow/envs/perfscribe.yaml"
     resources:
         **SMALL_JOB,
     shell:
-        "program {log:q} workflow/scripts/nsys_kernels.py --export {input:q} --out {output:q}"
+        "{PYTHON:q} workflow/scripts/nsys_kernels.py --export {input:q} --out {output:q} > {log:q} 2>&1"

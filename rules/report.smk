@@ -10,11 +10,9 @@ rule write_report:
     log:
         f"logs/{SITE}/report.log",
     retries: 0
-    conda:
-        "../workflow/envs/perfscribe.yaml"
     shell:
-        "program {log:q} workflow/scripts/report.py --plan {input.plan:q} --records {input.records:q}"
-        " --out {output.report:q} --summary {output.summary:q}"
+        "{PYTHON:q} workflow/scripts/report.py --plan {input.plan:q} --records {input.records:q}"
+        " --out {output.report:q} --summary {output.summary:q} > {log:q} 2>&1"
 
 
 # The same as one HTML file, figures and tables within. What it takes in was there before the report.
@@ -32,10 +30,9 @@ rule write_html:
     log:
         f"logs/{SITE}/html.log",
     retries: 0
-    conda:
-        "../workflow/envs/perfscribe.yaml"
     shell:
-        "program {log:q} workflow/scripts/write_html.py --plan {input.plan:q} --report {input.report:q} --out {output:q}"
+        "{PYTHON:q} workflow/scripts/write_html.py --plan {input.plan:q} --report {input.report:q} --out {output:q}"
+        " > {log:q} 2>&1"
 
 
 rule verdict:
@@ -48,8 +45,6 @@ rule verdict:
     log:
         f"logs/{SITE}/verdict.log",
     retries: 0
-    conda:
-        "../workflow/envs/perfscribe.yaml"
     shell:
-        "program {log:q} workflow/scripts/verdict.py --records {input.records:q} --summary {input.summary:q}"
-        " --out {output:q}"
+        "{PYTHON:q} workflow/scripts/verdict.py --records {input.records:q} --summary {input.summary:q}"
+        " --out {output:q} > {log:q} 2>&1"

@@ -8,7 +8,5 @@ rule track:
     log:
         f"logs/{SITE}/track_{{tracker}}.log",
     retries: 0
-    conda:
-        "../workflow/envs/perfscribe.yaml"
     shell:
-        "program {log:q} workflow/scripts/track.py --records {input.records:q} --out {output:q}"
+        "{PYTHON:q} workflow/scripts/track.py --records {input.records:q} --out {output:q} > {log:q} 2>&1"

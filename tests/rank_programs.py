@@ -39,7 +39,8 @@ def stays(arguments, rank):
     if rank.place.rank == 1 and "fault" in arguments:
         FAULTS[arguments["fault"]](arguments)
     if "text" in arguments:
-        ctypes.CDLL(None).printf(f"{arguments['text']} by rank {rank.place.rank}\n".encode())
+        with open(os.environ["NCCL_DEBUG_FILE"], "a") as log:
+            log.write(f"{arguments['text']} by rank {rank.place.rank}\n")
     return [os.getpid(), reduce(rank), arguments]
 
 
@@ -94,6 +95,8 @@ def hold_the_interpreter(_=None):
 
 FAULTS = {
     "raises": _raise,
+    "exits": lambda _: os._exit(3),
+    "crashes": lambda _: ctypes.string_at(0),
     "killed": lambda _: os.kill(os.getpid(), signal.SIGKILL),
     "hangs": lambda _: time.sleep(123456),
     "holds_the_interpreter": hold_the_interpreter,

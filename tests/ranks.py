@@ -6,9 +6,9 @@ import pickle
 from collections.abc import Callable
 from typing import Any
 
-from perfscribe.distributed.fork_server import SERVER
 from perfscribe.distributed.launch import launch
 from perfscribe.distributed.needs import PRELOADED
+from perfscribe.distributed.starting import start_server
 
 
 def run_ranks(function: Callable[..., Any], world_size: int, *args: Any) -> list[Any]:
@@ -17,7 +17,7 @@ def run_ranks(function: Callable[..., Any], world_size: int, *args: Any) -> list
     function: of the top level of a module, with a default process group made for it.
     RankError: a rank raised, died or took longer than a minute; by then all of them have ended.
     """
-    SERVER.start((*PRELOADED, "torch.nn.parallel.distributed", "pytest"))
+    start_server((*PRELOADED, "torch.nn.parallel.distributed", "pytest"))
     arguments = {"module": function.__module__, "function": function.__name__, "args": _to_text(args)}
     return [_from_text(result) for result in launch(call, arguments, world_size=world_size, timeout_s=60)]
 

@@ -54,7 +54,8 @@ class ShardJob:
         """The whole job: supervisor, worker and child."""
         script = self.root / "workflow" / "scripts" / "measure.py"
         places = ["--plan", self.plan_file, "--out", self.records_file]
-        return sessions.running([sys.executable, script, *places], self.root, os.environ, self.root / "job.log")
+        environment = {**os.environ, "PYTHONPATH": str(self.root)}
+        return sessions.running([sys.executable, script, *places], self.root, environment, self.root / "job.log")
 
     def rows(self) -> list[dict[str, Any]]:
         """The records file."""

@@ -8,25 +8,24 @@ some other file's test, and each rank imports the rest, for seconds.
 import dataclasses
 import os
 from collections.abc import Mapping
+from multiprocessing import forkserver
 from typing import Any
 
-from perfscribe.distributed.fork_server import SERVER
 from perfscribe.distributed.needs import PRELOADED
+from perfscribe.distributed.starting import start_server
 from perfscribe.experiments.fsdp.checkpoints import measure as checkpoints
 from perfscribe.training import launching
 
 # What PRELOADED of the experiments that train so names.
 MODULES = (*PRELOADED, checkpoints.MODULE, launching.MODULE, launching.BLOOMS_CODE)
-_before: list[Any] = []  # servers that import less: worker groups may live below them
 
 
 def preload() -> None:
     """Fork the ranks of launches to come from such a process; those that run go on below theirs."""
-    process = SERVER._process
-    if process is not None and process.poll() is None and not set(MODULES) <= set(process.args):
-        _before.append((process, SERVER._control))
-        SERVER._process = SERVER._control = None
-    SERVER.start(MODULES)
+    server = forkserver._forkserver
+    if server._forkserver_pid and not set(MODULES) <= set(server._preload_modules):
+        server._forkserver_pid = None  # its end of the pipe stays open, and with it the server
+    start_server(MODULES)
 
 
 def train_as_on_gpus(arguments: Mapping[str, Any], rank: Any) -> dict[str, Any]:

@@ -183,16 +183,14 @@ class Workspace:
             runner.stdin.flush()
             code, said = int(runner.stdout.readline()), output.read().decode()
         assert code == 0, said
-        jobs, rule = set(), ""
+        jobs = set()
         for line in said.splitlines():
-            found = re.match(r"(?:local)?rule (\w+):", line)
-            if found:
-                rule = found[1]
-                if rule != "measure":
-                    jobs.add(rule)
-            wildcards = re.match(r"\s+wildcards: experiment=(\w+), shard=(\d+)", line)
-            if wildcards:
-                jobs.add(f"measure {wildcards[1]} {wildcards[2]}")
+            if found := re.match(r"(?:local)?rule (\w+):", line):
+                jobs.add(found[1])
+            elif found := re.match(r"Job \d+: measure (\w+), shard (\d+)", line):
+                jobs.add(f"measure {found[1]} {found[2]}")
+            elif found := re.match(r"Job \d+: make data set (\w+)", line):
+                jobs.add(f"generate_{found[1]}")
         return jobs - {"report"}
 
     def rows(self, experiment: str, site: str = "local") -> list[dict]:

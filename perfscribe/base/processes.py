@@ -24,7 +24,7 @@ def die_with(parent: int = 0) -> None:
 def exit_text(code: int | None) -> str:
     """Return an exit status in words; None: a process of another machine or launcher."""
     if code is None:
-        return "closed its connection"
+        return "died"
     if code >= 0:
         return f"left with exit code {code}"
     try:

@@ -1,8 +1,7 @@
 """Determines which rank caused a failed launch, and the exception that names it.
 
-When one rank ends, the others fail on the lost connection a moment later; when a collective times out, it is the
-innocent ranks that report it. So errors about a lost or silent peer are consequences: they are blamed only if nothing
-else went wrong.
+When one rank ends, the others fail on the lost connection a moment later. So an error about a lost peer is a
+consequence: it is blamed only if nothing else went wrong.
 """
 
 from __future__ import annotations
@@ -16,22 +15,15 @@ from perfscribe.base import error_kinds
 from perfscribe.base.cells import Unsupported
 from perfscribe.instruments.correctness import WrongResult
 
-# Texts of gloo, of torch's store and of NCCL, as torch reports them.
+# Texts of gloo, of torch's store and of NCCL in errors that torch raises.
 _LOST_PEER = re.compile(
-    r"connection (?:closed|reset|refused|was likely closed)|closed by (?:the )?(?:remote )?peer|broken pipe"
+    r"(?:RuntimeError|Dist\w*Error|ConnectionError|BrokenPipeError|ConnectionResetError): .*"
+    r"(?:connection (?:closed|reset|refused|was likely closed)|closed by (?:the )?(?:remote )?peer|broken pipe"
     r"|failed to recv, got 0 bytes|socket closed|remote process exited|communicator was aborted"
-    r"|connectfullmesh failed|could not connect|unable to connect|not all .*joined|no route to host",
+    r"|connectfullmesh failed|could not connect|unable to connect|not all .*joined|no route to host)",
     re.IGNORECASE,
 )
-_SILENT_PEER = re.compile(
-    r"timed out waiting|wait timeout after|timed out after|collective operation timeout|socket timeout"
-    r"|application timeout caused pair closure|connect timeout",
-    re.IGNORECASE,
-)
-# Exception types of libraries; a program's own error may say "timed out" too.
-_LIBRARY_ERROR = re.compile(r"(?:RuntimeError|Dist\w*Error|ConnectionError|BrokenPipeError|ConnectionResetError): ")
-_LAST_WORDS = re.compile(r"watchdog caught collective operation timeout|remote process exited", re.IGNORECASE)
-SHOWN_LINES = 20  # of a rank's output
+SHOWN_LINES = 20  # of a launcher's output
 
 
 class RankError(RuntimeError):
@@ -89,8 +81,7 @@ class Ending:
     """How a rank ended without a result.
 
     text: its error or how it died. time_s: by the rank's clock if it reported the error, else when the death was
-    noticed. kind: exception, out_of_memory, unsupported or wrong_result. details: its traceback. last_words: the end of
-    its output.
+    noticed. kind: exception, out_of_memory, unsupported or wrong_result. details: its traceback.
     """
 
     rank: int
@@ -98,23 +89,11 @@ class Ending:
     time_s: float
     kind: str = error_kinds.EXCEPTION
     details: str = ""
-    died: bool = False
-    last_words: Sequence[str] = ()
 
     @property
     def is_consequence(self) -> bool:
-        """Whether the error is about a lost or silent peer."""
-        return self._matches(_LOST_PEER) or self.is_timeout
-
-    @property
-    def is_timeout(self) -> bool:
-        """Whether the error is a time-out of waiting for others."""
-        return self._matches(_SILENT_PEER)
-
-    def _matches(self, peer: re.Pattern[str]) -> bool:
-        if self.died:
-            return any(_LAST_WORDS.search(line) and peer.search(line) for line in self.last_words)
-        return bool(_LIBRARY_ERROR.match(self.text) and peer.search(self.text))
+        """Whether the error is about a lost peer."""
+        return bool(_LOST_PEER.match(self.text))
 
 
 def guilty(endings: Sequence[Ending]) -> Ending:
@@ -123,33 +102,31 @@ def guilty(endings: Sequence[Ending]) -> Ending:
 
 
 def error_of(ending: Ending, world_size: int) -> Exception:
-    """Return the exception that a launch raises for an ending, with the rank's traceback and last words as notes."""
-    who = f"rank {ending.rank}" if ending.rank >= 0 else "a rank"
-    text = f"{who} of {world_size}: {ending.text}"
+    """Return the exception that a launch raises for an ending, with the rank's traceback as a note."""
     if ending.kind == error_kinds.UNSUPPORTED:
         return Unsupported(ending.text)
-    error = _ERRORS.get(ending.kind, RankTimeout if ending.is_timeout else RankError)
-    return _with_notes(error(text), ending.details, *ending.last_words[-SHOWN_LINES:])
+    who = f"rank {ending.rank}" if ending.rank >= 0 else "a rank"
+    error = _ERRORS.get(ending.kind, RankError)(f"{who} of {world_size}: {ending.text}")
+    return _with_notes(error, ending.details)
 
 
 def error_of_launcher(text: str, output: Sequence[str]) -> RankError:
     """Return the exception for an external launcher that ended before all ranks had results, without a rank's error."""
     last = next((line.strip() for line in reversed(output) if line.strip()), "")
-    return _with_notes(RankError(f"{text}: {last}" if last else text), *output)
+    return _with_notes(RankError(f"{text}: {last}" if last else text), *output[-SHOWN_LINES:])
 
 
 def error_of_silence(
-    stacks: dict[int, Stack], silent: Sequence[int], world_size: int, limit: str, missing: Sequence[int] = ()
+    stacks: dict[int, Stack], silent: Sequence[int], world_size: int, limit: str, never: Sequence[int] = ()
 ) -> RankTimeout:
     """Return the exception for ranks that gave neither result nor error in time.
 
     stacks: of the silent ranks that answered. Blames a rank that does not answer at all (it is stuck outside Python),
     else one that is behind the others in collectives, else one that does not wait for others; the lowest if there are
-    several. If all wait, the text names them and the ranks they wait for. missing: ranks that never reported to the
-    launcher.
+    several. If all wait, the text names them and the ranks they wait for. never: ranks that have not reported at all.
     """
-    if missing:
-        return RankTimeout(f"{_ranks(missing)} of {world_size} never started: {limit}")
+    if never:
+        return RankTimeout(f"{_ranks(never)} of {world_size} never started: {limit}")
     notes = [f"rank {rank}: {stack}" for rank, stack in sorted(stacks.items())]
     busy = _awaited(stacks, silent)
     if not busy:
@@ -181,7 +158,6 @@ def _ranks(ranks: Sequence[int]) -> str:
 
 
 def _with_notes(error: _Error, *notes: str) -> _Error:
-    for note in notes:
-        if note:
-            error.add_note(note)
+    for note in filter(None, notes):
+        error.add_note(note)
     return error

@@ -6,6 +6,7 @@ import re
 import socket
 from collections.abc import Iterator, Mapping
 from functools import cache
+from itertools import product
 from pathlib import Path
 
 from perfscribe.base import commands
@@ -39,22 +40,16 @@ def expand(text: str) -> Iterator[str]:
     Raises ValueError for unbalanced brackets.
     """
     for part in re.findall(r"(?:[^,\[\]]|\[[^\[\]]*\])+", text):
-        yield from _expand_part(part)
+        pieces = re.split(r"\[(.*?)\]", part)  # of each two the second is a list of numbers
+        yield from map("".join, product(*(_numbers(piece) if n % 2 else [piece] for n, piece in enumerate(pieces))))
     if text.count("[") != text.count("]"):
         raise ValueError(f"{text!r} is no list of hosts")
 
 
-def _expand_part(part: str) -> Iterator[str]:
-    before, bracket, rest = part.partition("[")
-    if not bracket:
-        yield part
-        return
-    inner, _, after = rest.partition("]")
-    for piece in inner.split(","):
+def _numbers(text: str) -> Iterator[str]:
+    for piece in text.split(","):
         first, _, last = piece.partition("-")
-        for number in range(int(first), int(last or first) + 1):
-            for end in _expand_part(after):
-                yield f"{before}{number:0{len(first)}d}{end}"
+        yield from (f"{number:0{len(first)}d}" for number in range(int(first), int(last or first) + 1))
 
 
 def address_towards(host: str) -> str:

@@ -1,9 +1,9 @@
 """Starts the ranks of a program, collects their results, and reports which rank failed first.
 
-On one machine a fork server starts the ranks (fork_server.py), or an external launcher: torchrun, mpiexec, srun; on
-several nodes srun starts a torchrun on each. In every case this process hosts the store at which the ranks meet, on a
-port that the kernel chooses, so that concurrent launches cannot collide and the store outlives every rank; and the hub
-to which they report (channel.py).
+On one machine ranks are forked, or an external launcher starts them: torchrun, mpiexec, srun; on several nodes srun
+starts a torchrun on each (starting.py). In every case this process hosts the store at which the ranks meet, on a port
+that the kernel chooses, so that concurrent launches cannot collide and the store outlives every rank; and the hub to
+which they report (channel.py).
 """
 
 from __future__ import annotations
@@ -12,30 +12,18 @@ import contextlib
 import json
 import os
 import random
-import shutil
-import signal
 import socket
-import subprocess
-import sys
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import IO, Any, BinaryIO, cast
+from typing import Any
 
 from perfscribe.base import cpu_sets
 from perfscribe.base.cells import Unsupported
-from perfscribe.base.processes import exit_text
-from perfscribe.distributed import hosts, launchers, ranks
-from perfscribe.distributed import rank as rank_module
-from perfscribe.distributed.channel import Event, Hub
-from perfscribe.distributed.failures import RankError, RankTimeout
-from perfscribe.distributed.fork_server import SERVER
-from perfscribe.distributed.needs import ranks_per_node
+from perfscribe.distributed import hosts, launchers, ranks, starting
+from perfscribe.distributed.needs import DEVICES, ranks_per_node
 from perfscribe.distributed.transport import LOOPBACK
-from perfscribe.distributed.watching import EXIT_S, KEPT_LINES, RunningRanks
-
-DEATH_S = 30.0
-LOG_LINES = 20_000
-COLLECTIVE_TIMEOUT_S = 600.0  # longer than any cell's: ranks start with their first cell's timeout
+from perfscribe.distributed.watching import RunningRanks
 
 
 @dataclass(frozen=True)
@@ -61,12 +49,9 @@ class WorkerGroup:
 
     program: a function of arguments and a Rank (see rank.py), or its "module:name". Prefer a function: measuring code
     then imports it, so that editing it remeasures. nodes: of this Slurm job, this one first; ranks are numbered node by
-    node. device: cuda (default of nccl) or cpu (of gloo). transport: see transport.py. timeout_s: for each ask(); the
-    first includes starting. collective_timeout_s: time limit of a collective; by default longer than timeout_s, so that
-    only timeout_s ends a hang, and the ranks' stacks then tell which one hangs; required if an ask() may last longer
-    than the first. seed: by default random. launcher: command that starts the ranks instead of this process, such as
-    torchrun(4); the ranks' module is appended. nccl_log: let NCCL log its choices (see nccl_log.parse_nccl_log); slows
-    collectives.
+    node. transport: see transport.py. timeout_s: for each ask(); the first includes starting. seed: by default random.
+    launcher: command that starts the ranks instead of this process, such as torchrun(4); the ranks' module is appended.
+    nccl_log: let NCCL log its choices (see nccl_log.parse_nccl_log); slows collectives.
 
     Raises ValueError for invalid arguments; Unsupported for fewer GPUs than ranks, fewer nodes than requested, a
     backend that torch lacks, or if a rank raised it. Otherwise the first failure counts and names its rank:
@@ -82,46 +67,45 @@ class WorkerGroup:
         timeout_s: float,
         nodes: int = 1,
         backend: str = "gloo",
-        device: str = "",
         transport: str = "default",
-        collective_timeout_s: float | None = None,
         seed: int | None = None,
         launcher: Sequence[str] = (),
         nccl_log: bool = False,
     ) -> None:
-        device = device or ("cuda" if backend == "nccl" else "cpu")
         each = ranks_per_node(world_size, nodes)
         names = launchers.nodes_of_job(nodes) if nodes > 1 else []
-        _check_machine(each, backend, device)  # this node represents all: a job's nodes are alike
+        _check_machine(each, backend)  # this node represents all: a job's nodes are alike
         address = hosts.address_towards(names[-1]) if names else LOOPBACK
-        self._logs, self._asked = nccl_log, 0
         self.is_open = False
         with contextlib.ExitStack() as held:
-            hub, store = held.enter_context(contextlib.closing(Hub(address))), held.enter_context(_store(address))
+            store = held.enter_context(_store(address))
+            self._ranks = RunningRanks(world_size, timeout_s, address)
+            held.callback(self._ranks.close)
             order = {
                 "program": program if isinstance(program, str) else _name(program),
                 "world_size": world_size,
                 "backend": backend,
-                "device": device,
+                "device": DEVICES[backend],
                 "transport": transport,
-                "collective_timeout_s": collective_timeout_s or timeout_s + DEATH_S,
                 "seed": random.getrandbits(31) if seed is None else seed,
                 "threads": _threads(each),
                 "nccl_log": nccl_log,
-                "address": hub.address,
-                "token": hub.token,
+                "address": self._ranks.address,
+                "token": self._ranks.token,
                 "store": f"{address}:{store}",
             }
-            job: _ForkedRanks | _OtherLauncher
+            processes: starting.ForkedRanks | starting.LaunchedRanks
             if names or launcher:
                 launcher = launcher or launchers.over_nodes(names, each, address, store)
-                job = _OtherLauncher(launcher, order, hub, launchers.environment_of_job() if names else os.environ)
+                environment = launchers.environment_of_job() if names else os.environ
+                processes = starting.LaunchedRanks(launcher, order, environment)
             else:
-                job = _ForkedRanks(order, store, hub, timeout_s)
-            self._watch = RunningRanks(world_size, timeout_s, hub, job.ended, LOG_LINES if nccl_log else KEPT_LINES)
-            held.callback(self._watch.read_the_rest)
-            held.callback(job.end)
-            self._held = held.pop_all()
+                variables = [_variables(rank, each, store) for rank in range(each)]
+                processes = starting.ForkedRanks(order, variables)
+            self._ranks.processes = processes
+            held.callback(processes.end)
+            held.callback(self._ranks.close)  # before that: ranks end without connections
+            self._end = weakref.finalize(self, held.pop_all().close)  # also at exit
         self.is_open = True
 
     def __enter__(self) -> WorkerGroup:
@@ -131,9 +115,9 @@ class WorkerGroup:
         self.close()
 
     @property
-    def output(self) -> dict[int, list[str]]:
-        """Output of each rank, as far as it was kept: with nccl_log all of it, up to the last result."""
-        return {rank: list(state.output) for rank, state in self._watch.states.items() if rank >= 0}
+    def nccl_log(self) -> list[str]:
+        """Lines that NCCL logged on all ranks up to the last result, if asked for."""
+        return self._ranks.log
 
     def ask(self, arguments: Mapping[str, Any], timeout_s: float | None = None) -> list[Any]:
         """Run the program on all ranks; returns the results in rank order. After an error the group is closed.
@@ -141,30 +125,31 @@ class WorkerGroup:
         timeout_s: for this and later calls; by default unchanged.
         """
         json.dumps(arguments, allow_nan=False)  # raises ValueError or TypeError if they cannot be sent
-        self._asked += 1
-        self._watch.timeout_s = timeout_s or self._watch.timeout_s
+        self._ranks.timeout_s = timeout_s or self._ranks.timeout_s
         try:
-            self._watch.give(arguments)
-            results = self._watch.results()
+            return self._ranks.ask(arguments)
         except BaseException:
             self.is_open = False
-            self._held.close()
+            self._end()
             raise
-        if self._logs:
-            self._watch.read_log(self._asked)
-        return results
 
     def close(self) -> None:
         """Let the ranks leave, and kill those that do not."""
         if self.is_open:
             self.is_open = False
             try:
-                self._watch.dismiss()
+                self._ranks.dismiss()
             finally:
-                self._held.close()
+                self._end()
 
 
 _WAITING: dict[tuple[Any, ...], WorkerGroup] = {}
+
+
+def dismiss() -> None:
+    """End all persistent ranks."""
+    while _WAITING:
+        _WAITING.popitem()[1].close()
 
 
 def waiting(program: Callable[..., Any], *, timeout_s: float, alone: bool = False, **options: Any) -> WorkerGroup:
@@ -177,15 +162,8 @@ def waiting(program: Callable[..., Any], *, timeout_s: float, alone: bool = Fals
     if workers is None or not workers.is_open:
         if alone:
             dismiss()
-        options |= {"timeout_s": timeout_s, "collective_timeout_s": COLLECTIVE_TIMEOUT_S}
-        workers = _WAITING[key] = WorkerGroup(program, **options)
+        workers = _WAITING[key] = WorkerGroup(program, timeout_s=timeout_s, **options)
     return workers
-
-
-def dismiss() -> None:
-    """End all persistent ranks."""
-    while _WAITING:
-        _WAITING.popitem()[1].close()
 
 
 def _name(program: Callable[..., Any]) -> str:
@@ -196,13 +174,13 @@ def _name(program: Callable[..., Any]) -> str:
     return f"{module}:{name}"
 
 
-def _check_machine(world_size: int, backend: str, device: str) -> None:
+def _check_machine(world_size: int, backend: str) -> None:
     import torch
 
     available = torch.distributed.is_available() and getattr(torch.distributed, f"is_{backend}_available")()
     if not available:
         raise Unsupported(f"torch is a build without {backend}")
-    gpus = torch.cuda.device_count() if device == "cuda" else world_size
+    gpus = torch.cuda.device_count() if DEVICES[backend] == "cuda" else world_size
     if gpus < world_size:
         raise Unsupported(f"{world_size} processes need as many GPUs, {gpus} {'is' if gpus == 1 else 'are'} here")
 
@@ -228,52 +206,6 @@ def _store(address: str) -> Iterator[int]:
         del store
 
 
-# --- the processes ------------------------------------------------------------------------------------------------
-
-
-class _ForkedRanks:
-    """Ranks on this machine, forked by the fork server. Each leads a process group, so that its children end too.
-
-    Raises RankTimeout or RankError if the server starts none.
-    """
-
-    ended = None  # exit codes are received per rank
-
-    def __init__(self, order: Mapping[str, Any], store: int, hub: Hub, timeout_s: float) -> None:
-        world_size = order["world_size"]
-        environment = [_variables(rank, world_size, store) for rank in range(world_size)]
-        order = {**order, "environment": environment, "path": sys.path, "folder": os.getcwd()}
-        agent = SERVER.agent()
-        try:
-            agent.settimeout(timeout_s)
-            agent.sendall(json.dumps(order, allow_nan=False).encode() + b"\n")
-            replies = agent.makefile("rb")
-            if not (line := replies.readline()):
-                raise ConnectionError("it has ended")
-            self._pids = json.loads(line)
-        except OSError as error:
-            agent.close()
-            kind = RankTimeout if isinstance(error, TimeoutError) else RankError
-            raise kind(f"the fork server gave no ranks: {type(error).__name__}: {error}") from error
-        agent.settimeout(None)
-        self._hearing = hub.hear(_read_exits, agent, replies, hub)
-
-    def end(self) -> None:
-        """Kill the ranks and their children, and wait until the agent has reported them gone."""
-        for pid in self._pids:
-            for kill in (os.killpg, os.kill):  # only the process if it does not lead its group yet
-                with contextlib.suppress(ProcessLookupError, PermissionError):
-                    kill(pid, signal.SIGKILL)
-        self._hearing.join(DEATH_S)  # longer only if the kernel cannot kill one, as when a driver hangs
-
-
-def _read_exits(agent: socket.socket, replies: BinaryIO, hub: Hub) -> None:
-    with agent, replies, contextlib.suppress(OSError):
-        for line in replies:
-            rank, code = json.loads(line)
-            hub.events.put(Event("exit", rank, code))
-
-
 def _variables(rank: int, world_size: int, store_port: int) -> dict[str, str]:
     """Return a rank's environment: ours without an outer launcher's variables, plus torchrun's variables in use."""
     numbers = {"RANK": rank, "WORLD_SIZE": world_size, "LOCAL_RANK": rank, "LOCAL_WORLD_SIZE": world_size}
@@ -281,40 +213,3 @@ def _variables(rank: int, world_size: int, store_port: int) -> dict[str, str]:
     rest = {"MASTER_ADDR": LOOPBACK, "MASTER_PORT": store_port, "OMP_NUM_THREADS": _threads(world_size)}
     ours = {name: str(value) for name, value in {**numbers, **elastic, **rest}.items()}
     return ranks.without_launchers(os.environ) | ours
-
-
-class _OtherLauncher:
-    """An external launcher's process, which starts the ranks by running this package's rank module."""
-
-    def __init__(
-        self, command: Sequence[str], order: Mapping[str, Any], hub: Hub, environment: Mapping[str, str]
-    ) -> None:
-        self._name = command[2] if command[0] == sys.executable else os.path.basename(command[0])
-        self._ranks, self._hub = range(order["world_size"]), hub
-        if shutil.which(command[0]) is None:
-            raise Unsupported(f"no {self._name} here")
-        self._process = subprocess.Popen(
-            [*command, rank_module.__name__],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            env={**environment, rank_module.ORDER_VARIABLE: json.dumps(order)},
-            process_group=0,
-        )
-        hub.hear(hub.read_output, cast(IO[bytes], self._process.stdout), -1)
-
-    def ended(self) -> str:
-        """Return how the launcher ended; empty while it runs."""
-        code = self._process.poll()
-        return "" if code is None else f"{self._name} {exit_text(code)}"
-
-    def end(self) -> None:
-        """Ask the ranks to end, then kill the launcher."""
-        for rank in self._ranks:
-            self._hub.send(rank, {"ask": "die"})
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(EXIT_S)
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(DEATH_S)

@@ -39,27 +39,22 @@ def mpiexecs() -> dict[str, str]:
     paths: dict[str, str] = {}
     for folder in dict.fromkeys(folders):
         for name in ("mpiexec", "mpirun", "mpiexec.openmpi", "mpiexec.hydra"):
-            path = shutil.which(name, path=folder)
-            kind = _kind(path) if path else ""
-            if path and kind:
+            path = shutil.which(name, path=folder) or ""
+            text = _version(path) if path else ""
+            kind = next((kind for kind, words in _VERSION_WORDS.items() if any(word in text for word in words)), "")
+            if kind:
                 paths.setdefault(kind, path)
     return paths
 
 
 @cache
 def _version(path: str) -> str:
+    words = [path, "--version"]
     try:
-        done = subprocess.run(
-            [path, "--version"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=VERSION_S
-        )
+        done = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=VERSION_S)
     except (OSError, subprocess.SubprocessError):
         return ""
     return done.stdout.casefold()
-
-
-def _kind(path: str) -> str:
-    text = _version(path)
-    return next((kind for kind, signs in _VERSION_WORDS.items() if any(sign in text for sign in signs)), "")
 
 
 def require(launcher: str) -> None:
@@ -90,7 +85,7 @@ def command(launcher: str, world_size: int) -> list[str]:
         return torchrun(world_size)
     if find_spec("mpi4py") is None:
         raise Unsupported("mpi4py is not installed")
-    return [*_start(launcher, world_size), *_BINDINGS[launcher](None, ""), *MPI_START]
+    return [*_start(launcher, world_size), *_binding(launcher, None, ""), *MPI_START]
 
 
 @cache
@@ -155,7 +150,7 @@ def bound(launcher: str, bindings: Sequence[cpu_sets.Cores], folder: str) -> lis
     launcher: an mpiexec or srun. folder: also receives a file for the launcher. Raises Unsupported if it is missing.
     """
     require(launcher)
-    return [*_start(launcher, len(bindings)), *_BINDINGS[launcher](bindings, folder), *AFFINITY, folder]
+    return [*_start(launcher, len(bindings)), *_binding(launcher, bindings, folder), *AFFINITY, folder]
 
 
 def _start(launcher: str, world_size: int) -> list[str]:
@@ -172,34 +167,20 @@ def _start(launcher: str, world_size: int) -> list[str]:
     return [path, "-n", count, *(["-ppn", count] if launcher == "pals" else ["-launcher", "fork"])]
 
 
-def _open_mpi(bindings: Sequence[cpu_sets.Cores] | None, folder: str) -> list[str]:
+def _binding(launcher: str, bindings: Sequence[cpu_sets.Cores] | None, folder: str) -> list[str]:
+    """Return the launcher's options that bind each rank to its cores; None: unbound."""
+    if launcher == "slurm":
+        return [f"--cpu-bind={'none' if bindings is None else 'mask_cpu:' + ','.join(map(cpu_sets.mask, bindings))}"]
+    if launcher == "pals":
+        return ["--cpu-bind", "none" if bindings is None else binding.as_list(bindings)]
+    if launcher == "mpich":
+        return ["-bind-to", "none" if bindings is None else "user:" + ",".join("+".join(map(str, b)) for b in bindings)]
     if bindings is None:
         return ["--map-by", "slot:oversubscribe", "--bind-to", "none"]
     path = Path(folder) / "rankfile.txt"
     path.write_text(binding.rankfile(bindings))
-    return by_rankfile(mpiexecs()["open_mpi"], str(path))
-
-
-def by_rankfile(mpiexec: str, rankfile: str) -> list[str]:
-    """Return options with which this Open MPI binds ranks by a rankfile, to cores that they may share."""
-    if re.search(r"\((open mpi|openrte)\) 4\.", _version(mpiexec)):  # the names of mpirun and of mpiexec
-        options = ["--rankfile", rankfile, "--oversubscribe", "--use-hwthread-cpus"]
+    if re.search(r"\((open mpi|openrte)\) 4\.", _version(mpiexecs()["open_mpi"])):  # names of mpirun and mpiexec
+        options = ["--rankfile", str(path), "--oversubscribe", "--use-hwthread-cpus"]
     else:  # deprecates the options above
-        options = ["--map-by", f"rankfile:file={rankfile}:oversubscribe:hwtcpus"]
+        options = ["--map-by", f"rankfile:file={path}:oversubscribe:hwtcpus"]
     return [*options, "--bind-to", "hwthread:overload-allowed"]
-
-
-def _slurm(bindings: Sequence[cpu_sets.Cores] | None, folder: str) -> list[str]:
-    masks = ",".join(map(cpu_sets.mask, bindings or ()))
-    return [f"--cpu-bind={'none' if bindings is None else f'mask_cpu:{masks}'}"]
-
-
-def _pals(bindings: Sequence[cpu_sets.Cores] | None, folder: str) -> list[str]:
-    return ["--cpu-bind", "none" if bindings is None else binding.as_list(bindings)]
-
-
-def _mpich(bindings: Sequence[cpu_sets.Cores] | None, folder: str) -> list[str]:
-    return ["-bind-to", "none" if bindings is None else "user:" + ",".join("+".join(map(str, b)) for b in bindings)]
-
-
-_BINDINGS = {"open_mpi": _open_mpi, "mpich": _mpich, "pals": _pals, "slurm": _slurm}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 DEVICES = {"gloo": "cpu", "nccl": "cuda"}  # of each backend
-# Imports of the process from which ranks are forked (fork_server.py). A measure.py names them as PRELOADED, so that
+# Imports of the process from which ranks are forked (starting.py). A measure.py names them as PRELOADED, so that
 # they are imported while the measuring process does the same.
 BASE = ("torch", "torch.distributed")
 # The last one is imported by a process's first optimizer: a second on one core, and ranks share cores.

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import faulthandler
 import importlib
+import io
 import itertools
 import json
 import os
@@ -17,29 +18,31 @@ import random
 import re
 import resource
 import sys
+import tempfile
 import threading
 import time
 import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from multiprocessing import forkserver
+from typing import IO, TYPE_CHECKING, Any, NoReturn
 
 from perfscribe.base import error_kinds
 from perfscribe.base.cells import Unsupported
 from perfscribe.base.processes import die_with
 from perfscribe.distributed import hosts, links, ranks, transport
-from perfscribe.distributed.channel import END_OF_LOG, Channel
+from perfscribe.distributed.channel import Channel
 from perfscribe.instruments.correctness import WrongResult
 
 if TYPE_CHECKING:
     import torch
 
+NCCL_LOG = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,TUNING"}
 ORDER_VARIABLE = "PERFSCRIBE_LAUNCH"  # the order, as JSON, for a rank started by an external launcher
 STACK_FRAMES = 30
-# By default torch, before it ends a rank after a collective's time-out, writes a trace file and waits a minute for
-# that.
-NCCL_WATCHDOG = {"TORCH_NCCL_DUMP_ON_TIMEOUT": "0", "TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC": "250"}
+NO_LIMIT = timedelta(days=1)  # of collectives: the launcher ends a hang, and tells which rank is to blame
 LINE_CHARACTERS = 300  # length of a reason in a record: an error's first line with the launcher's prefix
 PREFIX_CHARACTERS = 24  # the launcher's prefix, such as "rank 123 of 128: "
 # Ends of NCCL's errors if its own buffers found no memory on the GPU: CUDA's text, or the allocation that failed.
@@ -57,52 +60,62 @@ class Rank:
     seed: int
 
 
-def main(order: Mapping[str, Any], parent: int) -> None:
-    """Join the others and run the program until asked to leave, in the environment that the launcher set for this rank.
+def begin(order: Mapping[str, Any], environment: Mapping[str, str]) -> None:
+    """Run main() in a process of multiprocessing's fork server, with this environment."""
+    # The server lives as long as this end of a pipe is open somewhere; it is to end with the launcher.
+    os.close(forkserver._forkserver._forkserver_alive_fd)  # type: ignore[attr-defined]
+    os.environ.clear()
+    os.environ.update(environment)
+    main(order)
 
-    parent: process with which this one ends; 0 if its launcher is another program. Exits the process: status 0 after a
-    result, 1 after a reported error.
+
+def main(order: Mapping[str, Any]) -> None:
+    """Join the others and run the program until asked to leave.
+
+    Exits the process: status 0 after a result, 1 after a reported error.
     """
-    die_with(parent)
+    die_with()
     with contextlib.suppress(OSError):  # a session leader leads a group already
         os.setpgid(0, 0)  # so that the program's children are killed with it, also after its death
-    place, trouble = None, None
+    connected = partial(Channel, order["address"], order["token"], answers={"stack": stack})
     try:
-        place = ranks.find(os.environ, host=platform.node())
-        if place.world_size != order["world_size"]:
-            text = f"asked for {order['world_size']} ranks, but {place.source} started {place.world_size}"
-            place, trouble = None, ValueError(text)
+        place = _find(order["world_size"])
     except ValueError as error:
-        trouble = error
-    channel = Channel(order["address"], order["token"], place.rank if place else -1, {"stack": stack})
-    channel.redirect_output()
+        connected(-1).send({"error": _as_message(error)})
+        _leave(1)
+    channel = connected(place.rank)
     faulthandler.enable()
     try:
-        if place is None:
-            raise trouble or ValueError("no place")
+        log = _nccl_log() if order["nccl_log"] else io.StringIO()
         me = _join(order, place)
         while (arguments := channel.next_work()) is not None:
-            channel.send({"result": _run(order, arguments, me)})
+            channel.send({"result": _run(order["program"], arguments, me), "log": log.read().splitlines()})
     except BaseException as error:
         channel.send({"error": _as_message(error)})
         _leave(1)
     _leave(0)
 
 
-def _leave(code: int) -> None:
+def _find(world_size: int) -> ranks.Place:
+    place = ranks.find(os.environ, host=platform.node())
+    if place.world_size != world_size:
+        raise ValueError(f"asked for {world_size} ranks, but {place.source} started {place.world_size}")
+    return place
+
+
+def _leave(code: int) -> NoReturn:
     """Exit at once: exit handlers of libraries may wait for ranks that are gone."""
-    _flush()
-    os._exit(code)
-
-
-def _flush() -> None:
-    """Flush all output, including C libraries': into a pipe or socket they buffer in blocks, such as NCCL's log."""
-    import ctypes
-
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):
             stream.flush()
-    ctypes.CDLL(None).fflush(None)
+    os._exit(code)
+
+
+def _nccl_log() -> IO[str]:
+    """Let NCCL log its choices into a file without a name; returns it."""
+    log = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115
+    os.environ |= {**NCCL_LOG, "NCCL_DEBUG_FILE": f"/proc/self/fd/{log.fileno()}"}
+    return log
 
 
 def _join(order: Mapping[str, Any], place: ranks.Place) -> Rank:
@@ -110,20 +123,17 @@ def _join(order: Mapping[str, Any], place: ranks.Place) -> Rank:
     host, _, port = order["store"].rpartition(":")
     if host != transport.LOOPBACK:
         _use_interface_towards(host)
-    transport.set_switches(os.environ, order["backend"], order["transport"], order["nccl_log"])
-    for name, value in NCCL_WATCHDOG.items():
-        os.environ.setdefault(name, value)
+    transport.set_switches(os.environ, order["backend"], order["transport"])
     import torch.distributed as dist
 
     device = settle(order, place)
-    limit = timedelta(seconds=order["collective_timeout_s"])
-    store = dist.TCPStore(host, int(port), is_master=False, timeout=limit)  # type: ignore[attr-defined]
+    store = dist.TCPStore(host, int(port), is_master=False, timeout=NO_LIMIT)  # type: ignore[attr-defined]
     dist.init_process_group(
         order["backend"],
         store=store,
         rank=place.rank,
         world_size=place.world_size,
-        timeout=limit,
+        timeout=NO_LIMIT,
         device_id=device if order["backend"] == "nccl" else None,
     )
     return Rank(place, device, order["backend"], order["seed"])
@@ -137,21 +147,14 @@ def _use_interface_towards(host: str) -> None:
             os.environ.setdefault("GLOO_SOCKET_IFNAME", name)
 
 
-def _run(order: Mapping[str, Any], arguments: Mapping[str, Any], me: Rank) -> Any:
+def _run(program: str, arguments: Mapping[str, Any], me: Rank) -> Any:
     import torch
 
-    result = _program(order["program"])(arguments, me)
+    module, _, function = program.partition(":")
+    result = getattr(importlib.import_module(module), function)(arguments, me)
     if me.device.type == "cuda":
         torch.cuda.synchronize(me.device)
-    if order["nccl_log"]:
-        _flush()
-        print(END_OF_LOG, flush=True)
     return result
-
-
-def _program(name: str) -> Any:
-    module, _, function = name.partition(":")
-    return getattr(importlib.import_module(module), function)
 
 
 def settle(order: Mapping[str, Any], place: ranks.Place) -> torch.device:
@@ -240,4 +243,4 @@ def _collectives_begun() -> int | None:
 
 
 if __name__ == "__main__":
-    main(json.loads(os.environ.pop(ORDER_VARIABLE)), parent=0)
+    main(json.loads(os.environ.pop(ORDER_VARIABLE)))

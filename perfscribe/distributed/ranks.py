@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 
 Environment = Mapping[str, str]
 
@@ -81,8 +82,11 @@ def find(environment: Environment, host: str = "") -> Place:
     if not claims:
         return Place(0, 1, 0, 1, host, SINGLE)
     first = claims[0]
-    for other in claims[1:]:
-        _refuse_contradiction(first, other)
+    for other, field in product(claims[1:], ("rank", "world_size", "local_rank", "local_world_size")):
+        mine, theirs = getattr(first, field), getattr(other, field)
+        if None not in (mine, theirs) and mine != theirs:
+            detail = f": local world size {mine} against {theirs}" if field == "local_world_size" else ""
+            raise ValueError(f"{first}, but {other}{detail}")
     local_rank = next((c.local_rank for c in claims if c.local_rank is not None), None)
     if local_rank is None:
         raise ValueError(f"{first}: nothing tells the local rank; launch by torchrun, srun or mpiexec")
@@ -148,21 +152,9 @@ def _innermost(claims: Sequence[Claim]) -> list[Claim]:
     inner = [c for c in claims if c.source != SLURM]
     if torchrun or not inner:
         return torchrun or list(claims)
-    return inner + [c for c in claims if c.source == SLURM and not _starts_daemons(c, inner[0])]
-
-
-def _starts_daemons(outer: Claim, inner: Claim) -> bool:
-    agrees = (outer.rank, outer.world_size) == (inner.rank, inner.world_size)
-    return not agrees and len(outer.tasks) == outer.world_size
-
-
-def _refuse_contradiction(first: Claim, second: Claim) -> None:
-    """Raise ValueError naming both sources if they disagree in anything that both give."""
-    for field in ("rank", "world_size", "local_rank", "local_world_size"):
-        mine, theirs = getattr(first, field), getattr(second, field)
-        if None not in (mine, theirs) and mine != theirs:
-            detail = f": local world size {mine} against {theirs}" if field == "local_world_size" else ""
-            raise ValueError(f"{first}, but {second}{detail}")
+    slurm = [c for c in claims if c.source == SLURM]
+    agrees = all((c.rank, c.world_size) == (inner[0].rank, inner[0].world_size) for c in slurm)
+    return inner + [c for c in slurm if agrees or len(c.tasks) != c.world_size]
 
 
 def without_launchers(environment: Environment) -> dict[str, str]:

@@ -32,22 +32,18 @@ TRANSPORTS: dict[str, tuple[str, dict[str, str]]] = {
         },
     ),
 }
-_LOG = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,TUNING"}
 
 
-def set_switches(environment: MutableMapping[str, str], backend: str, transport: str, log: bool = False) -> None:
+def set_switches(environment: MutableMapping[str, str], backend: str, transport: str) -> None:
     """Set the variables that a rank needs before it joins its process group.
 
-    log: let NCCL log to standard output. On one machine gloo is bound to the loopback interface, so that it needs
+    On one machine gloo is bound to the loopback interface, so that it needs
     neither a network nor a host name; an existing GLOO_SOCKET_IFNAME stays.
     """
     if backend == "gloo":
         environment.setdefault("GLOO_SOCKET_IFNAME", LOOPBACK_INTERFACE)
         return
     environment.update(TRANSPORTS[transport][1])
-    if log:
-        environment.update(_LOG)
-        environment.pop("NCCL_DEBUG_FILE", None)
 
 
 def nccl_version() -> str | None:

@@ -1,143 +1,151 @@
-"""Collects the messages of a launch's ranks until all have given a result or one is to blame (failures.py)."""
+"""Exchanges messages with the ranks of a launch until all have given a result or one is to blame (failures.py)."""
 
 from __future__ import annotations
 
 import contextlib
-import queue
-import sys
+import hmac
+import json
+import secrets
+import socket
+import struct
 import time
-from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from typing import TYPE_CHECKING, Any
 
 from perfscribe.base.processes import exit_text
 from perfscribe.distributed import failures
-from perfscribe.distributed.channel import END_OF_LOG, MESSAGES, OUTPUT, Event, Hub
 from perfscribe.distributed.failures import Ending, Stack
+
+if TYPE_CHECKING:
+    from perfscribe.distributed.starting import ForkedRanks, LaunchedRanks
 
 # Errors of a lost peer wait this long for the error that explains them.
 EXPLANATION_S = 5.0
 ANSWER_S = 3.0
 EXIT_S = 10.0
-LAST_EVENTS_S = 1.0
-POLL_S = 0.5
-KEPT_LINES = 500  # lines kept per rank: a CUDA crash prints stacks after the line that explains it
-LAST_WORDS = 20
-NCCL_LINE = " NCCL INFO "  # parsed by the program, not shown
+LAST_MESSAGES_S = 1.0
+POLL_S, ENDING_POLL_S = 0.5, 0.02
+GREETING_BYTES = 256
+RECEIVE_S = 10  # for a message that has begun; a stranger may send half of one
 
 
-@dataclass
+@dataclass(eq=False)
 class _State:
     """State of a rank. has_result, result: of its latest work."""
 
-    output: deque[str]
-    started: bool = False
-    logs: int = 0  # ends of logs seen in its output
-    closed: set[str] = field(default_factory=set)  # streams
+    rank: int
+    connection: Connection | None = None
     has_result: bool = False
     result: Any = None
-    error: dict[str, Any] | None = None
-    exit_code: int | None = None
-    gone_s: float = 0.0  # clock time at which its end was first noticed
     stack: Stack | None = None
+    error: Ending | None = None
+    closed: bool = False  # its connection
+    gone_s: float = 0.0  # clock time at which its end was first noticed
 
 
-@dataclass
 class RunningRanks:
-    """One launch as seen by its launcher.
+    """One launch as seen by its launcher; ranks connect to `address` with `token`.
 
-    timeout_s: per result. kept_lines: of each rank's output. launcher_ended: returns why no further rank can report,
-    empty while one can; None if the hub receives each rank's exit code.
+    timeout_s: per result. log: lines that ranks sent with their results. Set `processes` once they are started.
     """
 
-    world_size: int
-    timeout_s: float
-    hub: Hub
-    launcher_ended: Callable[[], str] | None = None
-    kept_lines: int = KEPT_LINES
-    began: float = field(default_factory=time.monotonic)
-    first_ending: float = 0.0
-    work: dict[str, Any] | None = None  # message to send to ranks once they have started
+    processes: ForkedRanks | LaunchedRanks
 
-    def __post_init__(self) -> None:
-        # -1: output of the launcher itself, and of a process that has not found its rank
-        self.states = {rank: _State(deque(maxlen=self.kept_lines)) for rank in range(-1, self.world_size)}
+    def __init__(self, world_size: int, timeout_s: float, host: str) -> None:
+        self.world_size, self.timeout_s = world_size, timeout_s
+        self._listener = socket.create_server((host, 0), backlog=256)
+        self.address, self.token = f"{host}:{self._listener.getsockname()[1]}", secrets.token_hex(16)
+        self.log: list[str] = []
+        # -1: a process that has not found its rank
+        self._states = {rank: _State(rank) for rank in range(-1, world_size)}
+        self._connections: dict[Connection, _State | None] = {}  # None: has not sent the token
+        self._began, self._first_ending = time.monotonic(), 0.0
+        self._work: dict[str, Any] | None = None  # message to send to ranks once they have started
 
-    def give(self, arguments: Mapping[str, Any]) -> None:
-        """Let all ranks run the program with these arguments; those not started yet get them when they report."""
+    def ask(self, arguments: Mapping[str, Any]) -> list[Any]:
+        """Let all ranks run the program; raises the exception that failures.py builds for the first failure.
+
+        Ranks that have not started yet get the arguments when they connect.
+        """
         self._read(0.0)
-        if self.work is not None:  # the first time includes starting
-            self.began = time.monotonic()
-        self.work = {"ask": "work", "arguments": arguments}
-        for rank in range(self.world_size):
-            state = self.states[rank]
-            state.has_result, state.result, state.stack = False, None, None
-            if state.started:
-                self.hub.send(rank, self.work)
-
-    def results(self) -> list[Any]:
-        """Return the result of each rank; raises the exception that failures.py builds for the first failure."""
-        while not all(self.states[rank].has_result for rank in range(self.world_size)):
+        if self._work is not None:  # the first time includes starting
+            self._began = time.monotonic()
+        self._work = {"work": arguments}
+        for state in self._states.values():
+            state.has_result, state.stack = False, None
+            _send(state, self._work)
+        while self._missing():
             self._raise_failure()
-            self._read(min(POLL_S, self.began + self.timeout_s - time.monotonic()))
-        return [self.states[rank].result for rank in range(self.world_size)]
-
-    def read_log(self, count: int) -> None:
-        """Read what ranks logged before their count-th result."""
-        self._read_until(LAST_EVENTS_S, lambda: all(self.states[rank].logs >= count for rank in range(self.world_size)))
+            poll_s = ENDING_POLL_S if any(state.gone_s for state in self._states.values()) else POLL_S
+            self._read(min(poll_s, self._began + self.timeout_s - time.monotonic()))
+        return [self._states[rank].result for rank in range(self.world_size)]
 
     def dismiss(self) -> None:
         """Let all ranks leave, and wait for that up to EXIT_S."""
-        for rank in range(self.world_size):
-            self.hub.send(rank, {"ask": "leave"})
-        self._read_until(EXIT_S, lambda: all(MESSAGES in self.states[rank].closed for rank in range(self.world_size)))
+        for state in self._states.values():
+            _send(state, {"work": None})
+        self._read_until(EXIT_S, lambda: all(self._states[rank].closed for rank in range(self.world_size)))
 
-    def read_the_rest(self) -> None:
-        """Read the ranks' remaining output, once they are gone."""
-        self.hub.wait_for_ends(LAST_EVENTS_S)
-        self._read(0.0)
+    def close(self) -> None:
+        """Close all connections, on which ranks kill themselves."""
+        self._listener.close()
+        for connection in self._connections:
+            connection.close()
+
+    def _missing(self) -> list[int]:
+        return [rank for rank in range(self.world_size) if not self._states[rank].has_result]
 
     # --- reading
 
     def _read(self, timeout_s: float) -> None:
-        """Process events, waiting at most timeout_s for the first."""
-        with contextlib.suppress(queue.Empty):
-            self._apply(self.hub.events.get(timeout=max(0.0, timeout_s)))
-            while True:
-                self._apply(self.hub.events.get_nowait())
+        """Read what has come, waiting at most timeout_s for it, and exit codes."""
+        for ready in wait([self._listener, *self._connections], max(0.0, timeout_s)):
+            if ready is self._listener:
+                accepted, _ = self._listener.accept()
+                accepted.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", RECEIVE_S, 0))
+                self._connections[Connection(accepted.detach())] = None
+            elif isinstance(ready, Connection):
+                self._receive(ready)
+        for rank in range(self.world_size):
+            if self.processes.exit_code(rank) is not None:
+                self._states[rank].gone_s = self._states[rank].gone_s or time.time()
 
     def _read_until(self, timeout_s: float, done: Callable[[], bool]) -> None:
         until = time.monotonic() + timeout_s
         while not done() and time.monotonic() < until:
             self._read(min(POLL_S, until - time.monotonic()))
 
-    def _apply(self, event: Event) -> None:
-        state = self.states[event.rank]
-        if event.kind == "message":
-            self._apply_message(event.rank, state, event.data)
-        elif event.kind == "closed":
-            state.closed.add(event.data)
-        elif event.kind == "exit":
-            state.exit_code = event.data
-        elif event.data == END_OF_LOG:
-            state.logs += 1
-        else:
-            state.output.append(event.data)
-            if NCCL_LINE not in event.data:
-                print(f"[rank {event.rank}] {event.data}" if event.rank >= 0 else event.data, file=sys.stderr)
-        if not state.gone_s and (MESSAGES in state.closed or state.exit_code is not None):
-            state.gone_s = time.time()
+    def _receive(self, connection: Connection) -> None:
+        """Read a message; close the connection at its end, or if it does not begin with the token."""
+        state = self._connections[connection]
+        try:
+            if state is None:
+                self._greet(connection)
+            else:
+                self._apply(state, json.loads(connection.recv_bytes()))
+        except (EOFError, OSError, ValueError):
+            del self._connections[connection]
+            connection.close()
+            if state is not None:
+                state.closed, state.gone_s = True, state.gone_s or time.time()
 
-    def _apply_message(self, rank: int, state: _State, message: Mapping[str, Any]) -> None:
-        if "hello" in message:
-            state.started = True
-            if self.work is not None:
-                self.hub.send(rank, self.work)
-        elif "result" in message:
+    def _greet(self, connection: Connection) -> None:
+        token, _, rank = connection.recv_bytes(GREETING_BYTES).partition(b" ")
+        if not hmac.compare_digest(token, self.token.encode()):
+            raise ValueError("a stranger")
+        state = self._connections[connection] = self._states[int(rank)]
+        state.connection = connection
+        if self._work is not None:
+            _send(state, self._work)
+
+    def _apply(self, state: _State, message: Mapping[str, Any]) -> None:
+        if "result" in message:
             state.has_result, state.result = True, message["result"]
+            self.log += message["log"]
         elif "error" in message:
-            state.error = message["error"]
+            state.error = Ending(state.rank, **message["error"])
         elif "stack" in message:
             state.stack = Stack(**message["stack"])
 
@@ -146,50 +154,50 @@ class RunningRanks:
     def _ending(self, rank: int) -> Ending | None:
         """Return how a rank ended without a result; None while it may still report.
 
-        Waits for the messages and output from before its death, and for its exit code.
+        Waits for the messages from before its death, and for its exit code.
         """
-        state = self.states[rank]
-        last_words = tuple(state.output)
-        if state.has_result or not (state.error or state.gone_s):
+        state = self._states[rank]
+        if state.has_result or state.error or not state.gone_s:
+            return None if state.has_result else state.error
+        waited_s, code = time.time() - state.gone_s, self.processes.exit_code(rank)
+        if waited_s < LAST_MESSAGES_S and not state.closed:
             return None
-        if state.error:
-            return Ending(rank, **state.error, last_words=last_words)
-        waited_s = time.time() - state.gone_s
-        all_heard = state.closed >= {MESSAGES, OUTPUT} or waited_s > LAST_EVENTS_S
-        if not all_heard or (self.launcher_ended is None and state.exit_code is None and waited_s < EXIT_S):
+        if waited_s < EXIT_S and code is None and self.processes.know_exit_codes:
             return None
-        text = exit_text(state.exit_code) if self.launcher_ended is None else "died"
-        return Ending(rank, text, state.gone_s, died=True, last_words=last_words)
-
-    def _endings(self) -> list[Ending]:
-        return [ending for rank in self.states if (ending := self._ending(rank)) is not None]
+        return Ending(rank, exit_text(code), state.gone_s)
 
     def _raise_failure(self) -> None:
         """Raise as soon as it is clear which rank is to blame, or when time is up."""
-        if not self._endings() and self.launcher_ended and (how := self.launcher_ended()):
-            self._read_until(LAST_EVENTS_S, lambda: False)  # events still in transit
-            if not self._endings() and not all(self.states[rank].has_result for rank in range(self.world_size)):
-                raise failures.error_of_launcher(how, list(self.states[-1].output)[-LAST_WORDS:])
-        endings, now = self._endings(), time.monotonic()
+        endings, now = [ending for rank in self._states if (ending := self._ending(rank))], time.monotonic()
         ended = {ending.rank for ending in endings}
-        silent = [rank for rank in range(self.world_size) if not self.states[rank].has_result and rank not in ended]
+        silent = [rank for rank in self._missing() if rank not in ended]
         if endings:
             first = failures.guilty(endings)
-            self.first_ending = self.first_ending or now
-            explained = not first.is_consequence or not silent
-            waited = now >= self.first_ending + EXPLANATION_S and not any(self.states[rank].gone_s for rank in silent)
-            if waited and not explained and first.is_timeout:
-                raise self._silence_error(silent, f"rank {first.rank} gave up: {first.text}")
-            if explained or waited:
+            self._first_ending = self._first_ending or now
+            waited = now >= self._first_ending + EXPLANATION_S and not any(self._states[rank].gone_s for rank in silent)
+            if waited or not silent or not first.is_consequence:
                 raise failures.error_of(first, self.world_size)
-        if now >= self.began + self.timeout_s:
-            raise self._silence_error(silent, f"no result after {self.timeout_s:g} s")
+        elif error := self.processes.failure():
+            self._read_until(LAST_MESSAGES_S, lambda: False)  # those still in transit
+            if not any(map(self._ending, self._states)) and self._missing():
+                raise error
+        if now >= self._began + self.timeout_s:
+            raise self._silence_error(silent)
 
-    def _silence_error(self, silent: list[int], limit: str) -> Exception:
-        missing = [rank for rank in silent if not self.states[rank].started]
-        for rank in silent:
-            self.hub.send(rank, {"ask": "stack"})
-        answering = [rank for rank in silent if rank not in missing]
-        self._read_until(ANSWER_S, lambda: all(self.states[rank].stack is not None for rank in answering))
-        stacks = {rank: stack for rank in silent if (stack := self.states[rank].stack) is not None}
-        return failures.error_of_silence(stacks, silent, self.world_size, limit, missing)
+    def _silence_error(self, silent: list[int]) -> Exception:
+        started = [self._states[rank] for rank in silent if self._states[rank].connection]
+        for state in started:
+            _send(state, {"ask": "stack"})
+        self._read_until(ANSWER_S, lambda: all(state.stack for state in started))
+        stacks = {rank: stack for rank in silent if (stack := self._states[rank].stack)}
+        never = [rank for rank in silent if self._states[rank] not in started]
+        return failures.error_of_silence(
+            stacks, silent, self.world_size, f"no result after {self.timeout_s:g} s", never
+        )
+
+
+def _send(state: _State, message: Mapping[str, Any]) -> None:
+    """Send a message to a rank; ignored if it is gone or has not started."""
+    with contextlib.suppress(OSError):
+        if state.connection:
+            state.connection.send_bytes(json.dumps(message).encode())

@@ -242,8 +242,11 @@ class Cluster:
         most = int(self.settings["max_jobs"])
         return min(most, allowed or most)
 
-    def prologue(self) -> str:
-        """Shell code at the start of a job: variables, then the lines of setup, which may use unset variables."""
+    def prologue(self, root: Path) -> str:
+        """Shell code at the start of a job: variables, then the lines of setup, which may use unset variables.
+
+        root: the checkout whose package the job imports, whatever these did to PYTHONPATH.
+        """
         # Snakemake sets these variables to the rule's threads, which is 1 here, but the job may use all its cores.
         # torch prefers MKL_NUM_THREADS to OMP_NUM_THREADS, so the user's number is set for all of them.
         limit = self.settings["environment"].get("OMP_NUM_THREADS")
@@ -252,7 +255,8 @@ class Cluster:
         exports = [f"export {name}={shlex.quote(str(value))}" for name, value in self.settings["environment"].items()]
         # The prologue replaces Snakemake's `set -euo pipefail`.
         setup = ["set +u -e", *self.settings["setup"], "set +e -u"] if self.settings["setup"] else []
-        return "".join(f"{line}\n" for line in [*threads, *exports, *setup])
+        package = f'export PYTHONPATH={shlex.quote(str(root))}"${{PYTHONPATH:+:$PYTHONPATH}}"'
+        return "".join(f"{line}\n" for line in [*threads, *exports, *setup, package])
 
 
 def read(plan_folder: Path) -> Cluster | None:

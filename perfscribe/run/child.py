@@ -16,7 +16,6 @@ import os
 import random
 import resource
 import sys
-import tempfile
 import traceback
 from collections.abc import Mapping
 from pathlib import Path
@@ -28,8 +27,6 @@ from perfscribe.instruments.correctness import WrongResult
 from perfscribe.instruments.memory import is_oom, parse_oom
 from perfscribe.plan.plan_cells import cell_from_json
 
-# Longest TMPDIR in bytes: multiprocessing appends "/pymp-xxxxxxxx/listener-xxxxxxxx" to a socket's path, 103 at most.
-LONGEST_FOLDER = 71
 # Status of a failed cell by the kind of its error; failed for all others.
 STATUSES = {
     error_kinds.UNSUPPORTED: "unsupported",
@@ -47,12 +44,6 @@ def keep_descriptors() -> None:
         with contextlib.suppress(OSError):  # the descriptor of the listing itself
             if int(name) > 2:
                 os.set_inheritable(int(name), False)
-
-
-def shorten_sockets() -> None:
-    """Put multiprocessing's sockets into /tmp if TMPDIR is too long: data loaders would wait for workers for ever."""
-    if len(os.fsencode(tempfile.gettempdir())) > LONGEST_FOLDER:
-        multiprocessing.current_process()._config["tempdir"] = "/tmp"  # type: ignore[attr-defined]
 
 
 def limit_memory(limit_bytes: int) -> None:
@@ -198,10 +189,10 @@ def import_early(libraries: list[str]) -> None:
             importlib.import_module(name)
 
 
-def main(experiment: str, memory_limit_bytes: int, libraries: list[str]) -> None:
-    """Serve requests until standard input closes."""
+def main(experiment: str, memory_limit_bytes: int, socket_folder: str, libraries: list[str]) -> None:
+    """Serve requests until standard input closes. socket_folder: of multiprocessing's sockets."""
     keep_descriptors()
-    shorten_sockets()
+    multiprocessing.current_process()._config["tempdir"] = socket_folder  # type: ignore[attr-defined]
     limit_memory(memory_limit_bytes)
     # Error messages may contain invalid Unicode, as file names can.
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8", errors="replace")
@@ -209,9 +200,9 @@ def main(experiment: str, memory_limit_bytes: int, libraries: list[str]) -> None
     try:
         module = registry.module(experiment, "measure")
         if preloaded := getattr(module, "PRELOADED", ()):
-            from perfscribe.distributed.fork_server import SERVER
+            from perfscribe.distributed.starting import start_server
 
-            SERVER.start(preloaded)
+            start_server(preloaded)
         import_early(libraries)
     except Exception as error:
         _send(answers, {"ready": False, **failure(error)})
@@ -222,4 +213,4 @@ def main(experiment: str, memory_limit_bytes: int, libraries: list[str]) -> None
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), sys.argv[3:])
+    main(sys.argv[1], int(sys.argv[2]), sys.argv[3], sys.argv[4:])

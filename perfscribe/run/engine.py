@@ -1,18 +1,23 @@
-"""Runs Snakemake and prints one line for errors that `--quiet all` hides: python -m perfscribe.run.engine ARGUMENTS.
+"""Runs Snakemake and prints errors that `--quiet all` hides, in few lines: python -m perfscribe.run.engine ARGUMENTS.
 
-These are failures before or outside of the jobs.
+Of a failed job Snakemake itself prints 60 lines, or 14 under `--quiet rules progress`, neither with the end of its log.
 """
 
 from __future__ import annotations
 
-import argparse
+import contextlib
+import io
 import logging
 import re
 import signal
 import sys
-from typing import NoReturn
+from pathlib import Path
+from typing import Any
+
+from perfscribe.run import processes
 
 LONGEST = 300  # characters per line
+TAIL = 20  # lines of a failed job's log
 
 
 def one_line(message: str) -> str:
@@ -22,42 +27,61 @@ def one_line(message: str) -> str:
     return text if len(text) <= LONGEST else f"{text[:LONGEST]} …"
 
 
-def wrong_words(_: argparse.ArgumentParser, message: str) -> NoReturn:
-    """Exit with one line instead of Snakemake's usage of a hundred lines."""
-    sys.exit(f"run: {message} (options are Snakemake's, and --config KEY=VALUE ...)")
+def end_of(log: str) -> str:
+    """Last lines of a failed job's log and its path."""
+    path = Path(log)
+    lines = path.read_text("utf-8", "replace").splitlines() if path.is_file() else []
+    return "\n".join([*(lines[-TAIL:] or ["it was killed, or the disk is full"]), f"log: {log}"])
+
+
+class Errors(logging.Filter):
+    """Prints the end of each failed job's log; keeps the texts of other errors; lets every record pass."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.texts: list[str] = []
+        self._failed: set[int] = set()  # Snakemake repeats them in the end
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Read a record of Snakemake's."""
+        job, text = vars(record), record.getMessage()
+        kind = job.get("exception") or "RuleException"
+        if job.get("event") == "job_error" and job["jobid"] not in self._failed:
+            self._failed.add(job["jobid"])
+            processes.say("\n".join(map(end_of, job["log"])))
+        elif kind != "RuleException" and "job did not complete" not in text:
+            self.texts.append(one_line(text))
+        return True
+
+
+def refuse_unknown(cli: Any) -> None:
+    """Exit with the last line of what Snakemake says of its arguments; the other 120 are its options."""
+    with contextlib.redirect_stderr(io.StringIO()) as usage:
+        try:
+            cli.parse_args(sys.argv[1:])
+        except SystemExit as end:
+            if end.code:
+                print(f"run: {usage.getvalue().splitlines()[-1].partition('error: ')[2]}", file=sys.__stderr__)
+            raise
 
 
 def main() -> None:
     """Run Snakemake's command line in this process."""
-    errors: list[str] = []
-
-    def keep(record: logging.LogRecord) -> bool:
-        """Keep texts of exceptions, which Snakemake's handlers may hide; let every record pass."""
-        kind, text = getattr(record, "exception", ""), record.getMessage()
-        # A failed job's shell has printed its error (rules/common.smk).
-        if kind and kind != "RuleException" and "job did not complete" not in text:
-            errors.append(one_line(text))
-        return True
-
-    logging.getLogger("snakemake.logging").addFilter(keep)
-    handler = signal.getsignal(signal.SIGINT)
-    if handler is not signal.SIG_IGN:
-        signal.signal(signal.SIGINT, signal.SIG_DFL)  # no traceback during imports, which take a second
+    errors = Errors()
+    if "--quiet" in sys.argv:
+        logging.getLogger("snakemake.logging").addFilter(errors)
     try:
         from snakemake import cli  # its plugins call programs
 
-        signal.signal(signal.SIGINT, handler)
-        argparse.ArgumentParser.error = wrong_words  # type: ignore[method-assign, assignment]
+        refuse_unknown(cli)
         cli.main()
     except SystemExit as end:
-        if end.code and not isinstance(end.code, str) and errors:
-            print(f"run: {errors[0]}", file=sys.stderr, flush=True)
+        if end.code and not isinstance(end.code, str) and errors.texts:
+            print(f"run: {errors.texts[0]}", file=sys.stderr, flush=True)
         raise
-    except KeyboardInterrupt:  # before Snakemake handles it
+    except KeyboardInterrupt:  # while modules are imported or the workflow is read
         sys.exit(128 + signal.SIGINT)
     except OSError as error:
-        if isinstance(error, FileNotFoundError) and re.fullmatch(r"[\w-]+", str(error.filename)):  # a program's name
-            sys.exit(f"run: the program `{error.filename}` is missing: install it, as Snakemake needs it")
         sys.exit(f"run: {error.filename or 'a file'}: {error.strerror or error}")
 
 

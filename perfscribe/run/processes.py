@@ -9,9 +9,11 @@ import os
 import re
 import select
 import selectors
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
@@ -26,6 +28,9 @@ if TYPE_CHECKING:
 IMPORT_TIMEOUT_S = 300.0
 # A process that the kernel cannot kill (hanging driver or file server) is abandoned after this time.
 DEATH_TIMEOUT_S = 30.0
+# Longest TMPDIR in bytes: a path of multiprocessing's sockets, 103 bytes at most, goes on with
+# "/perfscribe-xxxxxxxx/listener-xxxxxxxx". With a longer one data loaders wait for their workers for ever.
+LONGEST_FOLDER = 65
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 # Set by an enclosing launch: Trainer would wait for its other ranks. Launches within cells set their own.
 OF_RANKS = re.compile(
@@ -45,6 +50,11 @@ def redraws(stream: TextIO | None) -> bool:
 def say(text: str) -> None:
     """Print one line for the job's log or the terminal, replacing the live line if there is one."""
     print(f"{CLEAR if redraws(sys.stderr) else ''}{text}", file=sys.stderr, flush=True)
+
+
+def python_path(root: Path) -> str:
+    """PYTHONPATH of a process that imports this checkout's package, whichever the environment has."""
+    return os.pathsep.join([str(root), os.environ.get("PYTHONPATH", "")]).strip(os.pathsep)
 
 
 def begin_child(parent: int, cores: Collection[int] = ()) -> None:
@@ -75,9 +85,13 @@ class Child:
         libraries: Sequence[str] = (),
         lease: Lease | None = None,
     ) -> None:
-        words = [experiment, str(memory_limit_bytes), *libraries]
+        base = tempfile.gettempdir()
+        self._socket_folder = tempfile.mkdtemp(
+            prefix="perfscribe-", dir=base if len(os.fsencode(base)) <= LONGEST_FOLDER else "/tmp"
+        )
+        words = [experiment, str(memory_limit_bytes), self._socket_folder, *libraries]
         env = {name: text for name, text in os.environ.items() if not OF_RANKS.match(name)}
-        env |= {"PYTHONPATH": os.pathsep.join([str(root), os.environ.get("PYTHONPATH", "")]).strip(":")}
+        env |= {"PYTHONPATH": python_path(root)}
         env |= lease.variables() if lease else {}
         self._process = subprocess.Popen(
             [sys.executable, "-m", "perfscribe.run.child", *words],
@@ -144,6 +158,7 @@ class Child:
             os.killpg(self._process.pid, signal.SIGKILL)
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(DEATH_TIMEOUT_S)
+        shutil.rmtree(self._socket_folder, ignore_errors=True)
 
 
 def supervise(command: list[str], folder: Path) -> int:

@@ -5,17 +5,15 @@ from __future__ import annotations
 import atexit
 import contextlib
 import fcntl
-import itertools
 import math
 import os
-import shlex
 import shutil
 import signal
 import socket
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
@@ -98,7 +96,7 @@ def alone(root: Path) -> Iterator[None]:
 
 
 def clear_leftovers(root: Path) -> None:
-    """Remove locks and marks of a killed Snakemake. Only for the holder of the run lock, as no other run is alive.
+    """Remove locks and marks of a killed Snakemake, which needs no --unlock then. Only for the holder of the run lock.
 
     Marks of incomplete files are not needed either: rules here rename complete files into place.
     """
@@ -155,18 +153,6 @@ def memory_of_code(root: Path) -> Memory:
     return Memory(root / CODE_CACHE, fingerprint.method())
 
 
-def set_clocks_back(folders: Iterable[Path]) -> None:
-    """Clamp future mtimes (clock skew) to now, or later edits would look older than outputs.
-
-    All get the same mtime, so that none is newer than another.
-    """
-    latest_ns = time.time_ns() - 10**9
-    for path in itertools.chain.from_iterable(folder.rglob("*") for folder in folders):
-        if path.is_file() and not path.is_symlink() and path.stat().st_mtime_ns > latest_ns:
-            with contextlib.suppress(OSError):  # another user's file
-                os.utime(path, ns=(latest_ns, latest_ns))
-
-
 def write_plan(root: Path, raw: Mapping[str, Any], planned: plan.Plan) -> None:
     """Write the plan's units and the options; for a committed site only units of the presentation."""
     folder = root / "results" / planned.site / "plan"
@@ -213,21 +199,6 @@ class Session:
     budget_ends: float = math.inf
     # Content and mtime in ns of files before this run: plan files, and outputs deleted to make units due.
     before: dict[Path, tuple[bytes, int]] = field(default_factory=dict, repr=False)
-
-    def shell_prefix(self, main_process: bool) -> str:
-        """Shell code that Snakemake runs before each shell command.
-
-        Defines `program LOG SCRIPT ARGUMENTS`: runs a script with this interpreter; on failure prints its log's end.
-        """
-        prologue = "" if self.plan.cluster is None or main_process else self.plan.cluster.prologue()
-        clear = r"printf '\r\033[K' >&2; " if processes.redraws(sys.stderr) else ""
-        program = (
-            f'program() {{ local log=$1; shift; {shlex.quote(sys.executable)} "$@" >"$log" 2>&1'
-            f' || {{ {clear}tail -n 20 "$log" >&2;'
-            ' [ -s "$log" ] || echo "it was killed, or the disk is full" >&2;'
-            ' echo "log: $log" >&2; return 1; }; }; '
-        )
-        return (prologue + program).replace("{", "{{").replace("}", "}}")
 
     @property
     def measuring_job(self) -> dict[str, Callable[..., int | str | None]]:
@@ -340,26 +311,14 @@ def keep_bytecode(env: MutableMapping[str, str], root: Path) -> None:
         env.setdefault("PYTHONPYCACHEPREFIX", str(root / ".perfscribe" / "bytecode"))
 
 
-def name_account(env: MutableMapping[str, str], root: Path) -> None:
-    """Set USER and HOME if the uid has no account, as in containers: Snakemake and torch ask for both."""
-    if not account():
-        env["USER"] = f"uid{os.getuid()}"
-    try:
-        Path.home()
-    except RuntimeError:
-        home = root / ".perfscribe" / "home"
-        home.mkdir(parents=True, exist_ok=True)
-        env["HOME"] = str(home)
-
-
 def _begin(root: Path, overrides: Mapping[str, Any], decides: bool, executor: str | None) -> Session:
-    if set(str(root)) & set("{}"):
-        raise ValueError(f"{root}: Snakemake takes braces in a path for its own; give the folder another name")
+    if set(str(root)) & set("{}:"):
+        raise ValueError(f"{root}: Snakemake misreads braces in a path, Python colons; give the folder another name")
     raw = configuration.load(root / "config.yaml", overrides)
     configuration.check(raw)
     tools.use(raw.get("tools", {}), root)
-    keep_bytecode(os.environ, root)  # jobs inherit both
-    name_account(os.environ, root)
+    keep_bytecode(os.environ, root)  # jobs inherit it
+    os.environ["PYTHONPATH"] = processes.python_path(root)  # as well
     site = site_of(raw)
     read_only = is_committed(root, site)
     if decides and site != LOCAL_SITE and not read_only and not (root / "results" / site).exists():
@@ -384,7 +343,6 @@ def _begin(root: Path, overrides: Mapping[str, Any], decides: bool, executor: st
     ):
         raise ValueError(_another_run(root))  # its settings differ, so what is due by ours cannot be determined
     if lock is not None:
-        set_clocks_back([results, root / "report" / planned.site])
         for path in (results / "plan").glob("*.json"):
             session.keep(path)
         clear_leftovers(root)

@@ -111,6 +111,7 @@ def script(wanted: argparse.Namespace, root: Path) -> str:
     )
     environment.filters["quote"] = lambda text: shlex.quote(str(text))
     python, command = shlex.quote(sys.executable), shlex.join(wanted.command)
+    package = f'PYTHONPATH={shlex.quote(str(root))}"${{PYTHONPATH:+:$PYTHONPATH}}"'
     ours = f"-m {JOB}" + (' --profile "$OUT"' if wanted.profile == "torch" else "")
     ranks, bindings = wanted.nodes * wanted.ranks_per_node, wanted.cpu_bind[: wanted.ranks_per_node]
     given = vars(wanted) | {
@@ -122,7 +123,7 @@ def script(wanted: argparse.Namespace, root: Path) -> str:
         "torchrun": f"{python} -m torch.distributed.run",
         "nsys": _nsys,
         "program": command or f"{python} {ours}",
-        "try_links": f"{python} {shlex.quote(str(root / SELF_TEST))}",
+        "try_links": f"env {package} {python} {shlex.quote(str(root / SELF_TEST))}",
         # torchrun takes a script, a module after -m, or any program after --no-python.
         "program_of_torchrun": f"--no-python {command}" if command else ours,
         "slurm_binding": f"mask_cpu:{','.join(map(cpu_sets.mask, bindings))}" if bindings else "cores",

@@ -8,6 +8,7 @@ it on demand.
 from __future__ import annotations
 
 import functools
+import os
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -16,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from perfscribe.report import sites
-from perfscribe.run import session, shard
+from perfscribe.run import processes, session, shard
 from perfscribe.run.targets import Targets
 
 
@@ -57,7 +58,11 @@ def draw(root: Path, raw: Mapping[str, Any], name: str) -> None:
 def _run(root: Path, name: str, program: str, *words: str | Path) -> None:
     """Run one of the workflow's programs; ValueError with its stderr if it fails."""
     done = subprocess.run(
-        [sys.executable, root / "workflow" / "scripts" / program, *words], cwd=root, capture_output=True, text=True
+        [sys.executable, root / "workflow" / "scripts" / program, *words],
+        cwd=root,
+        env={**os.environ, "PYTHONPATH": processes.python_path(root)},
+        capture_output=True,
+        text=True,
     )
     if done.returncode:
         raise ValueError(f"publish: {name}: {done.stderr.strip()}")

@@ -1,31 +1,22 @@
 """Which rank is to blame, by what the launcher hears and by the texts that torch, gloo and NCCL leave behind."""
 
-import queue
+import contextlib
+import json
 import time
+from multiprocessing.connection import Client
 
 import pytest
 import torch
 
 from perfscribe.distributed import failures, rank, watching
-from perfscribe.distributed.channel import MESSAGES, OUTPUT, Event
-from perfscribe.distributed.failures import RankError, RankTimeout, Stack
+from perfscribe.distributed.failures import RankError, Stack
+from perfscribe.distributed.transport import LOOPBACK
 
 # Shapes of the texts; numbers, addresses and paths are examples.
 NOT_ALLOCATED = (
     "NCCL error in: /src/NCCLUtils.cpp:94, unhandled cuda error (run with NCCL_DEBUG=INFO for details), NCCL version "
     "2.28.9\nncclUnhandledCudaError: Call to CUDA function failed.\nLast error:\nFailed to CUDA calloc async 1216 bytes"
 )
-WATCHDOG = (
-    "[rank0]:[E1120 15:00:00 ProcessGroupNCCL.cpp:685] [Rank 0] Watchdog caught collective operation timeout: "
-    "WorkNCCL(SeqNum=2, OpType=ALLREDUCE, Timeout(ms)=5000) ran for 5001 milliseconds"
-)
-ABORTED = [
-    WATCHDOG,
-    "terminate called after throwing an instance of 'c10::DistBackendError'",
-    *(f"frame #{n}: c10d::ProcessGroupNCCL::Watchdog::runLoop() + 0x99" for n in range(20)),
-    "Fatal Python error: Aborted",
-    *(f'  File "/lib/threading.py", line {n} in run' for n in range(60)),
-]
 
 
 @pytest.mark.parametrize(("answers", "kind"), [(True, "out_of_memory"), (False, "exception")])
@@ -41,36 +32,40 @@ def test_an_allocation_that_fails_is_out_of_memory_unless_the_device_is_broken(a
     assert rank._as_message(RuntimeError(NOT_ALLOCATED))["kind"] == kind
 
 
-class Heard:
-    """A hub that has heard these events; rank 1 answers where it is."""
+class Played(watching.RunningRanks):
+    """Two ranks that do these steps, one each time that their launcher looks."""
 
-    def __init__(self, *events: Event) -> None:
-        self.events: queue.SimpleQueue[Event] = queue.SimpleQueue()
-        for event in events:
-            self.events.put(event)
+    know_exit_codes = True
 
-    def send(self, number: int, message: dict) -> None:
-        if message["ask"] == "stack" and number == 1:
-            frames = [["/own/program.py", 7, "computes"]]
-            self.events.put(Event("message", 1, {"stack": {"frames": frames, "collectives": 1}}))
+    def __init__(self, steps: list[tuple]) -> None:
+        super().__init__(2, 60, LOOPBACK)
+        self.processes = self
+        host, port = self.address.split(":")
+        self.clients = [Client((host, int(port))) for _ in range(2)]
+        self.exit_codes: dict[int, int] = {}
+        self.steps = [(number, "say", f"{self.token} {number}") for number in (0, 1)] + steps
+
+    def _read(self, timeout_s: float) -> None:
+        if self.steps:
+            number, what, value = self.steps.pop(0)
+            if what == "say":
+                text = value if isinstance(value, str) else json.dumps(value)
+                self.clients[number].send_bytes(text.encode())
+            elif what == "close":
+                self.clients[number].close()
+            else:
+                self.exit_codes[number] = value
+        super()._read(timeout_s)
+
+    def exit_code(self, number: int) -> int | None:
+        return self.exit_codes.get(number)
+
+    def failure(self) -> None:
+        pass
 
 
-@pytest.fixture
-def hear(monkeypatch):
-    """A function that gives the error of two ranks of which these events are heard."""
-    monkeypatch.setattr(watching, "EXPLANATION_S", 0.1)
-
-    def error(*events: Event) -> RankError:
-        heard = Heard(*(Event("message", number, {"hello": True}) for number in (0, 1)), *events)
-        with pytest.raises(RankError) as caught:
-            watching.RunningRanks(2, 60, heard).results()
-        return caught.value
-
-    return error
-
-
-def died(number: int, code: int) -> list[Event]:
-    return [Event("closed", number, OUTPUT), Event("closed", number, MESSAGES), Event("exit", number, code)]
+def died(number: int, code: int) -> list[tuple]:
+    return [(number, "close", None), (number, "exit", code)]
 
 
 SAID = {"text": "ValueError: a", "kind": "exception", "details": "", "time_s": 1.0}
@@ -78,26 +73,20 @@ LOST_PEER = {**SAID, "text": "RuntimeError: Connection closed by peer [127.0.0.1
 
 
 @pytest.mark.parametrize(
-    ("events", "text"),
+    ("steps", "text"),
     [
-        ([Event("exit", 1, 1), Event("closed", 1, OUTPUT), Event("message", 1, {"error": SAID})], "ValueError: a"),
-        ([Event("message", 0, {"error": LOST_PEER}), *died(1, -9)], "died by SIGKILL"),
+        ([(1, "exit", 1), (1, "say", {"error": SAID}), (1, "close", None)], "ValueError: a"),
+        ([(0, "say", {"error": LOST_PEER}), *died(1, -9)], "died by SIGKILL"),
         ([*died(1, 3), *died(0, 4)], "left with exit code 3"),
-        ([Event("closed", 1, MESSAGES), Event("exit", 1, -9)], "died by SIGKILL"),  # what it started prints on
+        ([(1, "exit", -9)], "died by SIGKILL"),  # what it started holds the connection
     ],
 )
-def test_ends_are_told_right_in_whatever_order_they_are_heard(events, text, hear):
+def test_ends_are_told_right_in_whatever_order_they_are_heard(steps, text, monkeypatch):
+    monkeypatch.setattr(watching, "POLL_S", 0.05)
     began = time.monotonic()
-    error = hear(*events)
-    assert str(error) == f"rank 1 of 2: {text}"
-    assert time.monotonic() - began < 5
-
-
-def test_the_watchdogs_words_are_found_behind_the_stacks_that_a_crash_prints(hear):
-    """Else the rank that waited would be blamed for its abort."""
-    error = hear(*(Event("output", 0, line) for line in ABORTED), *died(0, -6))
-    assert isinstance(error, RankTimeout)
-    assert str(error) == "rank 1 of 2 hangs: rank 0 gave up: died by SIGABRT; at program.py:7 in computes"
+    with contextlib.closing(Played(steps)) as played, pytest.raises(RankError, match=rf"^rank 1 of 2: {text}$"):
+        played.ask({})
+    assert time.monotonic() - began < 4
 
 
 IN_TORCH = ("/v/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py", 2, "all_reduce")

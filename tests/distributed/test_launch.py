@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import time
+from multiprocessing import forkserver
 
 import psutil
 import pytest
@@ -15,17 +16,15 @@ import torch
 from sessions import wait_for
 
 from perfscribe.base.cells import Unsupported
-from perfscribe.distributed import watching
-from perfscribe.distributed.channel import Hub
+from perfscribe.distributed import starting, transport, watching
 from perfscribe.distributed.failures import RankError, RankOutOfMemory, RankTimeout, RankWrongResult
-from perfscribe.distributed.fork_server import SERVER
 from perfscribe.distributed.launch import WorkerGroup, launch
 from perfscribe.run.child import failure
 from perfscribe.run.monitor import _own_cpu_s
 
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="the kernel ends orphans on Linux alone")
 # Of this process: launches' own server, and those of other tests in the same session.
-SERVERS = ("perfscribe.distributed.fork_server", "multiprocessing.forkserver", "multiprocessing.resource_tracker")
+SERVERS = ("multiprocessing.forkserver", "multiprocessing.resource_tracker")
 
 
 def run(program: str, arguments: dict | None = None, world_size: int = 2, timeout_s: float = 60, **more) -> list:
@@ -102,6 +101,8 @@ def test_one_result_a_rank_in_their_order(monkeypatch):
 FAULTS = {
     "raises": (RankError, "rank 1 of 4: ValueError: a bad value", "failed"),
     "killed": (RankError, "rank 1 of 4: died by SIGKILL", "failed"),
+    "exits": (RankError, "rank 1 of 4: left with exit code 3", "failed"),
+    "crashes": (RankError, "rank 1 of 4: died by SIGSEGV", "failed"),
     "out_of_memory": (RankOutOfMemory, r"rank 1 of 4: RuntimeError: .*can't allocate memory.*", "oom"),
     "unsupported": (Unsupported, "needs a quantum computer", "unsupported"),
     "wrong": (RankWrongResult, "rank 1 of 4: the sum is off", "failed"),
@@ -128,12 +129,10 @@ def test_the_guilty_rank_is_named_with_its_first_line(fault):
     [
         ("hangs", {"world_size": 4, "timeout_s": 3}, r"no result after 3 s; at rank_programs\.py:\d+ in <lambda>"),
         ("holds_the_interpreter", {"timeout_s": 2}, "no result after 2 s; in code that does not let Python answer"),
-        ("hangs", {"timeout_s": 60, "collective_timeout_s": 1}, "rank 0 gave up: RuntimeError: .*Timed out.*"),
     ],
 )
 def test_a_rank_that_hangs_is_told_from_those_that_wait_for_it(fault, options, why, monkeypatch):
     monkeypatch.setattr(watching, "ANSWER_S", 0.5)
-    monkeypatch.setattr(watching, "EXPLANATION_S", 0.5)
     text = failing(RankTimeout, "faulty", {"fault": fault}, **options)
     assert re.fullmatch(rf"rank 1 of \d hangs: {why}", text, re.DOTALL), text
 
@@ -150,8 +149,9 @@ def test_no_rank_outlives_its_launcher(tmp_path):
     script = tmp_path / "launcher.py"
     script.write_text(
         "from perfscribe.distributed.launch import launch\n"
-        f"arguments = {{'folder': {str(tmp_path)!r}}}\n"
-        "launch('rank_programs:writes_pids_and_hangs', arguments, world_size=2, timeout_s=60)\n"
+        "if __name__ == '__main__':\n"
+        f"    arguments = {{'folder': {str(tmp_path)!r}}}\n"
+        "    launch('rank_programs:writes_pids_and_hangs', arguments, world_size=2, timeout_s=60)\n"
     )
     environment = dict(os.environ) | {"PYTHONPATH": os.pathsep.join(sys.path)}
     with subprocess.Popen([sys.executable, script], env=environment) as process:
@@ -164,6 +164,18 @@ def test_no_rank_outlives_its_launcher(tmp_path):
     for grandchild in (pids[1], pids[3]):  # those may outlive a rank that the kernel killed before it could tell them
         if not has_ended(grandchild):
             os.kill(grandchild, signal.SIGKILL)
+
+
+def test_a_group_that_was_left_open_ends_with_its_launcher(tmp_path):
+    script = tmp_path / "launcher.py"
+    script.write_text(
+        "from perfscribe.distributed.launch import WorkerGroup\n"
+        "if __name__ == '__main__':\n"
+        "    group = WorkerGroup('rank_programs:burns', world_size=2, timeout_s=60)\n"
+        "    group.ask({'seconds': 0})\n"
+    )
+    environment = dict(os.environ) | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    subprocess.run([sys.executable, script], env=environment, check=True, timeout=60)
 
 
 # --- what cannot be ---------------------------------------------------------------------------------------------
@@ -189,8 +201,9 @@ def test_a_launcher_that_starts_another_number_of_ranks(monkeypatch):
 
 def test_a_server_that_was_killed_is_started_again():
     run("works")
-    SERVER._process.kill()
-    SERVER._process.wait()
+    server = forkserver._forkserver._forkserver_pid
+    os.kill(server, signal.SIGKILL)
+    os.waitid(os.P_PID, server, os.WEXITED | os.WNOWAIT)
     assert [one["sum"] for one in run("works")] == [1.0, 1.0]
 
 
@@ -203,15 +216,24 @@ def test_the_cpu_time_of_ended_ranks_stays_counted_as_this_process_s():
     assert _own_cpu_s() - before >= 2 * 0.6
 
 
-def test_strangers_are_sent_away():
-    with contextlib.closing(Hub()) as hub:
-        host, port = hub.address.split(":")
-        for sent in (b'{"token": "guess", "rank": 0, "stream": "messages"}\n', b"GET / HTTP/1.1\r\n\r\n", b"x" * 9000):
-            with socket.create_connection((host, int(port)), timeout=5) as stranger:
-                stranger.sendall(sent)
-                with contextlib.suppress(ConnectionResetError):
-                    assert stranger.recv(1) == b""
-        assert hub.events.empty()
+def test_strangers_are_sent_away(monkeypatch):
+    monkeypatch.setattr(watching, "RECEIVE_S", 1)
+    with (
+        contextlib.closing(watching.RunningRanks(2, 2, transport.LOOPBACK)) as launched,
+        contextlib.ExitStack() as held,
+    ):
+        launched.processes = starting.ForkedRanks({}, [])
+        launched.processes.exit_code = lambda _: None
+        host, port = launched.address.split(":")
+        strangers = []
+        for sent in (b"\0\0\0\x07guess 0", b"GET / HTTP/1.1\r\n\r\n", b"\0\0", b"x" * 9000, b""):
+            strangers.append(held.enter_context(socket.create_connection((host, int(port)), timeout=5)))
+            strangers[-1].sendall(sent)
+        with pytest.raises(RankTimeout, match=r"^ranks 0, 1 of 2 never started: no result after 2 s$"):
+            launched.ask({})
+        for stranger in strangers[:-1]:
+            with contextlib.suppress(ConnectionResetError):
+                assert stranger.recv(1) == b""
 
 
 # --- ranks that stay --------------------------------------------------------------------------------------------
@@ -235,11 +257,11 @@ def test_a_worker_group_runs_its_program_again_in_the_same_processes_until_the_f
 
 
 def test_what_a_library_logs_is_there_with_the_result():
-    """C's printf writes in blocks where standard output is no terminal, as NCCL does with its log."""
+    """As NCCL logs: into the file that a variable names."""
     with workers(nccl_log=True) as ranks_that_stay:
         for count in (1, 2, 3):
             pids = [one[0] for one in ranks_that_stay.ask({"text": f"work {count}"})]
-            for number, lines in ranks_that_stay.output.items():
-                assert lines == [f"work {n} by rank {number}" for n in range(1, count + 1)]
+            expected = [f"work {n} by rank {number}" for n in range(1, count + 1) for number in (0, 1)]
+            assert sorted(ranks_that_stay.nccl_log) == expected
     assert all(wait_for(lambda pid=pid: has_ended(pid)) for pid in pids)
     ranks_that_stay.close()

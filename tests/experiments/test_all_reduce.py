@@ -74,7 +74,7 @@ def test_a_forced_transport_is_the_one_that_was_taken(monkeypatch, transport: st
             assert nccl_log == (program is measure.send_once)
             log = f"h:1:1 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] via {channel}"
             answer = ["NV18", ""] if nccl_log else [[timing] * 2] * 2
-            return SimpleNamespace(ask=lambda *_: answer, output={0: [log]})
+            return SimpleNamespace(ask=lambda *_: answer, nccl_log=[log])
 
         return waiting
 

@@ -127,7 +127,7 @@ def test_a_rank_that_does_not_come_is_not_waited_for_for_ever(monkeypatch, capsy
 def test_the_program(tmp_path, arguments, status, said):
     (tmp_path / "nccl.log").write_text(output("4.99"))
     command = [sys.executable, str(ROOT / "workflow" / "scripts" / "preflight.py"), *arguments.split()]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120)
     assert done.returncode == status, done.stderr
     assert re.fullmatch(said, done.stderr if status else done.stdout)

@@ -94,20 +94,23 @@ def test_what_the_user_says_of_the_cluster_reaches_every_job() -> None:
 
 
 def test_a_jobs_shell_begins_with_variables_and_setup() -> None:
-    odd = {"A": "it's $HOME {x}", "B": 7, "MKL_NUM_THREADS": 3}
+    odd = {"A": "it's $HOME {x}", "B": 7, "MKL_NUM_THREADS": 3, "PYTHONPATH": "/b"}
     made = jobs(environment=odd, setup=['GREETING="hello $UNSET"', "greet() { echo $GREETING; }"])
-    told = 'greet; echo "$A"; echo $B; set -o | grep nounset; echo "$OMP_NUM_THREADS $MKL_NUM_THREADS"'
-    script = f"{made.prologue()}{told}"  # it replaces Snakemake's own `set -euo pipefail`
+    told = (
+        'greet; echo "$A"; echo $B; set -o | grep nounset; echo "$OMP_NUM_THREADS $MKL_NUM_THREADS"; echo "$PYTHONPATH"'
+    )
+    script = f"{made.prologue(Path('/a b'))}{told}"  # it replaces Snakemake's own `set -euo pipefail`
     limited = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}  # as Snakemake leaves them
     done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, env=limited)
     assert done.stdout.splitlines()[:3] == ["hello", "it's $HOME {x}", "7"] and "on" in done.stdout.splitlines()[3]
-    failing = subprocess.run(["bash", "-c", f"{jobs(setup=['false', 'true']).prologue()}echo no"])
+    failing = subprocess.run(["bash", "-c", f"{jobs(setup=['false', 'true']).prologue(ROOT)}echo no"])
     assert failing.returncode == 1
     assert done.stdout.splitlines()[4] == f"{len(os.sched_getaffinity(0))} 3"  # all cores of the job, unless it is told
+    assert done.stdout.splitlines()[5] == "/a b:/b"
 
 
 def test_threads_that_the_user_sets_are_those_of_every_library() -> None:
-    script = f'{jobs(environment={"OMP_NUM_THREADS": 7}).prologue()}echo "$OMP_NUM_THREADS $MKL_NUM_THREADS"'
+    script = f'{jobs(environment={"OMP_NUM_THREADS": 7}).prologue(ROOT)}echo "$OMP_NUM_THREADS $MKL_NUM_THREADS"'
     limited = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}  # as Snakemake leaves them
     assert subprocess.run(["bash", "-c", script], capture_output=True, text=True, env=limited).stdout == "7 7\n"
 

@@ -5,6 +5,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -250,10 +251,22 @@ def test_a_loader_has_its_workers_however_long_tmpdir_is(
     long = tmp_path / ("long" * 20)
     long.mkdir()
     monkeypatch.setenv("TMPDIR", str(long))
+    monkeypatch.setattr(tempfile, "tempdir", None)  # not read yet
     probe = job(tmp_path, side, LOADING)
     probe.plan([Cell({"n": 1})], timeout_s=20)
     assert statuses(probe.measure()) == ["ok"]
     assert not list(long.iterdir())
+
+
+def test_a_child_that_forks_ranks_leaves_no_files(tmp_path: Path, side: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is killed, so that it cannot remove its fork server's socket."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as short:
+        monkeypatch.setenv("TMPDIR", short)
+        monkeypatch.setattr(tempfile, "tempdir", None)  # not read yet
+        probe = job(tmp_path, side, "PRELOADED = ('json',)\n\n\ndef run(cell):\n    return done(cell)\n")
+        probe.plan(numbered(1))
+        assert statuses(probe.measure()) == ["ok"]
+        assert not list(Path(short).iterdir())
 
 
 @LINUX

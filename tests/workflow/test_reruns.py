@@ -360,16 +360,6 @@ def test_edit_taken_back_and_lost_files_measure_nothing(places, tmp_path):
     assert jobs_of(clone) == set()
 
 
-def test_an_edit_is_seen_where_files_are_of_the_future(places, tmp_path):
-    """As those of a machine whose clock is ahead, or before this one's was set back."""
-    workspace = duplicate(places["here"], tmp_path / "project")
-    for path in [path for folder in (RESULTS, SHOWN) for path in (workspace.root / folder).rglob("*")]:
-        os.utime(path, (2**31, 2**31 + random.Random(path.name).uniform(0, 60)))
-    assert jobs_of(workspace) == set()
-    EDITS["a table function"](workspace.root)
-    assert jobs_of(workspace) == {"present_attention", "write_report", "write_html", "verdict"}
-
-
 def test_one_more_length_measures_its_own_cells_alone(places, tmp_path):
     workspace = duplicate(places["here"], tmp_path / "project")
     before = cells_measured(workspace)

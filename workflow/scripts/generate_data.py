@@ -3,11 +3,6 @@
 Writes its formats into results/SITE/data/NAME and, last, NAME.digest next to that folder.
 """
 
-import sys
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-
 from perfscribe.base.files import read_json
 from perfscribe.base.one_line import in_one_line, paths
 from perfscribe.data.generate import generate

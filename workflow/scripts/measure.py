@@ -7,12 +7,11 @@ import argparse
 import sys
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT))
+from perfscribe.base import files
+from perfscribe.base.one_line import in_one_line
+from perfscribe.run import processes
 
-from perfscribe.base import files  # noqa: E402 (the path must be set first)
-from perfscribe.base.one_line import in_one_line  # noqa: E402
-from perfscribe.run import processes  # noqa: E402
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def main() -> int:

@@ -1,9 +1,6 @@
 """Test the links before a training: exit status 0, 44 (no figure) or 46 (below the threshold). See --help."""
 
 import sys
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from perfscribe.verbs import preflight
 

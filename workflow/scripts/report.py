@@ -7,13 +7,12 @@ report.py --plan results/SITE/plan/report.json --records FILE [FILE ...] --out r
 import sys
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT))
+from perfscribe.base import files
+from perfscribe.base.one_line import in_one_line, paths
+from perfscribe.records import checksums, records
+from perfscribe.report import report
 
-from perfscribe.base import files  # noqa: E402
-from perfscribe.base.one_line import in_one_line, paths  # noqa: E402
-from perfscribe.records import checksums, records  # noqa: E402
-from perfscribe.report import report  # noqa: E402
+ROOT = Path(__file__).resolve().parents[2]
 
 if __name__ == "__main__":
     with in_one_line("report", ValueError):

@@ -4,14 +4,10 @@ track.py --records FILE [FILE ...] --out results/SITE/tracking/TRACKER.json
 """
 
 import sys
-from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT))
-
-from perfscribe.base import files  # noqa: E402 (the path must be set first)
-from perfscribe.base.one_line import paths  # noqa: E402
-from perfscribe.tracking import trackers  # noqa: E402
+from perfscribe.base import files
+from perfscribe.base.one_line import paths
+from perfscribe.tracking import trackers
 
 if __name__ == "__main__":
     args = paths(__doc__, "--records", "--out")

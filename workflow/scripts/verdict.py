@@ -5,15 +5,11 @@ verdict.py --records FILE [FILE ...] --summary FILE --out FILE
 """
 
 import sys
-from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT))
-
-from perfscribe.base import files  # noqa: E402
-from perfscribe.base.one_line import in_one_line, paths  # noqa: E402
-from perfscribe.records import form, records  # noqa: E402
-from perfscribe.run import gate  # noqa: E402
+from perfscribe.base import files
+from perfscribe.base.one_line import in_one_line, paths
+from perfscribe.records import form, records
+from perfscribe.run import gate
 
 BAD = ("failed", "timeout")
 

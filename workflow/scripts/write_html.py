@@ -3,16 +3,10 @@
 write_html.py --plan results/SITE/plan/page.json --report report/SITE/report.md --out report/SITE/report.html
 """
 
-import sys
-from pathlib import Path
-
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT))
-
-from perfscribe.base import files  # noqa: E402
-from perfscribe.base.one_line import in_one_line, paths  # noqa: E402
-from perfscribe.records import checksums  # noqa: E402
-from perfscribe.report import html  # noqa: E402
+from perfscribe.base import files
+from perfscribe.base.one_line import in_one_line, paths
+from perfscribe.records import checksums
+from perfscribe.report import html
 
 if __name__ == "__main__":
     with in_one_line("write_html", ValueError):

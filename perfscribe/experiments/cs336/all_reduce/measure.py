@@ -85,7 +85,7 @@ def _choices(of: Collective, workers: WorkerGroup, message_bytes: int) -> dict[s
     """Return NCCL's choices for the message, from the log of these ranks; RuntimeError: another transport."""
     from perfscribe.distributed.nccl_log import parse_nccl_log
 
-    log = parse_nccl_log(line for lines in workers.output.values() for line in lines)
+    log = parse_nccl_log(workers.nccl_log)
     forced = CONNECTIONS.get(of.transport)
     others = sorted(set(log.connections) - {forced}) if forced else []
     if others:

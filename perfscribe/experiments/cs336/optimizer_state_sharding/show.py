@@ -25,9 +25,11 @@ TABLES, FIGURES = SHOWN.tables, SHOWN.figures
 SOURCE = "brandon-snider"
 NAMES = {m.UNSHARDED: "AdamW, unsharded", m.SHARDED: "sharded (ours)", m.PEER: "sharded (torch's ZeRO optimizer)"}
 MOMENT_NAMES = {
+    m.INIT: "after model init",
     m.PASSES: "peak of forward, backward, averaging",
     m.BEFORE_STEP: "directly before the step",
     m.STEP: "peak of the optimizer step",
+    m.AFTER_STEP: "after the step",
 }
 MOMENT_TITLES = {
     m.INIT: "After model initialisation (GiB)",
@@ -72,7 +74,9 @@ def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
     cells = records["optimizer_state_sharding"]
     rows = [row for cell in cells for row in by_implementation(cell)]
     moments = [replace(row, factors={**row.factors, "moment": moment}) for row in rows for moment in MOMENT_NAMES]
-    sharded = [row for row in moments if row.factors["implementation"] != m.UNSHARDED]
+    sharded = [
+        row for row in moments if row.factors["moment"] in MODELS and row.factors["implementation"] != m.UNSHARDED
+    ]
     return [
         t.make(TABLES[0], "Memory with and without sharding", rows, MEMORY, [MEMORY_NOTE]),
         t.make(TABLES[1], "What the memory consists of", moments, KINDS, [KIND_NOTE]),
@@ -249,11 +253,11 @@ def _name_bars(axes: Any, rows: pd.DataFrame, places: list[float]) -> None:
 
 
 def _draw_memory(canvas: Any, rows: pd.DataFrame) -> None:
-    """Draw stacked bars, a panel per moment."""
-    panels = canvas.subplots(1, len(MOMENT_NAMES), sharey=True)
+    """Draw stacked bars, a panel per moment that is predicted."""
+    panels = canvas.subplots(1, len(MODELS), sharey=True)
     rows, setting = _of_one_setting(rows)
     unit, name = (1e9, "GB") if rows["sum_gib"].astype(float).max() >= 1 else (1e6, "MB")
-    for axes, moment in zip(panels, MOMENT_NAMES.values(), strict=True):
+    for axes, moment in zip(panels, (MOMENT_NAMES[moment] for moment in MODELS), strict=True):
         chosen = rows[rows["moment"] == moment]
         places, bottom = _places(chosen), pd.Series(0.0, chosen.index)
         for kind, colour in COLOURS.items():

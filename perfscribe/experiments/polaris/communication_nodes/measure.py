@@ -26,7 +26,7 @@ def run(cell: Cell) -> Measurement:
 
 def _workers(cell: Cell, placement: str) -> WorkerGroup:
     """Return the placement's ranks: those of one node started directly, those of two by srun."""
-    from perfscribe.distributed.launch import COLLECTIVE_TIMEOUT_S, WorkerGroup
+    from perfscribe.distributed.launch import WorkerGroup
     from perfscribe.experiments.polaris.communication.program import on_rank
 
     nodes, ranks_per_node = PLACEMENTS[placement]
@@ -36,5 +36,4 @@ def _workers(cell: Cell, placement: str) -> WorkerGroup:
         nodes=nodes,
         backend=cell.read(Profiled).backend,
         timeout_s=LIMIT_S,
-        collective_timeout_s=COLLECTIVE_TIMEOUT_S,
     )

@@ -7,7 +7,6 @@ a binding and read back the cores that they were granted.
 
 from __future__ import annotations
 
-import atexit
 import os
 import subprocess
 import tempfile
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from perfscribe.base import cpu_sets
 from perfscribe.base.cells import Cell, Measurement, Unsupported
-from perfscribe.distributed import binding, needs
+from perfscribe.distributed import binding
 from perfscribe.distributed.mpi_start import METHODS
 
 if TYPE_CHECKING:
@@ -118,15 +117,13 @@ def _cores_of(ranks: int) -> list[cpu_sets.Cores]:
 
 def _workers(of: Ranks) -> WorkerGroup:
     """Return the launcher's ranks, kept for its other methods; ranks of another launcher are ended first."""
-    from perfscribe.distributed import launch, launchers
-    from perfscribe.distributed.fork_server import SERVER
+    from perfscribe.distributed import launch, launchers, starting
 
     command = tuple(launchers.command(of.launcher, of.world_size))
     if not command:  # imports torch in parallel with this process
-        SERVER.start(needs.PRELOADED)
+        starting.start_server()
     from perfscribe.experiments.polaris.rank_methods.program import on_rank
 
-    atexit.register(launch.dismiss)
     ranks = {"world_size": of.world_size, "backend": of.backend, "launcher": command}
     return launch.waiting(on_rank, alone=True, timeout_s=LAUNCH_S, **ranks)
 
