@@ -68,8 +68,8 @@ def trace() -> Trace:
     # backward launches from a thread of its own; two kernels overlap
     kernels += [kernel(GEMM, 2500, 100, 2450, AUTOGRAD), kernel(MUL, 2550, 100, 2455, AUTOGRAD)]
     kernels += [kernel(ADAM, 2850, 60, 2820), kernel(ADAM, 2910, 40, 2830)]
-    made = [Range(*span, MAIN) for span in spans] + [Range(ranges.FORWARD, 2410, 2420, MAIN, domain="library")]
-    return Trace("made up 1.0", kernels, sorted(made, key=lambda each: (each.start_ns, -each.end_ns)))
+    all_ranges = [Range(*span, MAIN) for span in spans] + [Range(ranges.FORWARD, 2410, 2420, MAIN, domain="library")]
+    return Trace("made up 1.0", kernels, sorted(all_ranges, key=lambda each: (each.start_ns, -each.end_ns)))
 
 
 def test_times_of_phases(trace: Trace) -> None:
