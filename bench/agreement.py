@@ -210,7 +210,7 @@ def traced_rows() -> tuple[int, int] | None:
         report = nsys.profile(found, [sys.executable, __file__, "--traced"], Path(folder) / "trace", 120)
         export = nsys.export_sqlite(found, report, Path(folder) / "trace.sqlite")
         told = nsys.kernel_summary(found, export)
-        ours = set(nvtx_kernel_summary(read_sqlite(export)).itertuples(index=False, name=None))
+        ours = set(nvtx_kernel_summary(read_sqlite(export)))
     rows = list(csv.reader(io.StringIO(told)))[1:]
     theirs = [(row[0].lstrip(":"), *row[1:]) for row in rows if row]
     return len(theirs), sum(row in ours for row in theirs)

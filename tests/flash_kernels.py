@@ -8,12 +8,13 @@ import itertools
 import os
 import warnings
 
+import attention_reference
 import pytest
 import torch
 import triton.language as tl
+from attention_reference import definition
 
 from perfscribe.attention import triton_forward
-from perfscribe.attention.eager import scaled_dot_product_attention
 from perfscribe.attention.triton_configs import KERNELS, Tile, using
 from perfscribe.attention.triton_kernels import INTERPRETED, FlashAttentionTriton
 
@@ -91,38 +92,11 @@ def operands(n_queries, n_keys, d, dtype, leading=SEQUENCE, spread=1.0):
     return [x.to(dtype).to(DEVICE) for x in made]
 
 
-def definition(q, k, v, causal, upstream):
-    """Output, log-sum-exp and gradients by eager attention in float64 on the CPU."""
-    q, k, v = (x.detach().cpu().double().requires_grad_() for x in (q, k, v))
-    mask = torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool).tril() if causal else None
-    out = scaled_dot_product_attention(q, k, v, mask)
-    scores = q @ k.transpose(-2, -1) * q.shape[-1] ** -0.5
-    if causal:
-        scores = scores.masked_fill(~mask, float("-inf"))
-    gradients = torch.autograd.grad(out, (q, k, v), upstream.cpu().double())
-    return out, scores.logsumexp(-1), *gradients
-
-
 def check(q, k, v, causal, tolerance=None, upstream=None):
-    """Compare all five results; returns them."""
+    """Compare the kernels' results; returns them."""
     tolerance = TOLERANCE[q.dtype] if tolerance is None else tolerance
-    q, k, v = (x.detach().requires_grad_() for x in (q, k, v))
-    out = FlashAttentionTriton.apply(q, k, v, causal)
-    kept = [x for x in out.grad_fn.saved_tensors if x.shape == q.shape[:-1]]
-    assert len(kept) == 1 and kept[0].dtype == torch.float32
-    upstream = torch.randn_like(out) if upstream is None else upstream
-    gradients = torch.autograd.grad(out, (q, k, v), upstream)
-    results = (out, kept[0], *gradients)
-    names = ("output", "log-sum-exp", "dQ", "dK", "dV")
-    for name, got, right, like in zip(
-        names, results, definition(q, k, v, causal, upstream), (q, None, q, k, v), strict=True
-    ):
-        if like is not None:
-            assert (got.shape, got.dtype) == (like.shape, q.dtype), name
-        assert torch.isfinite(got).all(), name
-        limit = min(tolerance, 3e-4) if name == "log-sum-exp" else tolerance
-        error = (got.detach().cpu().double() - right).norm() / max(right.norm(), 0.1 * right.numel() ** 0.5)
-        assert error <= limit, f"{name}: relative error {error:.2e}, allowed {limit:.0e}"
+    results = attention_reference.check(FlashAttentionTriton.apply, q, k, v, causal, tolerance, upstream)
+    assert results[1].dtype == torch.float32
     return results
 
 

@@ -1,6 +1,7 @@
 """Cells that a test measures itself: the data that they read, and their records as a worker would make them."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -26,6 +27,12 @@ def generated(datasets: dict, folder: Path) -> Path:
         plan = json.loads(json.dumps({"dataset": name, "formats": [], **dataset}))  # as the planner's file gives it
         generate(plan, folder / name)
     return folder
+
+
+def cell_with(cells: list[Cell], folder: Path | str = "", **wanted: object) -> Cell:
+    """The cell that has these levels, which reads the folder's data sets."""
+    (cell,) = [cell for cell in cells if all(cell[name] == level for name, level in wanted.items())]
+    return replace(cell, data_folder=str(folder))
 
 
 def as_record(experiment: str, cell: Cell, found: Measurement) -> Record:

@@ -13,28 +13,13 @@ from collections import defaultdict
 from collections.abc import Iterator
 from decimal import ROUND_HALF_UP, Decimal
 
-import pandas as pd
-
 from perfscribe.instruments.profiling.trace import KERNEL, UNKNOWN_THREAD, Kernel, Range, Trace, process_and_thread
 
-COLUMNS = (
-    "NVTX Range",
-    "Style",
-    "PID",
-    "TID",
-    "NVTX Inst",
-    "Kern Inst",
-    "Total Time (ns)",
-    "Avg (ns)",
-    "Med (ns)",
-    "Min (ns)",
-    "Max (ns)",
-    "StdDev (ns)",
-    "Kernel Name",
-)
+TIMES = ("Total Time (ns)", "Avg (ns)", "Med (ns)", "Min (ns)", "Max (ns)", "StdDev (ns)")
+COLUMNS = ("NVTX Range", "Style", "PID", "TID", "NVTX Inst", "Kern Inst", *TIMES, "Kernel Name")
 
 
-def nvtx_kernel_summary(trace: Trace) -> pd.DataFrame:
+def nvtx_kernel_summary(trace: Trace) -> list[tuple[str, ...]]:
     """Return one row, in COLUMNS, per range, thread and kernel; in nsys's order: range, thread, total time descending.
 
     Times in ns as nsys prints them: averages with one decimal, sample standard deviation. Range names have the domain
@@ -64,30 +49,22 @@ def nvtx_kernel_summary(trace: Trace) -> pd.DataFrame:
             _one_decimal(statistics.stdev(times) if len(times) > 1 else 0.0),
             kernel_name,
         )
-        rows.append((order, [str(cell) for cell in row]))
-    return pd.DataFrame([row for _, row in sorted(rows)], columns=COLUMNS)
+        rows.append((order, tuple(map(str, row))))
+    return [row for _, row in sorted(rows)]
 
 
 def _pairs(trace: Trace) -> Iterator[tuple[int, Kernel, int, Range | None]]:
     """Yield every kernel with each range around its launch, or with None; each with its index (-1: no range)."""
-    ranges: dict[int, list[tuple[int, Range]]] = defaultdict(list)
-    for position, time_range in enumerate(trace.ranges):
-        ranges[time_range.thread].append((position, time_range))
-    launched: dict[int, list[tuple[int, Kernel]]] = defaultdict(list)
     for number, kernel in enumerate(trace.kernels):
+        around = [
+            (position, time_range)
+            for position, time_range in enumerate(trace.ranges)
+            if time_range.thread == kernel.launch_thread
+            and time_range.start_ns <= kernel.launch_start_ns
+            and kernel.launch_end_ns <= time_range.end_ns
+        ]
         if kernel.kind == KERNEL:
-            launched[kernel.launch_thread].append((number, kernel))
-    for thread, kernels in launched.items():
-        waiting = sorted(ranges[thread], key=lambda pair: pair[1].start_ns, reverse=True)
-        open_ranges: list[tuple[int, Range]] = []
-        for number, kernel in sorted(kernels, key=lambda pair: pair[1].launch_start_ns):
-            while waiting and waiting[-1][1].start_ns <= kernel.launch_start_ns:
-                open_ranges.append(waiting.pop())
-            open_ranges = [pair for pair in open_ranges if pair[1].end_ns >= kernel.launch_start_ns]
-            around = [pair for pair in open_ranges if pair[1].end_ns >= kernel.launch_end_ns]
-            yield from ((number, kernel, position, time_range) for position, time_range in around)
-            if not around:
-                yield number, kernel, -1, None
+            yield from ((number, kernel, position, time_range) for position, time_range in around or [(-1, None)])
 
 
 def _one_decimal(value: float) -> str:

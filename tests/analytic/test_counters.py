@@ -13,8 +13,6 @@ from perfscribe.analytic.workshop_shapes import BLOOM_TOKENIZER_VOCABULARY, Simp
 from perfscribe.attention.eager import scaled_dot_product_attention
 from perfscribe.models.transformer import Model, next_token_loss
 
-MIB, GIB = 2**20, 2**30
-
 
 @pytest.mark.parametrize(("shape", "batch", "seq_len"), [(Shape(32, 96, 2, 4, 50), 3, 24), (SIZES["small"], 1, 16)])
 def test_exact_flop_are_those_that_torch_counts(shape, batch, seq_len):
@@ -44,26 +42,20 @@ def test_attention_flop_are_those_that_torch_counts():
 
 
 @pytest.mark.parametrize(
-    ("name", "tera"),
+    ("name", "tera", "memory"),
     [
-        ("NVIDIA H200", [67, 494.7, 989, 989]),
-        ("Tesla V100-SXM2-32GB", [15.7, None, None, 125]),
-        ("NVIDIA H100 80GB HBM3 MIG 1g.10gb", [None] * 4),  # a slice has not the whole card's peak
-        ("not an NVIDIA H200", [None] * 4),
+        ("NVIDIA H200", [67, 494.7, 989, 989], 4.8),
+        ("Tesla V100-SXM2-32GB", [15.7, None, None, 125], 0.9),
+        ("NVIDIA H100 80GB HBM3 MIG 1g.10gb", [None] * 4, None),  # a slice has not the whole card's peak
+        ("not an NVIDIA H200", [None] * 4, None),
     ],
 )
-def test_peaks_of_devices(name, tera):
+def test_peaks_of_devices_and_mfu(name, tera, memory):
     peaks = [peak_flops(name, dtype) for dtype in ("fp32", "tf32", "bf16", "fp16")]
     assert [peak and peak.flop_per_s for peak in peaks] == [rate and pytest.approx(rate * 1e12) for rate in tera]
-    assert all("NVIDIA" in peak.source for peak in peaks if peak)
-
-
-def test_mfu_and_bandwidths():
-    peak = peak_flops("NVIDIA H200", "bf16")
-    assert mfu(989e12, 2.0, peak) == pytest.approx(0.5)
-    assert mfu(989e12, 2.0, None) is None
-    assert [peak_bandwidth("NVIDIA H200", kind).bytes_per_s for kind in ("memory", "pcie")] == [4.8e12, 64e9]
-    assert peak_bandwidth("NVIDIA H200 MIG 1g.18gb", "memory") is None
+    bandwidth = peak_bandwidth(name, "memory")
+    assert (bandwidth and bandwidth.bytes_per_s) == (memory and pytest.approx(memory * 1e12))
+    assert mfu(989e12, 2.0, peaks[2]) == (pytest.approx(0.5) if peaks[2] else None)
 
 
 def test_bytes_of_attention() -> None:
@@ -75,25 +67,12 @@ def test_bytes_of_attention() -> None:
         assert roofline.eager_attention_bytes(2, 3, 8, 4, dtype) == {name: 2 * size for name, size in eager.items()}
 
 
-WORLDS, LAYERS, BATCHES = (2, 4, 8, 16), (3, 6, 12, 24), (8, 4, 2, 1)
-ASKED = SimpleGptShape()
-RAN = SimpleGptShape(vocab_size=BLOOM_TOKENIZER_VOCABULARY)
-
-
-def _of(shape, variant):
-    return [s for s in w.setups(shape, 512, WORLDS, LAYERS, BATCHES) if s.variant == variant]
-
-
-@pytest.mark.parametrize("shape", [RAN, ASKED])
+@pytest.mark.parametrize("shape", [SimpleGptShape(), SimpleGptShape(vocab_size=BLOOM_TOKENIZER_VOCABULARY)])
 def test_variants_of_equal_work(shape):
-    same, deeper = _of(shape, w.SAME_MODEL), _of(shape, w.DEEPER)
-    assert {s.flop_per_gpu for s in same} == {_of(shape, w.SOURCE)[0].flop_per_gpu}
+    setups = w.setups(shape, 512, (2, 4, 8, 16), (3, 6, 12, 24), (8, 4, 2, 1))
+    source, same, deeper = ([s for s in setups if s.variant == v] for v in (w.SOURCE, w.SAME_MODEL, w.DEEPER))
+    assert {s.flop_per_gpu for s in same} == {source[0].flop_per_gpu}
     assert [s.total_batch for s in same] == [16, 32, 64, 128]
     assert all(s.flop_per_gpu == pytest.approx(deeper[0].flop_per_gpu, rel=0.01) for s in deeper)
-    assert [s.batch for s in deeper] == list(BATCHES)
-    assert deeper[0].shape == _of(shape, w.SOURCE)[0].shape
-
-
-def test_efficiency_and_its_inverse():
-    assert w.efficiency_percent(10, 20) == 50
-    assert w.inverted_percent(10, 20) == 200
+    assert [s.batch for s in deeper] == [8, 4, 2, 1] and deeper[0].shape == source[0].shape
+    assert (w.efficiency_percent(10, 20), w.inverted_percent(10, 20)) == (50, 200)

@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
-from perfscribe.analytic.parallelism import device_limits, in_turn
+from perfscribe.analytic.parallelism import device_limits
 from perfscribe.analytic.parameters import transformer_parameters
 from perfscribe.analytic.shapes import Shape
 from perfscribe.base import chapters
@@ -48,8 +49,7 @@ def value(form: Any, **names: Any) -> Any:
 class Ring:
     """Devices in a ring. sent: bytes that each sent, the same for all."""
 
-    def __init__(self) -> None:
-        self.sent = 0
+    sent = 0
 
     def passed_on(self, parts: list[Array]) -> list[Array]:
         """Parts of each device after all sent theirs to the next."""
@@ -88,8 +88,7 @@ class Ring:
 class Products:
     """Matrix products. flop: those of all so far, a multiplication and an addition for each term."""
 
-    def __init__(self) -> None:
-        self.flop = 0
+    flop = 0
 
     def __call__(self, a: Array, b: Array) -> Array:
         self.flop += 2 * a.shape[0] * a.shape[1] * b.shape[1]
@@ -111,6 +110,18 @@ def backward(product: Products, saved: list[Array], dy: Array, w1: Array, w2: Ar
     return [product(x.T, dx1), product(x.T, dx2), product(z.T, dy), product(dx1, w1.T) + product(dx2, w2.T)]
 
 
+def by_torch(x: Array, dy: Array, *matrices: Array) -> list[Array]:
+    """Return y, dW1, dW2, dW3 and dx, exact as these whole numbers are small."""
+    leaves = [torch.tensor(array, dtype=torch.float64, requires_grad=True) for array in (*matrices, x)]
+    w1, w2, w3, inputs = leaves
+    y = (inputs @ w1) ** 2 * (inputs @ w2) @ w3
+    y.backward(torch.tensor(dy, dtype=torch.float64))
+    return [y.detach().numpy(), *(leaf.grad.numpy() for leaf in leaves)]
+
+
+AXES = (1, 1, 0)  # along which TP splits W1, W2 and W3
+
+
 def counted(sizes: tuple[int, int, int], fsdp: int, tensor: int, is_sharded: bool = True) -> dict[str, Any]:
     """FLOP and bytes sent per device of a mesh that computes the layer; its results are checked.
 
@@ -120,9 +131,8 @@ def counted(sizes: tuple[int, int, int], fsdp: int, tensor: int, is_sharded: boo
     rng = np.random.default_rng(tokens + width + inner)
     x, dy = rng.integers(-3, 4, (2, tokens, width))
     whole = [rng.integers(-3, 4, shape) for shape in ((width, inner), (width, inner), (inner, width))]
-    saved_whole, y = forward(Products(), x, *whole)
-    *gradients, dx = backward(Products(), saved_whole, dy, *whole)
-    by_rank = [*zip(*map(parts_of, whole, [tensor] * 3, AXES), strict=True)]  # matrices of each TP rank
+    y, *gradients, dx = by_torch(x, dy, *whole)
+    by_rank = [*zip(*map(np.split, whole, [tensor] * 3, AXES), strict=True)]  # matrices of each TP rank
     xs, ys, dys, dxs = (np.split(all_tokens, fsdp) for all_tokens in (x, y, dy, dx))
     rings = {name: Ring() for name in ("forward_fsdp", "backward_fsdp", "forward_tp", "backward_tp")}
     products = {"forward": Products(), "backward": Products()}  # of all devices
@@ -140,7 +150,7 @@ def counted(sizes: tuple[int, int, int], fsdp: int, tensor: int, is_sharded: boo
     of = {at: backward(products["backward"], saved[at], dys[at[0]], *by_rank[at[1]]) for at in saved}
     for j, k in np.ndindex(tensor, 3):
         own = [of[i, j][k] for i in range(fsdp)]
-        expected = parts_of(gradients[k], tensor, AXES[k])[j]
+        expected = np.split(gradients[k], tensor, AXES[k])[j]
         if is_sharded:
             shards = rings["backward_fsdp"].reduce_scatter(own)
             assert np.array_equal(np.concatenate(shards), expected.ravel())
@@ -152,29 +162,6 @@ def counted(sizes: tuple[int, int, int], fsdp: int, tensor: int, is_sharded: boo
     # Each rank of the other axis has used a ring; all devices have used the products.
     sent = {name: Fraction(ring.sent, tensor if "fsdp" in name else fsdp) for name, ring in rings.items()}
     return sent | {name: Fraction(of_all.flop, fsdp * tensor) for name, of_all in products.items()}
-
-
-AXES = (1, 1, 0)  # along which TP splits W1, W2 and W3
-
-
-def parts_of(matrix: Array, n: int, axis: int) -> list[Array]:
-    return np.split(matrix, n, axis)
-
-
-def test_the_backward_pass_that_devices_share_is_torchs() -> None:
-    import torch
-
-    rng = np.random.default_rng(0)
-    x, w1, w2, w3 = (
-        torch.tensor(rng.integers(-3, 4, shape), dtype=torch.float64, requires_grad=True)
-        for shape in ((4, 3), (3, 5), (3, 5), (5, 3))
-    )
-    dy = torch.tensor(rng.integers(-3, 4, (4, 3)), dtype=torch.float64)
-    ((x @ w1) ** 2 * (x @ w2) @ w3).backward(dy)
-    arrays = [tensor.detach().numpy() for tensor in (x, w1, w2, w3)]
-    saved, _ = forward(Products(), *arrays)
-    own = backward(Products(), saved, dy.numpy(), *arrays[1:])
-    assert all(np.array_equal(a, b.grad) for a, b in zip(own, (w1, w2, w3, x), strict=True))
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 4, 6])
@@ -234,47 +221,38 @@ def drawn(seed: int, most: int) -> tuple[dict[str, Any], Fraction, Fraction]:
     return sizes, w / ratio, w
 
 
-def largest(is_hidden: Callable[[int], bool]) -> int:
-    return max(n for n in range(1, 100) if is_hidden(n))
-
-
 @pytest.mark.parametrize("seed", range(12))
 def test_limits_of_one_axis_are_where_a_search_ends(seed: int) -> None:
     sizes, c, w = drawn(seed, 40)
     names = {**sizes, "C": c, "W": w}
     limits = device_limits(sizes["B"], sizes["D_FF"], c, w)
     data, fsdp, tensor = map(forms, PROBLEMS[1:4])
-    found = largest(lambda n: value(data["b"][0], N_DP=n, **names) <= value(data["a"][0], N_DP=n, **names) / c)
-    assert found == limits["data parallel"][1] // 1 == value(data["c"][0], **names) // 1
+
+    def check(hidden: list[bool], limit: Any, form: Any) -> None:
+        """The largest number of devices whose communication is hidden is the limit."""
+        assert 1 + max(n for n in range(99) if hidden[n]) == limit // 1 == value(form, **names) // 1
+
+    hidden = [value(data["b"][0], N_DP=n, **names) <= value(data["a"][0], N_DP=n, **names) / c for n in range(1, 100)]
+    check(hidden, limits["data parallel"][1], data["c"][0])
     for is_backward in (False, True):
         times = times_of(sizes, c, w, is_backward)
-        found = largest(lambda n: times(n, 1)[1] <= times(n, 1)[0])  # noqa: B023
-        assert found == limits["FSDP"][is_backward] // 1 == value(fsdp["c"][not is_backward], **names) // 1
-        found = largest(lambda n: times(1, n)[2] <= times(1, n)[0])  # noqa: B023
-        assert found == limits["TP"][is_backward] // 1 == value(tensor["d"][not is_backward], **names) // 1
+        by_fsdp, by_tp = ([times(n, 1) for n in range(1, 100)], [times(1, n) for n in range(1, 100)])
+        check([at[1] <= at[0] for at in by_fsdp], limits["FSDP"][is_backward], fsdp["c"][not is_backward])
+        check([at[2] <= at[0] for at in by_tp], limits["TP"][is_backward], tensor["d"][not is_backward])
 
 
 @pytest.mark.parametrize("seed", range(8))
 @pytest.mark.parametrize("is_backward", [False, True])
 def test_limits_of_a_mesh_are_those_of_a_search_over_its_sides(seed: int, is_backward: bool) -> None:
     sizes, c, w = drawn(seed, 12)
-    times = times_of(sizes, c, w, is_backward)
     limits = device_limits(sizes["B"], sizes["D_FF"], c, w)
     overlapped, in_turn_ = (limits[f"FSDP × TP, {how}overlapped"][is_backward] for how in ("", "not "))
-    sides = [limits[name][is_backward] // 1 for name in ("FSDP", "TP")]
-    both, either = 0, 0
-    for n in range(1, int(overlapped) + 2):
-        for m in (m for m in range(1, n + 1) if n % m == 0):
-            products, fsdp, tensor = times(n // m, m)
-            both = n if max(fsdp, tensor) <= products else both
-            either = n if fsdp + tensor <= products else either
-    assert both == sides[0] * sides[1] <= overlapped
-    assert either <= in_turn_
-    # Without overlap, fractions too: the equation's line is on this grid's diagonal.
+    # Fractions too: the line of the equation without overlap is on this grid's diagonal.
     floats = {name: float(size) for name, size in sizes.items()}
-    n, m = np.meshgrid(*(np.linspace(1, float(limits[name][is_backward]), 1001) for name in ("FSDP", "TP")))
+    n, m = np.meshgrid(*(np.linspace(1, 2 * float(limits[name][is_backward]) - 1, 1001) for name in ("FSDP", "TP")))
     products, fsdp, tensor = times_of(floats, float(c), float(w), is_backward)(n, m)
-    assert (n * m)[fsdp + tensor <= (1 + 1e-9) * products].max() == pytest.approx(float(in_turn_), rel=1e-5)
+    for communication, limit in ((np.maximum(fsdp, tensor), overlapped), (fsdp + tensor, in_turn_)):
+        assert (n * m)[communication <= (1 + 1e-9) * products].max() == pytest.approx(float(limit), rel=1e-5)
     if not is_backward:
         printed, names = forms("fsdp_tp_calcs"), {**sizes, "C": c, "W": w}
         a, b = sizes["B"] * w / c, 3 * sizes["D_FF"] * w / (2 * c)
@@ -283,17 +261,11 @@ def test_limits_of_a_mesh_are_those_of_a_search_over_its_sides(seed: int, is_bac
         assert (edge if a < b / (b + 1) or b < a / (a + 1) else interior) == in_turn_
 
 
-def test_without_overlap_a_quarter_is_left_of_large_axes() -> None:
-    assert in_turn(1e6, 3e5) / 3e11 == pytest.approx(0.25, rel=1e-4)
-
-
 def test_numbers_are_those_of_the_forms_at_measured_rates() -> None:
     site = rows.of_name(ROOT, "h200x4")
     c = 1e12 * max(row["rate"] for row in site.table("cs336.ceilings_products").rows if row["dtype"] == "bf16")
-    reductions = site.table("cs336.all_reduce").rows
-    w = next(
-        r["busbw_gb_per_s"] for r in reductions if (r["backend"], r["message"], r["world_size"]) == ("nccl", "1 GB", 4)
-    )
+    reductions = {(r["backend"], r["message"], r["world_size"]): r for r in site.table("cs336.all_reduce").rows}
+    w = reductions["nccl", "1 GB", 4]["busbw_gb_per_s"]
     names = {"B": 4 * 512, "D_FF": 10240, "C": c, "W": 1e9 * w}
     data, fsdp, tensor, mesh = (
         [str(Number(value(form, **names))) for form in forms(key)[letter]]

@@ -1,5 +1,6 @@
-"""Flash attention, tiled in PyTorch and in Triton: against float64, its arguments, its memory, its choices."""
+"""Flash attention, tiled in PyTorch and in Triton: against float64, arguments, memory, choices, kernels for Hopper."""
 
+import json
 import os
 import subprocess
 import sys
@@ -9,10 +10,10 @@ from pathlib import Path
 import pytest
 import torch
 from allocations import LiveBytes
+from attention_reference import check
 
 from perfscribe.attention import tiled
 from perfscribe.attention import triton_configs as configs
-from perfscribe.attention.eager import scaled_dot_product_attention
 from perfscribe.attention.tiled import FlashAttentionTorch
 from perfscribe.attention.triton_kernels import FlashAttentionTriton
 from perfscribe.attention.triton_splits import Walks, split_length
@@ -32,19 +33,7 @@ def operands(n_queries, n_keys, d, dtype=torch.float32, leading=(2,)):
 def test_torch_against_float64(monkeypatch, leading, d, shape, causal, dtype):
     monkeypatch.setattr(tiled, "TILE", 16)
     q, k, v = operands(*shape, d, dtype, leading)
-    out = FlashAttentionTorch.apply(q, k, v, causal)
-    upstream = torch.randn_like(out)
-    got = (out, *torch.autograd.grad(out, (q, k, v), upstream, retain_graph=True))
-    wide = [x.detach().double().requires_grad_() for x in (q, k, v)]
-    mask = torch.ones(shape, dtype=torch.bool).tril() if causal else None
-    right = scaled_dot_product_attention(*wide, mask)
-    expected = (right, *torch.autograd.grad(right, wide, upstream.double()))
-    for one, other in zip(got, expected, strict=True):
-        error = (one.double() - other).norm() / max(other.norm(), 0.1 * other.numel() ** 0.5)
-        assert one.dtype == dtype and error <= TOLERANCE[dtype]
-    scores = (wide[0] @ wide[1].transpose(-2, -1) * d**-0.5).masked_fill(~mask if causal else torch.tensor(False), -1e9)
-    (kept,) = (x for x in out.grad_fn.saved_tensors if x.shape == q.shape[:-1])
-    torch.testing.assert_close(kept.double(), scores.logsumexp(-1), rtol=1e-5, atol=1e-5)
+    check(FlashAttentionTorch.apply, q, k, v, causal, TOLERANCE[dtype])
 
 
 def test_torch_allocates_no_matrix_of_scores():
@@ -55,28 +44,22 @@ def test_torch_allocates_no_matrix_of_scores():
     assert live.peak < 4 * n * n / 2  # half of one n × n matrix in fp32
 
 
-BAD = {
-    "head dimension 12": (lambda: operands(4, 4, 12), "head dimension must be a multiple of 8 from 16 to 128, not 12"),
-    "two dimensions": (lambda: operands(4, 4, 16, leading=()), r"Q \(4, 16\)"),
-    "no rows": (lambda: operands(0, 4, 16), r"may be empty: Q \(2, 0, 16\)"),
-    "batches that differ": (lambda: [operands(4, 4, 16)[0], *operands(4, 4, 16, leading=(3,))[1:]], "batch and heads"),
-    "dtypes that differ": (
-        lambda: [operands(4, 4, 16)[0], *operands(4, 4, 16, torch.float16)[1:]],
-        r"one dtype, not Q torch\.float32, K torch\.float16",
-    ),
-    "integers": (lambda: [torch.ones(1, 4, 16, dtype=torch.int32)] * 3, r"dtype must be .*, not torch\.int32"),
-    "no tensor": (lambda: [None, *operands(4, 4, 16)[1:]], "Q must be a tensor, not NoneType"),
-    "another device": (lambda: [x.to("meta") for x in operands(4, 4, 16)], "device must be .*, not meta"),
-    "is_causal of another type": (lambda: [*operands(4, 4, 16), 1], "is_causal must be True or False, not 1"),
-}
-
-
-@pytest.mark.parametrize("case", list(BAD))
-def test_bad_arguments_are_named(case):
-    make, message = BAD[case]
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (operands(4, 4, 12), "head dimension must be a multiple of 8 from 16 to 128, not 12"),
+        (operands(4, 4, 16, leading=()), r"Q \(4, 16\)"),
+        (operands(0, 4, 16), r"may be empty: Q \(2, 0, 16\)"),
+        ([operands(4, 4, 16)[0], *operands(4, 4, 16, leading=(3,))[1:]], "batch and heads"),
+        ([operands(4, 4, 16)[0], *operands(4, 4, 16, torch.float16)[1:]], r"one dtype, not Q torch\.float32, K"),
+        ([x.to("meta") for x in operands(4, 4, 16)], "device must be .*, not meta"),
+        ([*operands(4, 4, 16), 1], "is_causal must be True or False, not 1"),
+    ],
+)
+def test_bad_arguments_are_named(arguments, message):
     for implementation in (FlashAttentionTorch, FlashAttentionTriton):
         with pytest.raises(ValueError, match=message):
-            implementation.apply(*make())
+            implementation.apply(*arguments)
 
 
 def test_triton_refuses_the_cpu_unless_interpreted_and_float64():
@@ -138,3 +121,66 @@ def test_the_number_of_splits_is_one_that_ends_first(n, own, unit, warps, splits
     """Fastest on an H200 of all numbers of splits tried."""
     rows = split_length(Walks(n, n, own, unit, 1, True, True), 132, warps)
     assert -(-n // rows) in (splits, splits + 1)
+
+
+SHARED_LIMIT_BYTES = 227 * 1024  # Hopper's
+SPILL_LIMIT_BYTES = 256  # one pass at d = 128 needs all 255 registers, and addresses that do not change go to memory
+KERNELS = {"forward_kernel", "dkdv_kernel", "dq_kernel"}
+
+
+def compiled(cases, tmp_path, capability=90):
+    """Each case with the attention kernels made for it on a machine without a GPU, in a process of its own."""
+    pytest.importorskip("triton", reason="no triton here")
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    done = subprocess.run(
+        [sys.executable, str(HERE / "flash_compile.py"), str(capability), json.dumps(cases)],
+        env=environment | {"OMP_NUM_THREADS": "1", "TRITON_CACHE_DIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    rows = [json.loads(line) for line in done.stdout.splitlines()]
+    assert {row["case"] for row in rows} == set(range(len(cases)))
+    return [(cases[row["case"]], row) for row in rows if row["kernel"] in KERNELS]
+
+
+DEFAULT = [
+    {"pass": "forward", "d": 64},
+    {"pass": "backward", "backward": "two_pass", "d": 128, "n": [16384, 16384]},
+    {"pass": "backward", "backward": "one_pass", "d": 128, "n": [16384, 16384]},
+]
+AHEAD = [{"pass": "forward", "d": 128, "n": [131072, 131072]}]  # its tile makes scores ahead
+# One row, where Triton makes a constant of the length; tails and columns to be masked without a causal mask.
+ODD = [
+    {"pass": "backward", "d": 80, "n": [1, 1], "causal": True},
+    {"pass": "forward", "d": 24, "n": [1000, 777], "causal": False},
+]
+FP32 = [
+    {"pass": "forward", "dtype": "fp32", "products": "ieee"},
+    {"pass": "backward", "dtype": "fp32", "products": "tf32x3"},
+]
+
+
+@pytest.mark.slow
+def test_tiles_fit_hopper_and_use_what_they_are_written_for(tmp_path):
+    for case, kernel in compiled([*DEFAULT, *AHEAD, *ODD, *FP32], tmp_path):
+        assert kernel["shared_bytes"] <= SHARED_LIMIT_BYTES, kernel
+        if case in DEFAULT:
+            assert kernel["spilled_bytes"] <= SPILL_LIMIT_BYTES, kernel
+            one_pass = case.get("backward") == "one_pass"
+            name = "one_pass" if one_pass else kernel["kernel"].removesuffix("_kernel")
+            tma = configs.HALF["narrow" if case["d"] == 64 else "wide", "long" if "n" in case else "short"][name].tma
+            assert kernel["wgmma"] and bool(kernel["tma_loads"]) == tma, kernel
+            assert bool(kernel["tma_sums"]) == (one_pass and tma), kernel
+        if case in AHEAD:
+            assert kernel["spilled_bytes"] <= 32 and kernel["wgmma"], kernel
+        if case in FP32:
+            assert kernel["spilled_bytes"] <= SPILL_LIMIT_BYTES, kernel
+            # tiles of 32 rows have too few for a warp group's instruction, but not for a warp's
+            assert bool(kernel["wgmma"] or kernel["mma"]) == (case["products"] != "ieee"), kernel
+
+
+@pytest.mark.slow
+def test_older_gpus_get_tiles_that_fit_them(tmp_path):
+    for _, kernel in compiled([{"pass": "forward", "d": 128}], tmp_path, capability=86):
+        assert kernel["shared_bytes"] <= 99 * 1024 and not kernel["tma_loads"], kernel

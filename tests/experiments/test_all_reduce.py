@@ -2,12 +2,11 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from workspace import ROOT
 
-from perfscribe import config
 from perfscribe.analytic.traffic import size_bytes
 from perfscribe.base.cells import Cell
 from perfscribe.distributed import collectives, launch
@@ -16,12 +15,10 @@ from perfscribe.experiments.cs336.all_reduce import levels, measure
 from perfscribe.plan import plan
 
 NAME = "all_reduce"
-RAW = config.load(ROOT / "config.yaml")
 
 
 def cells(preset: str, **keys: Any) -> list[Cell]:
-    raw = {**RAW, "experiments": {**RAW["experiments"], NAME: {**RAW["experiments"].get(NAME, {}), **keys}}}
-    return [cell for cell in plan.planned_cells(raw, NAME, preset) if not cell.skip]
+    return [cell for cell in plan.planned_cells({"experiments": {NAME: keys}}, NAME, preset) if not cell.skip]
 
 
 @pytest.mark.parametrize(("megabyte", "kilobyte"), [("2^20", 1024), ("10^6", 1000)])
@@ -63,37 +60,27 @@ def test_cells_share_their_ranks_and_a_failure_costs_its_cell_alone(workers: dic
     assert not kept.is_open and measure.run(small()).samples["time_ms"]
 
 
-class Nccl:
-    """In place of a WorkerGroup: two ranks whose NCCL joins channels in this way."""
+@pytest.mark.parametrize(
+    ("transport", "way", "other"), [("shm", "SHM/direct/direct", "P2P"), ("tcp", "NET/Socket/0", "SHM")]
+)
+def test_a_forced_transport_is_the_one_that_was_taken(monkeypatch, transport: str, way: str, other: str) -> None:
+    timing = {"samples_ms": [0.02] * 4, "warmup_ms": [1.0], "timer": "", "warmup_s": 0.5, "timed_s": 0.25}
+    timing |= {"message_bytes": 2**20, "elements_checked": 1, "nccl_version": "2.28.9"}
 
-    way, is_open = "", True
+    def joined_by(channel: str) -> Any:
+        """Two ranks whose NCCL joins channels so, and which are timed twice."""
 
-    def __init__(self, program: Any, **options: Any) -> None:
-        assert options["backend"] == "nccl" and options.get("nccl_log", False) == (program is measure.send_once)
-        self.nccl_log = [f"h:1:1 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] via {self.way}"]
+        def waiting(program: Any, nccl_log: bool = False, **_: Any) -> Any:
+            assert nccl_log == (program is measure.send_once)
+            log = f"h:1:1 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] via {channel}"
+            answer = ["NV18", ""] if nccl_log else [[timing] * 2] * 2
+            return SimpleNamespace(ask=lambda *_: answer, nccl_log=[log])
 
-    def ask(self, arguments: Any, _: float) -> list[Any]:
-        if "message" in arguments:
-            return ["NV18", measure.NO_LINKS]
-        told = {"samples_ms": [0.02] * 4, "warmup_ms": [1.0], "timer": "", "warmup_s": 0.5, "timed_s": 0.25}
-        told |= {"message_bytes": 2**20, "elements_checked": 1, "nccl_version": "2.28.9"}
-        return [[told] * len(arguments["messages"])] * 2
+        return waiting
 
-    def close(self) -> None:
-        pass
-
-
-@pytest.mark.parametrize(("transport", "way"), [("shm", "SHM/direct/direct"), ("tcp", "NET/Socket/0")])
-def test_a_forced_transport_is_the_one_that_was_taken(
-    monkeypatch: pytest.MonkeyPatch, transport: str, way: str
-) -> None:
-    monkeypatch.setattr(launch, "WorkerGroup", Nccl)
-    monkeypatch.setattr(launch, "_WAITING", {})
-    asked = small(1, backend="nccl", device="cuda", transport=transport)
-    monkeypatch.setattr(Nccl, "way", way)
-    assert measure.run(asked).samples
-    other = "P2P" if transport == "shm" else "SHM"
-    monkeypatch.setattr(Nccl, "way", other)
-    monkeypatch.setattr(launch, "_WAITING", {})
+    cell = small(1, backend="nccl", device="cuda", transport=transport)
+    monkeypatch.setattr(launch, "waiting", joined_by(way))
+    assert measure.run(cell).samples
+    monkeypatch.setattr(launch, "waiting", joined_by(other))
     with pytest.raises(RuntimeError, match=f"transport {transport} was asked for, NCCL joined channels by {other}"):
-        measure.run(asked)
+        measure.run(cell)

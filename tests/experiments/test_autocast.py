@@ -1,22 +1,15 @@
 """Dtypes under autocast, and the variance measurement against cases with a known answer."""
 
-import math
-
 import numpy as np
 import pytest
 import torch
 
-from perfscribe.experiments.cs336.autocast_dtypes import levels, measure, variance
+from perfscribe.experiments.cs336.autocast_dtypes import levels, measure
 from perfscribe.experiments.cs336.mixed_precision_accumulation import levels as sums_levels
 from perfscribe.experiments.cs336.mixed_precision_accumulation import measure as sums
 
-CONFIG = {
-    "device": ["cpu"],
-    "dtype": ["fp16", "bf16"],
-    "variance_mean": [0, 10, 100, 10000],
-    "variance_std": 1.0,
-    "features": 512,
-}
+CONFIG = {"device": ["cpu"], "dtype": ["fp16", "bf16"], "features": 512}
+CONFIG |= {"variance_mean": [0, 10, 100, 10000], "variance_std": 1.0}
 SIX = [f"{name}_dtype" for name in ("parameters", "fc1_output", "layernorm_output", "logits", "loss", "gradients")]
 NO_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 
@@ -50,9 +43,11 @@ def test_fp16_overflows_where_fp32_does_not(variances):
     large = variances["fp16", 10000]
     assert large["mean_relative_error"] == "overflow"
     assert large["not_finite_rows"] == large["rows"] and large["overflow"] is True
-    assert variance.middle(torch.tensor([1.0, math.nan, math.inf])) == "overflow"
-    assert variance.middle(torch.tensor([1.0, 2.0, math.nan])) == 2.0
-    assert variances["fp32", 10000]["overflow"] is False
+    figures = variances["fp32", 10000]
+    assert figures["overflow"] is False
+    # The difference of moments cancels in fp32 too.
+    assert figures["variance_moments_relative_error"] > 100 * figures["variance_two_pass_relative_error"]
+    assert figures["moments_negative_rows"] > 0
 
 
 def test_bf16_loses_the_variance_to_rounding_not_to_range(variances):
@@ -67,18 +62,6 @@ def test_bf16_loses_the_variance_to_rounding_not_to_range(variances):
     figures = variances["bf16", 10000]  # neighbours are 64 apart there
     assert figures["inputs_variance"] == 0
     assert figures["variance_two_pass_relative_error"] == "constant inputs"
-
-
-def test_difference_of_moments_cancels_in_fp32_too(variances):
-    figures = variances["fp32", 10000]
-    assert figures["variance_moments_relative_error"] > 100 * figures["variance_two_pass_relative_error"]
-    assert figures["moments_negative_rows"] > 0
-
-
-def test_sums_keep_their_accumulator_in_the_dtype() -> None:
-    ones = torch.ones(1, 4095, dtype=torch.float16)
-    assert variance.left_to_right_sum(ones).item() == 2048  # where 1 is half an ulp and is rounded away
-    assert variance.pairwise_sum(ones).item() == 4096
 
 
 SUMS = {"device": ["cpu"], "terms": 1000, "addend": 0.01}
@@ -97,15 +80,9 @@ def test_the_sums_are_the_published_ones_and_their_errors_exact():
     for accumulation in ("fp32_plus_fp16", "fp32_plus_upcast_fp16"):
         assert values[accumulation]["rounded_addend"] == float(np.float16(0.01))
         assert values[accumulation]["error_from_accumulation"] == 0
-        assert values[accumulation]["error"] == pytest.approx(1000 * (float(np.float16(0.01)) - 0.01), abs=1e-12)
     fp16 = values["fp16"]  # near ten it adds one ulp in place of the addend
-    assert fp16["ulp_at_sum"] == fp16["last_increment"] == 0.0078125
-
-
-@pytest.mark.parametrize("value", [0.0, 1e-7, 1.998, 2048.0, 60000.0])
-def test_ulp_agrees_with_numpy(value):
-    assert sums.ulp(value, torch.float16) == np.spacing(np.float16(value))
-    assert sums.ulp(-value, torch.float32) == np.spacing(np.float32(value))
+    assert fp16["ulp_at_sum"] == fp16["last_increment"] == np.spacing(np.float16(fp16["sum"]))
+    assert values["fp32"]["ulp_at_sum"] == np.spacing(np.float32(values["fp32"]["sum"]))
 
 
 def test_an_overflowing_sum_says_so():

@@ -44,9 +44,7 @@ OF_A_CPU = [  # nested operators count once
         ("cpu", OF_A_CPU, [(17, 210_000, 33_000)], 0.150),
     ],
 )
-def test_calls_and_computing_of_a_trace(
-    tmp_path: Path, device: str, events: list[Any], calls: list[Any], compute_ms: float
-) -> None:
+def test_calls_and_computing_of_a_trace(tmp_path: Path, device: str, events, calls, compute_ms: float) -> None:
     path = tmp_path / "trace.json"
     path.write_text(json.dumps({"traceEvents": [*events, {"ph": "M", "name": "process_name"}]}))
     found = program.read_trace(path, device)
@@ -62,12 +60,9 @@ def said(*durations_ms: float, elements: int = 7) -> dict[str, Any]:
 def test_the_least_time_of_any_rank_is_the_transfer_and_the_first_turn_warms_up() -> None:
     turns = [[said(9, 9), said(9, 9)], [said(3, 1), said(1, 2)], [said(4, 1), said(2, 2)]]
     found = measure.combine({"intra": turns, "inter": turns}, "cpu")
-    assert found.samples["intra_transfer_ms"] == [2, 3]
-    assert found.samples["intra_rank0_total_ms"] == [4, 5]
-    assert found.samples["intra_rank0_wait_ms"] == [2, 2]
-    assert found.samples["intra_rank1_wait_ms"] == [1, 1]
-    assert found.samples["inter_rank1_slowest_ms"] == [2, 2]
-    assert found.samples["inter_rank1_step_ms"] == [5, 5]
+    expected = {"transfer": [2, 3], "rank0_total": [4, 5], "rank0_wait": [2, 2], "rank1_wait": [1, 1]}
+    expected |= {"rank1_slowest": [2, 2], "rank1_step": [5, 5]}
+    assert {name: found.samples[f"intra_{name}_ms"] for name in expected} == expected
     assert found.warmup["intra_transfer_ms"] == [18]
     assert found.series["intra_calls"] == [2, 2]
     assert found.values == {"gradient_bytes": 400, "intra_link": "not told", "inter_link": "not told"}
@@ -108,8 +103,6 @@ def nvml(nvlinks: int, speed: int, status: int = 0, capability: tuple[int, int] 
         (nvml(0, 26562), "PHB", None, None),
     ],
 )
-def test_a_pairs_rate_is_that_of_its_links_by_the_driver_or_the_data_sheet(
-    told: Any, kind: str, gb_per_s: float | None, by: str | None
-) -> None:
+def test_a_pairs_rate_is_that_of_its_links_by_the_driver_or_the_data_sheet(told, kind, gb_per_s, by) -> None:
     (pair,) = links.links(told, [0, 1])
     assert (pair.kind, pair.by) == (kind, by) and pair.gb_per_s == pytest.approx(gb_per_s)

@@ -75,10 +75,9 @@ def test_checks_refuse_what_does_not_average_and_nothing_is_left_of_pytorchs_wra
 
 def test_the_slowest_rank_counts() -> None:
     def rank(step_ms: list[float], error: float) -> dict[str, Any]:
-        samples = {"naive_step_ms": step_ms, "naive_tail_ms": [1.0]}
-        said = {"samples": samples, "warmup": {"naive_step_ms": [9.0]}, "timer": "host clock", "marks_timer": "events"}
-        named = {"values": {"naive_error": error}, "traced_values": {"naive_own_stream": True}, "series": {}}
-        return {**said, **named, "warmup_s": 1.0, "timed_s": 2.0}
+        answer = {"timer": "host clock", "marks_timer": "events", "warmup_s": 1.0, "timed_s": 2.0, "series": {}}
+        answer |= {"samples": {"naive_step_ms": step_ms, "naive_tail_ms": [1.0]}, "warmup": {"naive_step_ms": [9.0]}}
+        return answer | {"values": {"naive_error": error}, "traced_values": {"naive_own_stream": True}}
 
     both = measure.combine([rank([1, 5], 0.1), rank([3, 4], 0.3)])
     assert both.samples == {"naive_step_ms": [3, 5], "naive_tail_ms": [1]}

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 from measured_cells import generated
-from workspace import ROOT
 
 pytest.importorskip("transformers", reason="the package transformers is not installed")
 from perfscribe import config
@@ -17,11 +16,9 @@ from perfscribe.models import bloom
 from perfscribe.plan import plan
 from perfscribe.run import child
 
-RAW = config.load(ROOT / "config.yaml", {"chapters": ["fsdp"]})
-
 
 def _section(preset: str, **changed: Any) -> dict[str, Any]:
-    return plan.own_section(config.resolve(RAW, preset), "baseline") | changed
+    return plan.own_section(config.resolve({"chapters": ["fsdp"]}, preset), "baseline") | changed
 
 
 def test_knobs_that_contradict_are_refused_before_anything_runs() -> None:

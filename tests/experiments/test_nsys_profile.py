@@ -42,48 +42,34 @@ def test_names_stay_different_and_have_the_family_of_the_full_one() -> None:
     assert short[MUL] != short[other] and short[MUL].startswith("vectorized_elementwise_kernel<MulFunctor>#")
     assert short[MEAN] == "reduce_kernel<MeanOps>"
     with open(ROOT / "tests" / "fixtures" / "kernel_names.csv", encoding="utf-8", newline="") as stream:
-        full = {row["name"] for row in csv.DictReader(stream)}
-    short = reading.short_names(full)
-    assert len(set(short.values())) == len(full) > 100
-    assert [name for name in full if family(short[name]) != family(name)] == []
+        families = {row["name"]: row["family"] for row in csv.DictReader(stream)}
+    short = reading.short_names(families)
+    assert len(set(short.values())) == len(families) > 100
+    assert families == {name: family(name) for name in families} == {name: family(short[name]) for name in families}
 
 
 def kernel(name: str, start: int, duration: int, launch: int, thread: int = MAIN) -> Kernel:
     return Kernel(name, start, start + duration, launch, launch + 5, thread)
 
 
-def one_pass(begin: int, name: str) -> tuple[list[Range], list[Kernel]]:
-    """A pass of 400 ns: kernels at 20 to 50, 60 to 90, 90 to 190 and 200 to 210 behind its begin.
-
-    The second is launched after the device ran dry, the third queued before, the fourth launched long before it runs.
-    """
-    kernels = [
-        kernel(GEMM, begin + 20, 30, begin + 10),
-        kernel(SOFTMAX, begin + 60, 30, begin + 50),
-        kernel(GEMM, begin + 90, 100, begin + 60),
-        kernel(MUL, begin + 200, 10, begin + 70),
-    ]
-    inner = [
-        Range(ranges.ATTENTION_SCORES, begin + 5, begin + 20, MAIN),
-        Range(ranges.SOFTMAX, begin + 45, begin + 56, MAIN),
-        Range(ranges.FINAL_MATMUL, begin + 58, begin + 66, MAIN),
-    ]
-    return [Range(name, begin, begin + 400, MAIN), *inner], kernels
-
-
 @pytest.fixture
 def trace() -> Trace:
     """A warm-up, an inference pass, and a step at 2000: forward to 2400, backward to 2800, optimizer to 3000."""
-    passes = [one_pass(100, ranges.INFERENCE), one_pass(1000, ranges.INFERENCE), one_pass(2000, ranges.FORWARD)]
-    all_ranges = [Range(ranges.WARMUP, 90, 900, MAIN), *(one for found, _ in passes for one in found)]
-    all_ranges += [Range(ranges.BACKWARD, 2400, 2800, MAIN), Range(ranges.OPTIMIZER, 2800, 3000, MAIN)]
-    all_ranges += [Range(ranges.STEP, 2000, 3000, MAIN), Range(ranges.FORWARD, 2410, 2420, MAIN, domain="library")]
-    kernels = [one for _, found in passes for one in found]
+    spans = [(ranges.WARMUP, 90, 900), (ranges.STEP, 2000, 3000), (ranges.BACKWARD, 2400, 2800)]
+    spans += [(ranges.OPTIMIZER, 2800, 3000)]
+    kernels = []
+    for begin, name in ((100, ranges.INFERENCE), (1000, ranges.INFERENCE), (2000, ranges.FORWARD)):
+        spans += [(name, begin, begin + 400), (ranges.ATTENTION_SCORES, begin + 5, begin + 20)]
+        spans += [(ranges.SOFTMAX, begin + 45, begin + 56), (ranges.FINAL_MATMUL, begin + 58, begin + 66)]
+        kernels += [kernel(GEMM, begin + 20, 30, begin + 10)]
+        kernels += [kernel(SOFTMAX, begin + 60, 30, begin + 50)]  # launched after the device ran dry
+        kernels += [kernel(GEMM, begin + 90, 100, begin + 60)]  # queued before
+        kernels += [kernel(MUL, begin + 200, 10, begin + 70)]  # launched long before it runs
     # backward launches from a thread of its own; two kernels overlap
     kernels += [kernel(GEMM, 2500, 100, 2450, AUTOGRAD), kernel(MUL, 2550, 100, 2455, AUTOGRAD)]
     kernels += [kernel(ADAM, 2850, 60, 2820), kernel(ADAM, 2910, 40, 2830)]
-    all_ranges.sort(key=lambda one: (one.start_ns, -one.end_ns))
-    return Trace("made up 1.0", sorted(kernels, key=lambda one: one.start_ns), all_ranges)
+    all_ranges = [Range(*span, MAIN) for span in spans] + [Range(ranges.FORWARD, 2410, 2420, MAIN, domain="library")]
+    return Trace("made up 1.0", kernels, sorted(all_ranges, key=lambda each: (each.start_ns, -each.end_ns)))
 
 
 def test_times_of_phases(trace: Trace) -> None:
@@ -95,14 +81,9 @@ def test_times_of_phases(trace: Trace) -> None:
     assert found["forward_launch_bound_ms"] == [10e-6]  # 50 to 60; 190 to 200 had its launch over at 75
     assert found["backward_busy_ms"] == [150e-6]  # 2500 to 2650, the overlap once
     assert found["optimizer_busy_ms"] == [100e-6]
-    lacking = dataclasses.replace(trace, kernels=[one for one in trace.kernels if one.name != ADAM])
-    with pytest.raises(ValueError, match="no kernel in a range optimizer"):
-        reading.device_times(lacking)
 
 
-def test_a_trace_that_lacks_a_phases_kernels_leaves_torchs_profiler(
-    trace: Trace, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_trace_that_lacks_a_phases_kernels_leaves_torchs_profiler(trace: Trace, monkeypatch) -> None:
     """As an nsys gives that loses events; its ranges are good."""
     lacking = dataclasses.replace(trace, kernels=[one for one in trace.kernels if one.name != ADAM])
     monkeypatch.setattr(measure, "_by_nsys", lambda *_: (lacking, {}))
@@ -157,13 +138,10 @@ def test_an_nsys_that_fails_leaves_torchs_profiler(tmp_path: Path, monkeypatch: 
     assert measurement.values["tool_remark"] == "nsys profile: exit status 3: The driver is too new."
     samples, series = measurement.samples, measurement.series
     for phase in ("inference", "forward", "backward", "optimizer"):
-        assert len(samples[f"{phase}_ms"]) == cell["timed_steps"]
-        assert len(samples[f"{phase}_range_ms"]) == len(samples[f"{phase}_busy_ms"]) == cell["traced_steps"]
-        assert sum(series[f"{phase}_total_ns"]) > 0
+        assert len(samples[f"{phase}_ms"]) == len(samples[f"{phase}_busy_ms"]) == 2
     spans = zip(samples["forward_busy_ms"], samples["forward_span_ms"], strict=True)
     assert all(0 < busy <= span for busy, span in spans)
     assert samples["forward_range_ms"] == pytest.approx(samples["forward_traced_ms"], rel=0.5)
-    assert set(measurement.timers) == set(samples)
     assert sum(series["softmax_launches"]) == 2 * cell["traced_steps"]  # layers of nano
     assert {"aten::mm", "aten::_softmax"} <= set(series["kernel_names"])
     made = show.tables({"nsys_profile": [as_record("nsys_profile", cell, measurement)]})

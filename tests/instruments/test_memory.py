@@ -1,7 +1,5 @@
 """Peak memory on the CPU against sizes known by hand, CUDA's against a stand-in; the texts of out-of-memory errors."""
 
-import gc
-
 import numpy as np
 import pytest
 import torch
@@ -15,26 +13,8 @@ def block(mib):
     return torch.empty(mib * MIB, dtype=torch.uint8)
 
 
-def above_before(peak):
-    """Peak and end relative to what was allocated at entry, in MiB."""
-    return tuple(
-        (at - peak.allocated_before_bytes) / MIB for at in (peak.peak_allocated_bytes, peak.allocated_after_bytes)
-    )
-
-
-def test_peak_is_the_most_at_once_not_the_sum():
-    with PeakMemory("cpu") as peak:
-        first = block(3)
-        del first
-        second = block(2)
-        third = block(4)
-        del second
-    assert above_before(peak) == (6.0, 4.0)
-    assert peak.peak_reserved_bytes is None
-    assert third.numel() == 4 * MIB
-
-
-def test_each_mark_ends_a_segment_with_a_peak_of_its_own():
+def test_each_mark_ends_a_segment_with_the_most_at_once_as_its_peak():
+    sparse = torch.eye(3).to_sparse()  # has no storage, as gradients of Embedding(sparse=True)
     with PeakMemory("cpu") as peak:
         first = block(3)
         block(4)
@@ -43,13 +23,13 @@ def test_each_mark_ends_a_segment_with_a_peak_of_its_own():
         held = block(1)
         peak.mark("second")
     before = peak.allocated_before_bytes
-    assert [(name, (of_segment - before) / MIB) for name, of_segment in peak.peaks] == [("first", 7.0), ("second", 3.0)]
+    assert [(name, (at - before) / MIB) for name, at in peak.peaks] == [("first", 7.0), ("second", 3.0)]
     assert {name: (at - before) / MIB for name, at in peak.marks.items()} == {"first": 3.0, "second": 1.0}
-    assert above_before(peak) == (7.0, 1.0) and held.numel() == MIB
+    assert (peak.peak_allocated_bytes - before, peak.allocated_after_bytes - before) == (7 * MIB, MIB)
+    assert peak.peak_reserved_bytes is None and held.numel() == MIB and sparse.is_sparse
 
 
 def test_what_was_there_before_counts_once_and_its_end_is_seen():
-    gc.collect()
     with PeakMemory("cpu") as first:
         held = block(5)
         weight = torch.nn.Parameter(torch.ones(MIB))
@@ -59,16 +39,8 @@ def test_what_was_there_before_counts_once_and_its_end_is_seen():
         del held, view
         weight.grad = None  # 4 MiB, which the parameter alone held
         block(3)
-    assert second.allocated_before_bytes == first.allocated_after_bytes
-    assert above_before(second) == (0.0, -9.0)
-
-
-def test_a_tensor_without_a_storage_is_passed_over():
-    sparse = torch.eye(3).to_sparse()  # as gradients of Embedding(sparse=True) are
-    with PeakMemory("cpu") as peak:
-        held = block(3)
-    assert above_before(peak) == (3.0, 3.0)
-    assert sparse.is_sparse and held.numel() == 3 * MIB
+    assert second.allocated_before_bytes == second.peak_allocated_bytes == first.allocated_after_bytes
+    assert second.allocated_before_bytes - second.allocated_after_bytes == 9 * MIB
 
 
 def test_cuda_counters_are_reset_and_read(monkeypatch):
@@ -96,41 +68,25 @@ def test_cuda_counters_are_reset_and_read(monkeypatch):
     }
 
 
-CUDA_TEXT = (
-    "CUDA out of memory. Tried to allocate 20.50 GiB. GPU 0 has a total capacity of 139.72 GiB of which 512.00 MiB "
-    "is free. Process 7 has 1.00 GiB memory in use. Including non-PyTorch memory, this process has 138.22 GiB memory "
-    "in use. 130.00 GiB allowed; Of the allocated memory 137.00 GiB is allocated by PyTorch, and 0 bytes is reserved "
-    "by PyTorch but unallocated. If reserved but unallocated memory is large try setting "
-    "PYTORCH_ALLOC_CONF=expandable_segments:True to avoid fragmentation."
+def sizes(requested=None, free=None, total=None):
+    return {"requested_bytes": requested, "free_bytes": free, "total_bytes": total}
+
+
+def test_cuda_text_gives_all_three_sizes_also_of_a_cause():
+    text = "CUDA out of memory. Tried to allocate 20.50 GiB. GPU 0 has a total capacity of 139.72 GiB of which "
+    error = ValueError("the compiled graph failed")
+    error.__cause__ = torch.OutOfMemoryError(text + "512.00 MiB is free. Process 7 has 1.00 GiB memory in use.")
+    assert is_oom(error) and parse_oom(error) == sizes(int(20.5 * 2**30), 512 * MIB, round(139.72 * 2**30))
+
+
+@pytest.mark.parametrize(
+    ("allocate", "requested"),
+    [(lambda: torch.empty(2**52, dtype=torch.uint8), 2**52), (lambda: np.zeros(2**50), 2**53)],
 )
-CPU_TEXT = (
-    "[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory: "
-    "you tried to allocate 4503599627370496 bytes. Error code 12 (Cannot allocate memory)"
-)
-
-
-def test_cuda_text_gives_all_three_sizes():
-    try:
-        raise ValueError("the compiled graph failed") from torch.OutOfMemoryError(CUDA_TEXT)
-    except ValueError as caught:  # raised from it counts, too
-        error = caught
-    assert is_oom(error)
-    assert parse_oom(error) == {
-        "requested_bytes": int(20.5 * 2**30),
-        "free_bytes": 512 * MIB,
-        "total_bytes": round(139.72 * 2**30),
-    }
-
-
-def test_real_errors_of_the_cpu_allocators():
-    with pytest.raises(RuntimeError) as torch_error:
-        torch.empty(2**52, dtype=torch.uint8)
-    with pytest.raises(MemoryError) as numpy_error:
-        np.zeros(2**50)
-    for caught, requested in ((torch_error, 2**52), (numpy_error, 2**53)):
-        assert is_oom(caught.value)
-        assert parse_oom(caught.value) == {"requested_bytes": requested, "free_bytes": None, "total_bytes": None}
-    assert parse_oom(RuntimeError(CPU_TEXT))["requested_bytes"] == 2**52
+def test_real_errors_of_the_cpu_allocators(allocate, requested):
+    with pytest.raises((RuntimeError, MemoryError)) as caught:
+        allocate()
+    assert is_oom(caught.value) and parse_oom(caught.value) == sizes(requested)
 
 
 @pytest.mark.parametrize(
@@ -145,5 +101,4 @@ def test_real_errors_of_the_cpu_allocators():
     ],
 )
 def test_other_ways_of_running_out_and_errors_that_merely_speak_of_memory(error, counts):
-    assert is_oom(error) == counts
-    assert parse_oom(error) == {"requested_bytes": None, "free_bytes": None, "total_bytes": None}
+    assert is_oom(error) == counts and parse_oom(error) == sizes()

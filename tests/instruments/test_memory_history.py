@@ -7,16 +7,7 @@ import torch
 
 from perfscribe.instruments.profiling import memory_recorder
 from perfscribe.instruments.profiling import memory_timeline as kinds
-from perfscribe.instruments.profiling.memory_recorder import (
-    Change,
-    Held,
-    History,
-    Mark,
-    Origin,
-    Recorder,
-    from_cuda,
-    place,
-)
+from perfscribe.instruments.profiling.memory_recorder import Change, Held, History, Mark, Origin, from_cuda, place
 from perfscribe.instruments.profiling.memory_timeline import PARAMETERS, Timeline
 
 MIB = 2**20
@@ -34,18 +25,12 @@ def entry(action, address, size, at_us, *frames, **more):
 
 
 # As torch.cuda.memory._snapshot() gives them, with what is not read left out.
-SEGMENTS = [
-    {
-        "device": 0,
-        "address": 4096,
-        "blocks": [
-            {"address": 4096, "size": 2 * MIB, "requested_size": 2 * MIB - 100, "state": "active_allocated"},
-            {"address": 4096 + 2 * MIB, "size": MIB, "requested_size": MIB, "state": "inactive"},
-            {"size": MIB, "requested_size": 600_000, "state": "active_allocated"},
-        ],
-    }
+BLOCKS = [
+    {"address": 4096, "size": 2 * MIB, "requested_size": 2 * MIB - 100, "state": "active_allocated"},
+    {"address": 4096 + 2 * MIB, "size": MIB, "requested_size": MIB, "state": "inactive"},
+    {"size": MIB, "requested_size": 600_000, "state": "active_allocated"},
 ]
-PARAMETER, WORKSPACE = 4096, 4096 + 3 * MIB
+PARAMETER = 4096
 REST_BYTES = MIB - -(-600_000 // 512) * 512
 TRACE = [
     entry("segment_alloc", 10**9, 20 * MIB, 5),
@@ -66,7 +51,7 @@ TRACE = [
 
 
 def cuda_timeline(marks=2):
-    history = from_cuda(SEGMENTS, TRACE, START_NS)
+    history = from_cuda([{"device": 0, "address": 4096, "blocks": BLOCKS}], TRACE, START_NS)
     history.held[0] = Held(PARAMETER, 2 * MIB - 100, 0, PARAMETERS)
     history.marks = [Mark("forward", 50), Mark("backward", 78)][:marks]
     history.labels = {PARAMETER: PARAMETERS, 300: kinds.GRADIENTS}
@@ -119,7 +104,7 @@ def test_what_backward_frees_first_was_saved_for_it() -> None:
 def test_the_cuda_recorder_for_real(tmp_path):
     weight = torch.nn.Parameter(torch.ones(1024, 1024, device="cuda"))
     viewer = tmp_path / "cell.pickle"
-    recorder = Recorder("cuda", lambda: {PARAMETERS: [weight]}, viewer)
+    recorder = memory_recorder.Recorder("cuda", lambda: {PARAMETERS: [weight]}, viewer)
     with recorder:
         loss = (weight * 2).sum()
         recorder.mark("forward")

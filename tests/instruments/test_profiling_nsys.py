@@ -1,12 +1,10 @@
-"""nsys itself: the machine's own, else one that a script beside the checkout unpacks, once a checkout.
+"""nsys itself, where PERFSCRIBE_NSYS or the machine has one, and its exports.
 
-nsys 2023.4, which that script unpacks, records no ranges of nvtx 0.2.12 and newer: an older nvtx is put beside it.
-PERFSCRIBE_NSYS names another nsys, PERFSCRIBE_TEST_NVTX a folder with another nvtx.
+nsys 2023.4 records no ranges of nvtx 0.2.12 and newer: PERFSCRIBE_TEST_NVTX may name a folder with an older nvtx.
 """
 
 import contextlib
 import csv
-import fcntl
 import io
 import os
 import shutil
@@ -16,158 +14,114 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
 import psutil
 import pytest
 from nvtx_kernels import COLUMNS, nvtx_kernel_summary
+from workspace import ROOT, Workspace
 
 from perfscribe.instruments.profiling import nsys
 from perfscribe.instruments.profiling.nsys_export import read_sqlite
 from perfscribe.instruments.profiling.trace import Kernel, Range, Trace, process_and_thread, thread_key
-from perfscribe.instruments.tools import NSYS_VARIABLE
 
-ROOT = Path(__file__).resolve().parents[2]
-UNPACKER = ROOT.parent / "shared" / "tools" / "nsys-debian"
-TOOLS = ROOT / ".perfscribe" / "test-tools"
-NVTX_VARIABLE = "PERFSCRIBE_TEST_NVTX"
-FOLDER = ROOT / "tests" / "fixtures" / "nsys"  # exports, beside each what nsys printed
+FOLDER = ROOT / "tests" / "fixtures" / "nsys"  # exports, with what nsys printed of each
 PROGRAM = """
 import os, sys, time
-sys.path.insert(0, sys.argv[1])
 from perfscribe.instruments.profiling.ranges import FORWARD, STEP, annotate
 for _ in range(2):
     with annotate(STEP):
         with annotate(FORWARD):
             time.sleep(0.01)
 files = [os.environ.get(name, "") for name in ("QUADD_INJECTION_CONFIG", "QUADD_CUDA_CONFIG")]
-print(*files, file=open(os.path.join(os.path.dirname(sys.argv[2]), "files"), "w"), flush=True)
-open(sys.argv[2], "w").write(str(os.getpid()))
-time.sleep(float(sys.argv[3]))
+print(*files, file=open(os.path.join(os.path.dirname(sys.argv[1]), "files"), "w"), flush=True)
+open(sys.argv[1], "w").write(str(os.getpid()))
+time.sleep(float(sys.argv[2]))
+"""
+CALLER = """
+import sys
+from pathlib import Path
+from perfscribe.instruments.profiling import nsys
+nsys.profile(nsys.find(), sys.argv[2:], Path(sys.argv[1]), 60)
 """
 
 
-def unpacked() -> bool:
-    """Whether nsys and nvtx lie in TOOLS, after an attempt to put them there."""
-    if not UNPACKER.is_file():
-        return False
-    TOOLS.mkdir(parents=True, exist_ok=True)
-    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--target", str(TOOLS / "nvtx"), "nvtx==0.2.11"]
-    with open(TOOLS / "lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not (TOOLS / "done").is_file():
-            try:
-                for command in ([str(UNPACKER), str(TOOLS / "nsys")], pip):
-                    subprocess.run(command, check=True, capture_output=True, timeout=240)
-            except (OSError, subprocess.SubprocessError):
-                return False
-            (TOOLS / "done").touch()
-    return True
-
-
 @pytest.fixture
-def found(monkeypatch: pytest.MonkeyPatch) -> nsys.Nsys:
-    """An nsys, which the code under test finds too. Programs find the project, and an nvtx that this nsys knows."""
-    there = None
-    with contextlib.suppress(nsys.NsysError):
-        there = nsys.find()
-    if there is None and unpacked():
-        monkeypatch.setenv(NSYS_VARIABLE, str(TOOLS / "nsys" / "bin" / "nsys"))
-        monkeypatch.setenv(NVTX_VARIABLE, str(TOOLS / "nvtx"))
-        there = nsys.find()
-    if there is None:
-        pytest.skip(f"no nsys on this machine ({NSYS_VARIABLE} may name one)")
-    packages = [os.environ.get(NVTX_VARIABLE), str(ROOT), os.environ.get("PYTHONPATH")]
+def tool(monkeypatch):
+    """The machine's nsys. Programs find the project, and an nvtx that this nsys knows."""
+    packages = [os.environ.get("PERFSCRIBE_TEST_NVTX"), str(ROOT), os.environ.get("PYTHONPATH")]
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, packages)))
-    return there
+    try:
+        return nsys.find()
+    except nsys.NsysError:
+        pytest.skip("no nsys on this machine (PERFSCRIBE_NSYS may name one)")
 
 
 @pytest.fixture
-def command(tmp_path: Path) -> list[str]:
+def command(tmp_path):
     """Marks ranges, writes its process number into the file `pid`, then sleeps as long as the last argument says."""
-    return [sys.executable, "-c", PROGRAM, str(ROOT), str(tmp_path / "pid")]
+    return [sys.executable, "-c", PROGRAM, str(tmp_path / "pid")]
 
 
 @pytest.fixture
-def scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder for temporary files of this test's own, which also tells its processes from those of others."""
-    folder = tmp_path / "scratch"
-    folder.mkdir()
-    monkeypatch.setenv("TMPDIR", str(folder))
-    monkeypatch.setattr(tempfile, "tempdir", None)
-    monkeypatch.setenv("PERFSCRIBE_TEST_SESSION", str(folder))
-    return folder
-
-
-@contextlib.contextmanager
-def nothing_left(scratch: Path) -> Iterator[None]:
+def nothing_left(tmp_path, monkeypatch):
     """Neither processes nor temporary files of nsys are left behind."""
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    monkeypatch.setenv("TMPDIR", str(scratch))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.setenv("PERFSCRIBE_TEST_SESSION", str(scratch))
 
-    def processes() -> list[int]:
-        found = []
+    def processes():
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.Error):
                 if process.pid != os.getpid() and process.environ().get("PERFSCRIBE_TEST_SESSION") == str(scratch):
-                    found.append(process.pid)
-        return found
+                    yield process.pid
 
     yield
     deadline = time.monotonic() + 10
-    while time.monotonic() < deadline and (processes() or any(scratch.iterdir())):
+    while time.monotonic() < deadline and (any(processes()) or any(scratch.iterdir())):
         time.sleep(0.1)
-    assert not processes() and not list(scratch.iterdir())
-    told = scratch.parent / "files"
-    assert not [path for path in told.read_text().split() if Path(path).exists()]
+    assert not any(processes()) and not any(scratch.iterdir())
+    assert not [path for path in (tmp_path / "files").read_text().split() if Path(path).exists()]
 
 
-def test_ranges_are_recorded_and_exported(found: nsys.Nsys, tmp_path: Path, scratch: Path, command: list[str]) -> None:
-    with nothing_left(scratch):
-        report = nsys.profile(found, [*command, "0"], tmp_path / "out" / "a.50%", 60)
-        assert report == tmp_path / "out" / "a.50%.nsys-rep"
-        export = nsys.export_sqlite(found, report, tmp_path / "exported" / "a.sqlite")
+def test_ranges_are_recorded_and_exported(tool, tmp_path, command, nothing_left) -> None:
+    report = nsys.profile(tool, [*command, "0"], tmp_path / "out" / "a.50%", 60)
+    assert report == tmp_path / "out" / "a.50%.nsys-rep"
+    export = nsys.export_sqlite(tool, report, tmp_path / "exported" / "a.sqlite")
     assert sorted(path.name for path in export.parent.iterdir()) == ["a.sqlite"]
     trace = read_sqlite(export)
-    assert trace.tool == f"nsys {found.version}" and trace.no_kernels == "no CUDA" and not trace.kernels
+    assert trace.tool == f"nsys {tool.version}" and trace.no_kernels == "no CUDA" and not trace.kernels
     if not trace.ranges:
         pytest.skip("this nsys does not record this nvtx package; PERFSCRIBE_TEST_NVTX may name another")
-    assert [one.name for one in trace.ranges] == ["step", "forward"] * 2
-    assert {process_and_thread(one.thread)[0] for one in trace.ranges} == {int((tmp_path / "pid").read_text())}
-    assert all(one.duration_ns >= 10_000_000 for one in trace.ranges)
-    nsys.check(trace, uses_cuda=False)
+    assert [each.name for each in trace.ranges] == ["step", "forward"] * 2
+    assert {process_and_thread(each.thread)[0] for each in trace.ranges} == {int((tmp_path / "pid").read_text())}
+    assert all(each.duration_ns >= 10_000_000 for each in trace.ranges)
 
 
 def test_a_program_that_takes_too_long_is_ended_and_one_that_fails_says_why(
-    found: nsys.Nsys, tmp_path: Path, scratch: Path, command: list[str]
+    tool, tmp_path, command, nothing_left
 ) -> None:
-    with nothing_left(scratch), pytest.raises(nsys.NsysError, match=r"nsys profile: longer than 3 s"):
-        nsys.profile(found, [*command, "60"], tmp_path / "late", 3)
+    with pytest.raises(nsys.NsysError, match=r"nsys profile: longer than 3 s"):
+        nsys.profile(tool, [*command, "60"], tmp_path / "late", 3)
     failing = [sys.executable, "-c", "raise SystemExit('CUDA out of memory')"]
     with pytest.raises(nsys.NsysError, match=r"^nsys profile: exit status 1: CUDA out of memory$"):
-        nsys.profile(found, failing, tmp_path / "out", 60)
+        nsys.profile(tool, failing, tmp_path / "out", 60)
 
 
-def test_the_program_ends_with_whoever_asked_for_it(
-    found: nsys.Nsys, tmp_path: Path, scratch: Path, command: list[str]
-) -> None:
-    caller = (
-        "import sys; from pathlib import Path; sys.path.insert(0, sys.argv[1])\n"
-        "from perfscribe.instruments.profiling import nsys\n"
-        "nsys.profile(nsys.find(), sys.argv[3:], Path(sys.argv[2]), 60)\n"
-    )
-    with nothing_left(scratch):
-        words = [sys.executable, "-c", caller, str(ROOT), str(tmp_path / "out"), *command, "60"]
-        process = subprocess.Popen(words)
-        deadline = time.monotonic() + 30
-        while not (tmp_path / "pid").exists() and time.monotonic() < deadline:
-            time.sleep(0.05)
-        assert (tmp_path / "pid").exists()
-        process.send_signal(signal.SIGKILL)
-        process.wait()
+def test_the_program_ends_with_whoever_asked_for_it(tool, tmp_path, command, nothing_left) -> None:
+    process = subprocess.Popen([sys.executable, "-c", CALLER, str(tmp_path / "out"), *command, "60"])
+    deadline = time.monotonic() + 30
+    while not (tmp_path / "pid").exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert (tmp_path / "pid").exists()
+    process.send_signal(signal.SIGKILL)
+    process.wait()
 
 
-def nsys_rows(text: str) -> list[tuple[str, ...]]:
+def nsys_rows(text):
     """The rows that nsys printed below its header, without the colon of the default domain; other domains' last.
 
     That is the order of versions that print the colon; 2023.4 sorts all names together.
@@ -179,15 +133,14 @@ def nsys_rows(text: str) -> list[tuple[str, ...]]:
 
 
 @pytest.mark.parametrize("export", sorted(FOLDER.glob("*.sqlite")), ids=lambda path: path.stem)
-def test_the_summary_is_that_which_nsys_printed(export: Path) -> None:
+def test_the_summary_is_that_which_nsys_printed(export) -> None:
     printed = nsys_rows(export.with_suffix(".csv").read_text(encoding="utf-8"))
-    assert printed == list(nvtx_kernel_summary(read_sqlite(export)).itertuples(index=False, name=None))
+    assert printed == nvtx_kernel_summary(read_sqlite(export))
 
 
-def test_nsys_summarises_an_export(found: nsys.Nsys, tmp_path: Path) -> None:
-    export = Path(shutil.copy(FOLDER / "synthetic.sqlite", tmp_path))
+def test_nsys_summarises_an_export(tool, tmp_path) -> None:
     printed = (FOLDER / "synthetic.csv").read_text(encoding="utf-8")
-    assert nsys_rows(nsys.kernel_summary(found, export)) == nsys_rows(printed)
+    assert nsys_rows(nsys.kernel_summary(tool, Path(shutil.copy(SYNTHETIC, tmp_path)))) == nsys_rows(printed)
 
 
 def test_a_trace_that_cannot_be_is_an_error() -> None:
@@ -196,11 +149,17 @@ def test_a_trace_that_cannot_be_is_an_error() -> None:
     ours, librarys = Range("step", 0, 9, thread), Range("ncclAllReduce", 0, 9, thread, domain="NCCL")
     nsys.check(Trace("nsys 2025.3.1", [kernel], [ours]), uses_cuda=True)
     nsys.check(Trace("nsys 2025.3.1", [], [ours], "no CUDA"), uses_cuda=False)
-    for ranges in ([], [librarys]):
-        with pytest.raises(nsys.NsysError, match=r"nsys 2023\.4\.4 holds no range .* nvtx 0\.2\.12 and newer"):
-            nsys.check(Trace("nsys 2023.4.4", [kernel], ranges), uses_cuda=True)
+    with pytest.raises(nsys.NsysError, match=r"nsys 2023\.4\.4 holds no range .* nvtx 0\.2\.12 and newer"):
+        nsys.check(Trace("nsys 2023.4.4", [kernel], [librarys]), uses_cuda=True)
     with pytest.raises(nsys.NsysError, match=r"no kernel of a program that used CUDA: .*; CUPTI said no"):
         nsys.check(Trace("nsys 2023.4.4", [], [ours], remarks=["CUPTI said no"]), uses_cuda=True)
+
+
+def fake_nsys(folder, script):
+    path = folder / "nsys"
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+    return path
 
 
 @pytest.mark.parametrize(
@@ -209,98 +168,123 @@ def test_a_trace_that_cannot_be_is_an_error() -> None:
         ("exit 1", "nsys --version: exit status 1"),
         ("echo something else", "it tells no version"),
         ("exec /does/not/exist", "nsys --version: exit status 127: .*not found"),
-        ("echo libx.so: cannot open shared object file; exit 127", ".*127: libx.so: cannot open shared object file"),
     ],
 )
-def test_an_nsys_that_does_not_run_is_named_with_the_reason(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, why: str
-) -> None:
-    fake = tmp_path / "nsys"
+def test_an_nsys_that_does_not_run_is_named_with_the_reason(tmp_path, monkeypatch, script, why) -> None:
+    fake = fake_nsys(tmp_path, script)
     monkeypatch.setenv("PERFSCRIBE_NSYS", str(fake))
-    with pytest.raises(nsys.NsysError, match=f"tools.nsys: {fake} is no program"):
-        nsys.find()
-    fake.write_text(f"#!/bin/sh\n{script}\n")
-    fake.chmod(0o755)
     with pytest.raises(nsys.NsysError, match=f"^{fake} does not run: {why}$"):
         nsys.find()
+    fake.unlink()
+    with pytest.raises(nsys.NsysError, match=f"tools.nsys: {fake} is no program"):
+        nsys.find()
 
 
-def test_an_nsys_too_old_for_an_option_says_so_and_not_its_usage(tmp_path: Path) -> None:
-    fake = tmp_path / "nsys"
+def test_an_nsys_too_old_for_an_option_says_so_and_not_its_usage(tmp_path) -> None:
     option = "echo \"unrecognised option '--cuda-graph-trace=node'\"; echo; echo usage: nsys profile '[<args>]'; exit 1"
-    fake.write_text(f'#!/bin/sh\n[ "$2" = --help ] || {{ {option}; }}\n')
-    fake.chmod(0o755)
+    fake = fake_nsys(tmp_path, f'[ "$2" = --help ] || {{ {option}; }}')
     with pytest.raises(nsys.NsysError, match=r"exit status 1: unrecognised option '--cuda-graph-trace=node'$"):
         nsys.profile(nsys.Nsys(fake, "2021.3.2"), ["true"], tmp_path / "out", 60)
 
 
 SYNTHETIC = FOLDER / "synthetic.sqlite"  # every case that counts
-CUDA_TABLES = [f"CUPTI_ACTIVITY_KIND_{kind}" for kind in ("KERNEL", "MEMCPY", "MEMSET", "RUNTIME")]
+KNOWN = read_sqlite(SYNTHETIC)
+KERNELS, *OTHER_WORK, CALLS = (f"CUPTI_ACTIVITY_KIND_{kind}" for kind in ("KERNEL", "MEMCPY", "MEMSET", "RUNTIME"))
 
 
-def export(path: Path, *statements: str) -> Path:
-    """The committed export, with these changes."""
-    shutil.copyfile(SYNTHETIC, path)
-    with closing(sqlite3.connect(path)) as connection:
-        for statement in statements:
-            connection.execute(statement)
-        connection.commit()
-    return path
+@pytest.fixture
+def altered(tmp_path):
+    """Reads the committed export with these changes."""
+
+    def read(*statements):
+        path = Path(shutil.copyfile(SYNTHETIC, tmp_path / "altered #x?.sqlite"))
+        with closing(sqlite3.connect(path)) as connection:
+            for statement in statements:
+                connection.execute(statement)
+            connection.commit()
+        return read_sqlite(path)
+
+    return read
 
 
-def test_a_later_schema_reads_the_same(tmp_path: Path) -> None:
-    later = export(
-        tmp_path / "later #x?.sqlite",
-        "ALTER TABLE CUPTI_ACTIVITY_KIND_KERNEL ADD COLUMN greenContextId INTEGER",
+def test_a_later_schema_reads_the_same(altered) -> None:
+    later = altered(
+        f"ALTER TABLE {KERNELS} ADD COLUMN greenContextId INTEGER",
         "ALTER TABLE NVTX_EVENTS ADD COLUMN binaryData TEXT",
         "CREATE TABLE CUPTI_ACTIVITY_KIND_GRAPH_TRACE AS SELECT 1 AS start",
         "CREATE TABLE DIAGNOSTIC_EVENT (severity INTEGER, text TEXT)",
         "INSERT INTO DIAGNOSTIC_EVENT VALUES (3, 'CUDA events were lost'), (1, 'CUDA is here'), (3, 'CUDA in /home/x')",
         "UPDATE META_DATA_EXPORT SET value = '2025.3.1.90' WHERE name = 'EXPORT_PRODUCT_VERSION'",
     )
-    found, known = read_sqlite(later), read_sqlite(SYNTHETIC)
-    assert (found.tool, known.tool) == ("nsys 2025.3.1", "nsys 2023.4.4")
-    assert found.kernels == known.kernels and found.ranges == known.ranges
-    # no information, no path of the machine
-    assert set(found.remarks) - set(known.remarks) == {
-        "1 CUDA graphs traced as a whole, without their kernels",
-        "CUDA events were lost",
-    }
+    assert (later.tool, KNOWN.tool) == ("nsys 2025.3.1", "nsys 2023.4.4")
+    assert later.kernels == KNOWN.kernels and later.ranges == KNOWN.ranges
+    remarks = {"1 CUDA graphs traced as a whole, without their kernels", "CUDA events were lost"}
+    assert set(later.remarks) - set(KNOWN.remarks) == remarks  # no information, no path of the machine
 
 
-def test_tables_may_be_absent(tmp_path: Path) -> None:
-    drops = [f"DROP TABLE {table}" for table in CUDA_TABLES]
-    host = read_sqlite(export(tmp_path / "host.sqlite", *drops))
+def test_tables_may_be_absent(altered) -> None:
+    drops = [f"DROP TABLE {table}" for table in (KERNELS, *OTHER_WORK, CALLS)]
+    host = altered(*drops)
     assert not host.kernels and host.no_kernels == "no CUDA" and len(host.ranges) == 21
-    copies = read_sqlite(export(tmp_path / "copies.sqlite", drops[0]))
     with pytest.raises(nsys.NsysError, match="no kernel of a program that used CUDA"):
-        nsys.check(copies, uses_cuda=True)
-    calls = read_sqlite(export(tmp_path / "calls.sqlite", *drops[:3]))
-    assert calls.no_kernels == "nsys 2023.4.4 recorded CUDA calls but no kernel"
-    bare = read_sqlite(export(tmp_path / "bare.sqlite", *drops, "DROP TABLE NVTX_EVENTS"))
-    assert not bare.kernels and not bare.ranges
-
-
-def test_what_ends_before_it_starts_is_left_out(tmp_path: Path) -> None:
-    known = read_sqlite(SYNTHETIC)
-    turned = [
-        f"UPDATE {table} SET end = start - 1 WHERE rowid = (SELECT MIN(rowid) FROM {table} WHERE end IS NOT NULL)"
-        for table in ("CUPTI_ACTIVITY_KIND_KERNEL", "NVTX_EVENTS")
-    ]
-    found = read_sqlite(export(tmp_path / "turned.sqlite", *turned))
-    assert (len(found.kernels), len(found.ranges)) == (len(known.kernels) - 1, len(known.ranges) - 1)
-    assert "2 records that end before they start left out" in found.remarks
-    assert all(one.duration_ns >= 0 for one in (*found.kernels, *found.ranges))
-
-
-def test_correlations_count_within_a_process(tmp_path: Path) -> None:
-    """Another process counts from one, too."""
-    tables = ("CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_RUNTIME")
-    again = [f"UPDATE {table} SET correlationId = 1 WHERE correlationId = 36" for table in tables]
-    assert read_sqlite(export(tmp_path / "two.sqlite", *again)).kernels == read_sqlite(SYNTHETIC).kernels
-
-
-def test_an_export_that_lacks_a_column_is_refused(tmp_path: Path) -> None:
-    missing = export(tmp_path / "columns.sqlite", "ALTER TABLE CUPTI_ACTIVITY_KIND_KERNEL DROP COLUMN streamId")
+        nsys.check(altered(drops[0]), uses_cuda=True)
+    assert altered(*drops[:3]).no_kernels == "nsys 2023.4.4 recorded CUDA calls but no kernel"
+    assert not altered(*drops, "DROP TABLE NVTX_EVENTS").ranges
     with pytest.raises(ValueError, match=r"no SQLite export of nsys"):
-        read_sqlite(missing)
+        altered(f"ALTER TABLE {KERNELS} DROP COLUMN streamId")
+
+
+def test_what_ends_before_it_starts_is_left_out(altered) -> None:
+    turned = altered(
+        *(
+            f"UPDATE {table} SET end = start - 1 WHERE rowid = (SELECT MIN(rowid) FROM {table} WHERE end IS NOT NULL)"
+            for table in (KERNELS, "NVTX_EVENTS")
+        )
+    )
+    assert (len(turned.kernels), len(turned.ranges)) == (len(KNOWN.kernels) - 1, len(KNOWN.ranges) - 1)
+    assert "2 records that end before they start left out" in turned.remarks
+
+
+def test_correlations_count_within_a_process(altered) -> None:
+    """Another process counts from one, too."""
+    again = [f"UPDATE {table} SET correlationId = 1 WHERE correlationId = 36" for table in (KERNELS, CALLS)]
+    assert altered(*again).kernels == KNOWN.kernels
+
+
+EXPORTS = "results/elsewhere/nsys"
+# Its export of a report is the committed one, and none where the report is empty; its summary of that export is what
+# nsys printed, and of another a line, as nsys succeeds there, too.
+NSYS = f"""
+for report; do :; done
+case "$1" in --version) echo version 2023.4.4.54; exit ;; esac
+if [ "$1" = stats ]; then
+    cmp -s "$report" {SYNTHETIC} && cat {SYNTHETIC.with_suffix(".csv")} || echo ERROR: invalid
+    exit 0
+fi
+for word in "$@"; do case $word in --output=*) out="${{word#--output=}}" ;; esac; done
+[ -s "$report" ] && cp {SYNTHETIC} "$out"
+"""
+
+
+def test_reports_and_exports_become_summaries_and_what_fails_is_one_line(tmp_path) -> None:
+    space = Workspace(tmp_path)
+    space.only("mixed_precision_accumulation")
+    folder = space.root / EXPORTS
+    for made in (folder, space.root / "tools"):
+        made.mkdir(parents=True)
+    fake_nsys(space.root / "tools", NSYS)
+    space.set_config((space.root / "config.yaml").read_text().replace("nsys: null ", "nsys: tools/nsys "))
+    (folder / "a-1.x.nsys-rep").write_bytes(b"report")
+    (folder / "b.nsys-rep").touch()
+    (folder / "broken.sqlite").write_text("text")
+    shutil.copyfile(SYNTHETIC, folder / "own.sqlite")
+    names = ("a-1.x.kernels.csv", "own.kernels.csv", "broken.kernels.csv", "b.sqlite")
+    done = space.run("--cores", "1", "--keep-going", *(f"{EXPORTS}/{name}" for name in names))
+    assert done.returncode != 0 and "nsys_export: nsys export" in done.stdout, done.stdout
+    assert "broken.sqlite: nsys 2023.4.4 makes no summary of it: ERROR: invalid" in done.stdout
+    assert "Traceback" not in (space.root / "logs/elsewhere/nsys_kernels_broken.log").read_text()
+    summaries = [folder / "a-1.x.kernels.csv", folder / "own.kernels.csv"]
+    assert sorted(folder.glob("*.csv")) == summaries and (folder / "a-1.x.sqlite").exists()
+    for path in summaries:
+        rows = list(csv.reader(path.read_text(encoding="utf-8").splitlines()))
+        assert tuple(rows[0]) == COLUMNS and len(rows) == 20

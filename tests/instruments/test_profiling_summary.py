@@ -1,14 +1,10 @@
-"""Summaries of a range: attribution, busy time and gaps; and the summary by range that nsys prints."""
-
-import csv
-from pathlib import Path
+"""Summaries of a range: attribution, busy time and gaps; a trace that lacks communication."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from nvtx_kernels import nvtx_kernel_summary
 
-from perfscribe.instruments.profiling.families import family, require_communication
+from perfscribe.instruments.profiling.families import require_communication
 from perfscribe.instruments.profiling.summary import DeviceTime, Launches, device_time
 from perfscribe.instruments.profiling.trace import UNKNOWN_THREAD, Kernel, Range, Trace, thread_key
 
@@ -16,16 +12,8 @@ GEMM = "ampere_sgemm_128x64_tn"
 MAIN, AUTOGRAD, OTHER = thread_key(1, 1), thread_key(1, 2), thread_key(2, 1)
 
 
-def kernel(launch: int, start: int, duration: int, thread: int = MAIN, name: str = GEMM, **more: object) -> Kernel:
-    return Kernel(name, start, start + duration, launch, launch + 5, thread, **more)
-
-
-def trace(kernels: list[Kernel], *ranges: Range) -> Trace:
-    return Trace("nsys 1", sorted(kernels, key=lambda one: one.start_ns), sorted(ranges, key=lambda r: r.start_ns))
-
-
-def launched(made: Trace, one: Range) -> list[int]:
-    return [kernel.launch_start_ns for kernel in Launches(made).within(one)]
+def kernel(launch, start, duration, thread=MAIN, **more):
+    return Kernel(GEMM, start, start + duration, launch, launch + 5, thread, **more)
 
 
 def test_backward_holds_what_its_thread_of_autograd_launched() -> None:
@@ -33,11 +21,11 @@ def test_backward_holds_what_its_thread_of_autograd_launched() -> None:
     checkpoint = Range("forward", 300, 340, AUTOGRAD)  # recomputed within backward
     librarys = Range("ncclGroup", 0, 900, AUTOGRAD, domain="NCCL")  # takes nothing out of backward
     kernels = [kernel(50, 60, 5), kernel(200, 210, 5, AUTOGRAD), kernel(310, 320, 5, AUTOGRAD), kernel(600, 610, 5)]
-    strangers = [kernel(200, 205, 5, OTHER), kernel(250, 255, 5, UNKNOWN_THREAD)]
-    made = trace([*kernels, *strangers], step, backward, checkpoint, librarys)
-    assert launched(made, backward) == [200]
-    assert launched(made, checkpoint) == [310]
-    assert launched(made, step) == [50, 200, 600]
+    kernels[1:1] = [kernel(200, 205, 5, OTHER)]
+    kernels[3:3] = [kernel(250, 255, 5, UNKNOWN_THREAD)]
+    launches = Launches(Trace("nsys 1", kernels, [step, librarys, backward, checkpoint]))
+    for time_range, expected in ((backward, [200]), (checkpoint, [310]), (step, [50, 200, 600])):
+        assert [launched.launch_start_ns for launched in launches.within(time_range)] == expected
 
 
 def test_gaps_and_what_the_device_waited_for() -> None:
@@ -49,40 +37,19 @@ def test_gaps_and_what_the_device_waited_for() -> None:
         kernel(400, 410, 10),  # launched long after: the host's
     ]
     assert device_time(kernels) == DeviceTime(span_ns=320, busy_ns=180, launch_bound_ns=20 + 80)
-    assert device_time([]) == DeviceTime(0, 0, 0)
 
 
 @given(st.lists(st.tuples(st.integers(0, 200), st.integers(0, 50), st.integers(1, 60)), max_size=12))
 def test_busy_time_is_the_union_of_the_kernels(times: list[tuple[int, int, int]]) -> None:
-    made = trace([kernel(launch, launch + wait, duration) for launch, wait, duration in times])
-    found = device_time(made.kernels)
-    busy = {moment for one in made.kernels for moment in range(one.start_ns, one.end_ns)}
-    assert found.busy_ns == len(busy) and found.span_ns == (max(busy) - min(busy) + 1 if busy else 0)
-
-
-def test_halves_are_rounded_as_nsys_does() -> None:
-    durations = (1, 1, 1, 2)  # mean 1.25, which Python's round would make 1.2
-    made = trace([kernel(n * 10, n * 10, duration) for n, duration in enumerate(durations)], Range("r", 0, 99, MAIN))
-    (row,) = nvtx_kernel_summary(made).itertuples(index=False, name=None)
-    assert row == ("r", "PushPop", "1", "1", "1", "4", "5", "1.3", "1.0", "1", "2", "0.5", GEMM)
-
-
-with open(Path(__file__).parents[1] / "fixtures" / "kernel_names.csv", encoding="utf-8", newline="") as stream:
-    NAMES = [(row["name"], row["family"]) for row in csv.DictReader(stream)]
-
-
-def test_names_have_their_families() -> None:
-    assert [(name, family(name)) for name, _ in NAMES] == NAMES
-
-
-def of_ranks(*names: str) -> Trace:
-    threads = [thread_key(100 + n, 1) for n in range(len(names))]
-    return Trace("nsys 1", [Kernel(name, 0, 1, 0, 1, t) for name, t in zip(names, threads, strict=True)], [])
+    kernels = [kernel(launch, launch + wait, duration) for launch, wait, duration in times]
+    device = device_time(sorted(kernels, key=lambda each: each.start_ns))
+    busy = {moment for each in kernels for moment in range(each.start_ns, each.end_ns)}
+    assert device.busy_ns == len(busy) and device.span_ns == (max(busy) - min(busy) + 1 if busy else 0)
 
 
 def test_a_trace_of_several_ranks_holds_communication() -> None:
-    require_communication(of_ranks("ampere_sgemm_128x64_tn"), ranks=1)
-    require_communication(of_ranks("ampere_sgemm_128x64_tn", "ncclDevKernel_AllReduce_Sum_f32_RING_LL"), ranks=2)
-    expected = "2 ranks without a communication kernel: 1 kernels of 1 processes by nsys 1"
-    with pytest.raises(ValueError, match=expected):
-        require_communication(of_ranks("ampere_sgemm_128x64_tn"), ranks=2)
+    compute, communication = kernel(0, 0, 1), Kernel("ncclDevKernel_AllReduce_Sum_f32_RING_LL", 0, 1, 0, 1, OTHER)
+    require_communication(Trace("nsys 1", [compute], []), ranks=1)
+    require_communication(Trace("nsys 1", [compute, communication], []), ranks=2)
+    with pytest.raises(ValueError, match="2 ranks without a communication kernel: 1 kernels of 1 processes by nsys 1"):
+        require_communication(Trace("nsys 1", [compute], []), ranks=2)

@@ -1,7 +1,6 @@
 """Search for tools, and the way of the config's section `tools` to the processes that need it."""
 
 import json
-from pathlib import Path
 
 import pytest
 from shards import ShardJob
@@ -22,48 +21,47 @@ def run(cell):
 
 
 @pytest.fixture(autouse=True)
-def no_configured_tools(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_configured_tools(monkeypatch):
     for name in (tools.NSYS_VARIABLE, tools.NSYS_LIBRARIES_VARIABLE, "CUDA_HOME", "CUDA_PATH"):
         monkeypatch.setenv(name, "")  # so that what a test sets is taken back
         monkeypatch.delenv(name)
 
 
-def program(path: Path) -> Path:
+def program(path):
     path.parent.mkdir(parents=True, exist_ok=True)
     path.touch(mode=0o755)
     return path
 
 
-def test_places_from_the_config_to_nvidias_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_places_from_the_config_to_nvidias_folders(tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
-    assert tools.find_tool("nsys", tmp_path) is None
-    in_compute = program(tmp_path / "opt/nvidia/nsight-compute/2025.3.1/host/target-linux-x64/nsys")
-    assert tools.find_tool("nsys", tmp_path) == in_compute
-    program(tmp_path / "opt/nvidia/nsight-systems/2024.9.1/bin/nsys")
-    newest = program(tmp_path / "opt/nvidia/nsight-systems/2024.10.2/bin/nsys")
-    assert tools.find_tool("nsys", tmp_path) == newest
     monkeypatch.setenv("CUDA_HOME", str(tmp_path / "cuda"))
-    at_home = program(tmp_path / "cuda/bin/nsys")
-    assert tools.find_tool("nsys", tmp_path) == at_home
-    on_path = program(tmp_path / "bin/nsys")
-    assert tools.find_tool("nsys", tmp_path) == on_path
-    configured = program(tmp_path / "mine/nsys")
-    tools.use({"nsys": "mine/nsys", "nsys_libraries": None}, tmp_path)
-    assert tools.find_tool("nsys", tmp_path) == configured
+    assert tools.find_tool("nsys", tmp_path) is None
+    for place in (  # each before the one above it
+        "opt/nvidia/nsight-compute/2025.3.1/host/target-linux-x64/nsys",
+        "opt/nvidia/nsight-systems/2024.9.1/bin/nsys",
+        "opt/nvidia/nsight-systems/2024.10.2/bin/nsys",
+        "cuda/bin/nsys",
+        "bin/nsys",
+        "mine/nsys",
+    ):
+        nsys = program(tmp_path / place)
+        if place == "mine/nsys":
+            tools.use({"nsys": place, "nsys_libraries": None}, tmp_path)
+        assert tools.find_tool("nsys", tmp_path) == nsys
     program(tmp_path / "cuda/bin/git")  # only NVIDIA's tools are looked for in NVIDIA's folders
     assert tools.find_tool("git", tmp_path) is None
 
 
-def test_no_other_program_stands_in_for_a_configured_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_other_program_stands_in_for_a_configured_one(tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("PATH", str(program(tmp_path / "bin/nsys").parent))
     (tmp_path / "no_program").write_text("text")
     for wrong in ("absent", "no_program", "bin"):
         tools.use({"nsys": wrong}, tmp_path)
-        assert tools.find_tool("nsys") is None
         assert capabilities.missing(["nsys"]) == "nsys (Nsight Systems) is missing"
 
 
-def test_the_section_reaches_cells(tmp_path: Path) -> None:
+def test_the_section_reaches_cells(tmp_path) -> None:
     job = ShardJob(tmp_path / "job", PROBE)
     job.plan([Cell({"n": 1}, requires=("nsys",))])
     nsys = program(tmp_path / "job" / "tool" / "nsys")

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from perfscribe.instruments.statistics import format_figure, median_interval, ratio, summarise
+from perfscribe.instruments.statistics import Summary, format_figure, ratio, summarise
 
 
 def one_each(values):
@@ -13,16 +13,16 @@ def one_each(values):
 
 
 def test_summary_of_known_samples():
-    summary = summarise([[1.0, 2.0, 3.0], [4.0, 100.0]])
-    assert (summary.n, summary.mean, summary.median, summary.iqr) == (5, 22.0, 3.0, 2.0)
-    assert (summary.minimum, summary.maximum) == (1.0, 100.0)
-    assert summary.std == pytest.approx(math.sqrt(sum((x - 22) ** 2 for x in (1, 2, 3, 4, 100)) / 4))
+    std = math.sqrt(sum((x - 22) ** 2 for x in (1, 2, 3, 4, 100)) / 4)
+    assert summarise([[1.0, 2.0, 3.0], [4.0, 100.0]]) == Summary(5, 22.0, pytest.approx(std), 3.0, 2.0, 1.0, 100.0)
 
 
 # From the binomial distribution: 1 - 2 P(B(n, 1/2) < rank) is 0.969, 0.961 and 0.962.
+# From the binomial distribution: 1 - 2 P(B(n, 1/2) < rank) is 0.969, 0.961 and 0.962.
 @pytest.mark.parametrize("n, rank", [(6, 1), (9, 2), (40, 14)])
-def test_order_statistics_of_the_median_interval(n, rank):
-    assert median_interval([float(i) for i in range(1, n + 1)]) == (rank, n + 1 - rank)
+def test_the_interval_of_a_ratio_is_of_order_statistics(n, rank):
+    result = ratio(one_each([1.0] * n), one_each(range(1, n + 1)))
+    assert (result.low, result.high) == (rank, n + 1 - rank)
 
 
 def pairs(seed, effect, rounds=10, noise=0.01, drift=0.05):

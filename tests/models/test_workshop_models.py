@@ -10,15 +10,12 @@ from perfscribe.analytic.workshop_shapes import BLOOM, BLOOM_TOKENIZER_VOCABULAR
 from perfscribe.models import bloom, simple_gpt
 
 TINY = SimpleGptShape(vocab_size=40, hidden_size=16, num_layers=2, num_heads=2, ffn=32)
-SOURCE = BLOOM_TOKENIZER_VOCABULARY
 
 
 @pytest.mark.parametrize(
     ("shape", "parameters"),
     [
-        (SimpleGptShape(SOURCE, 1024, 1, 8, 8192, tied=False), 534_632_248),
-        (SimpleGptShape(SOURCE, 2048, 3), 664_718_136),
-        (SimpleGptShape(SOURCE, 2048, 24), 1_722_241_848),
+        (SimpleGptShape(BLOOM_TOKENIZER_VOCABULARY, 1024, 1, 8, 8192, tied=False), 534_632_248),
         (SimpleGptShape(50_000, 2048, 3), 253_524_816),
     ],
 )
@@ -107,6 +104,5 @@ def test_bloom_reads_weights_from_a_folder_and_refuses_others(tmp_path) -> None:
     with pytest.raises(ValueError, match=r"transformer\.ln_f\.bias is not among them"):
         bloom.build("bloom-tiny", str(tmp_path / "tiny"), 0)
     (tmp_path / "tiny" / "model.safetensors").write_bytes(b"damaged")
-    with pytest.raises(ValueError, match="no BLOOM weights can be read") as failure:
+    with pytest.raises(ValueError, match=r"^[^\n]*no BLOOM weights can be read[^\n]*$"):
         bloom.build("bloom-tiny", str(tmp_path / "tiny"), 0)
-    assert "\n" not in str(failure.value)
