@@ -39,11 +39,9 @@ def test_nodes_that_are_down_or_drained_are_not_counted(monkeypatch: pytest.Monk
 
 def test_cells_of_unlike_needs_go_to_unlike_jobs() -> None:
     cells = list(enumerate([Cell({"n": 1}), Cell({"n": 2}, requires=("cuda",)), Cell({"n": 3}, skip="left out")]))
-    shares = cluster.deal({"a": cells}, {"a": 1}, settings(gpus_per_node=4, max_jobs=1))["a"]
-    assert [(share.need, [position for position, _ in share.cells]) for share in shares] == [
-        (Need(1, 0), [0, 2]),
-        (Need(1, 1), [1]),
-    ]
+    dealt = cluster.deal({"a": cells}, {"a": 1}, settings(gpus_per_node=4, max_jobs=1))["a"]
+    places = {share.need: [place for place, _ in share.cells] for share in dealt}
+    assert places == {Need(1, 0): [0, 2], Need(1, 1): [1]}
 
 
 def test_a_plan_for_a_cluster_has_every_cell_once() -> None:
@@ -136,17 +134,11 @@ class Job(SimpleNamespace):
 
 
 @pytest.fixture
-def queue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """What squeue answers; it fails without the file."""
+def executor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Without Snakemake, for which .reports keeps what it is told; squeue prints the file `queue`, or fails."""
     (tmp_path / "squeue").write_text(f"#!/bin/sh\ncat {tmp_path}/queue\n")
     (tmp_path / "squeue").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    return tmp_path / "queue"
-
-
-@pytest.fixture
-def executor(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Without Snakemake, for which .reports keeps what it is told."""
     monkeypatch.setattr(slurm_jobs.plugin.Executor, "__init__", lambda *_: None)
     monkeypatch.setattr(slurm_jobs.plugin.Executor, "run_job_pre", lambda *_: None)
     own = slurm_jobs.Executor(None, None)
@@ -176,8 +168,9 @@ def look(executor: Any, *infos: Job) -> tuple[list[str], list[tuple[str, str]]]:
 
 
 def test_a_job_that_slurm_has_forgotten_is_over_and_its_files_decide(
-    executor: Any, queue: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    executor: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    queue = tmp_path / "queue"
     (tmp_path / "2.jsonl").write_text("of the run before")
     made, stale, lacking, running = (submit(executor, tmp_path, number) for number in "1234")
     queue.write_text("4|RUNNING|None\n")
@@ -191,21 +184,6 @@ def test_a_job_that_slurm_has_forgotten_is_over_and_its_files_decide(
     left, reports = look(executor, stale, lacking, running)
     assert left == ["4"] and [number for number, _ in reports] == ["2", "3"]
     assert all("no longer known" in text for _, text in reports)
-
-
-def test_what_waits_in_vain_is_told_once(
-    executor: Any, queue: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    infos = [submit(executor, tmp_path, number) for number in "123"]
-    limit = "PENDING|PartitionTimeLimit"
-    queue.write_text(f"1|PENDING|Priority\n2|{limit}\n3|{limit}\n")
-    look(executor, *infos)
-    assert look(executor, *infos) == (["1", "2", "3"], [])
-    assert capsys.readouterr().err == "jobs 2, 3 wait: PartitionTimeLimit\n", "and not who waits for a turn"
-    queue.unlink()
-    for _ in range(2 * slurm_jobs.SILENT_LOOKS):
-        look(executor, *infos)
-    assert capsys.readouterr().err == "squeue does not answer; the run goes on when it does\n"
 
 
 def test_variables_that_ask_slurm_for_something_reach_our_commands() -> None:

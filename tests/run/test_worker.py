@@ -14,7 +14,6 @@ from typing import Any
 import faulty
 import pytest
 from fake_nvml import FakeNvml
-from sessions import wait_for
 from shards import ShardJob
 
 from perfscribe.base import files
@@ -25,8 +24,6 @@ from perfscribe.plan import capabilities
 from perfscribe.records import checksums, libraries, machine
 from perfscribe.run import child, host_memory, processes, session
 from perfscribe.run.shard import CLOCK
-
-LINUX = pytest.mark.skipif(sys.platform != "linux", reason="the kernel ends orphans on Linux alone")
 
 
 @pytest.fixture
@@ -127,7 +124,7 @@ GREEDY = """def run(cell):
 """
 
 
-@LINUX
+@pytest.mark.skipif(sys.platform != "linux", reason="limits are Linux's")
 def test_the_limit_of_memory_makes_oom(tmp_path: Path, side: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(host_memory, "limit_bytes", lambda: 256 << 20)
     probe = job(tmp_path, side, GREEDY)
@@ -226,22 +223,6 @@ def test_a_loader_has_its_workers_however_long_tmpdir_is_and_nothing_stays_there
         probe.plan([Cell({"n": 1})], timeout_s=20)
         assert statuses(probe.measure()) == ["ok"]
         assert not list(Path(folder).iterdir())
-
-
-@LINUX
-def test_no_child_outlives_its_worker(tmp_path: Path, side: Path) -> None:
-    probe = job(tmp_path, side, faulty.WAITING)
-    probe.plan(numbered(2))
-    with probe.running() as process:
-        wait_for(lambda: faulty.notes(side)["probe 1"])
-        worker_process, child = process.member("--worker"), process.member("perfscribe.run.child")
-        assert worker_process and child
-        worker_process.kill()
-        wait_for(lambda: child.pid not in [member.pid for member in process.members()], 5)
-        faulty.let_end(side, 2)
-        assert process.wait() == 0, process.log()
-    assert statuses(probe.rows()) == ["ok", "ok"]
-    assert faulty.notes(side) == {"probe 0": 1, "probe 1": 2}
 
 
 # --- what stands and what is measured again ---------------------------------------------------------------------
