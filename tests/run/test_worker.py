@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -25,18 +26,23 @@ from perfscribe.records import checksums, libraries, machine
 from perfscribe.run import child, host_memory, processes, session
 from perfscribe.run.shard import CLOCK
 
+MakeJob = Callable[[str], ShardJob]
+
 
 @pytest.fixture
 def side(tmp_path: Path) -> Path:
     return tmp_path / "side"
 
 
-def job(tmp_path: Path, side: Path, body: str) -> ShardJob:
-    return ShardJob(tmp_path / "root", faulty.source("probe", side, body))
+@pytest.fixture
+def job(tmp_path: Path, side: Path) -> MakeJob:
+    """Makes the job of cells with this body."""
+    return lambda body: ShardJob(tmp_path / "root", faulty.source("probe", side, body))
 
 
-def sleeper(tmp_path: Path, side: Path, *seconds: float) -> ShardJob:
-    return ShardJob(tmp_path / "root", faulty.sleeping("probe", side, seconds))
+def sleeping(seconds: float = 0.0) -> str:
+    """Cells that take so long."""
+    return faulty.SLEEPING.replace("SECONDS", f"({seconds},)")
 
 
 def numbered(count: int, **fields: Any) -> list[Cell]:
@@ -108,8 +114,8 @@ PARTIAL = """def run(cell):
 """
 
 
-def test_what_was_measured_before_a_failure_is_kept(tmp_path: Path, side: Path) -> None:
-    probe = job(tmp_path, side, PARTIAL)
+def test_what_was_measured_before_a_failure_is_kept(job: MakeJob) -> None:
+    probe = job(PARTIAL)
     probe.plan([Cell({"what": what}) for what in ("oom", "bad", "spoilt")])
     oom, bad, spoilt = probe.measure()
     assert (oom["status"], oom["samples"]["late_ms"]) == ("oom", [1.0])
@@ -125,9 +131,9 @@ GREEDY = """def run(cell):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="limits are Linux's")
-def test_the_limit_of_memory_makes_oom(tmp_path: Path, side: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_limit_of_memory_makes_oom(job: MakeJob, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(host_memory, "limit_bytes", lambda: 256 << 20)
-    probe = job(tmp_path, side, GREEDY)
+    probe = job(GREEDY)
     probe.plan([Cell({"n": 4}), Cell({"n": 20}), Cell({"n": 5})])
     assert statuses(probe.measure()) == ["ok", "oom", "ok"]
 
@@ -136,8 +142,8 @@ def test_the_limit_of_memory_makes_oom(tmp_path: Path, side: Path, monkeypatch: 
 
 
 @pytest.mark.parametrize(("isolation", "processes"), [("job", 2), ("cell", 6)])
-def test_rounds_are_interleaved_in_fresh_processes(tmp_path: Path, side: Path, isolation: str, processes: int) -> None:
-    probe = sleeper(tmp_path, side, 0)
+def test_rounds_are_interleaved_in_fresh_processes(job: MakeJob, side: Path, isolation: str, processes: int) -> None:
+    probe = job(sleeping())
     probe.plan(numbered(3), rounds=2, isolation=isolation)
     rows = probe.measure()
     order = [line.split()[3] for line in side.read_text().splitlines() if line.startswith("start")]
@@ -147,9 +153,9 @@ def test_rounds_are_interleaved_in_fresh_processes(tmp_path: Path, side: Path, i
     assert [(row["round"], row["factors"]["n"]) for row in rows] == [(r, n) for r in (1, 2) for n in range(3)]
 
 
-def test_a_child_that_is_killed_while_it_imports_is_started_once_more(tmp_path: Path, side: Path) -> None:
+def test_a_child_that_is_killed_while_it_imports_is_started_once_more(job: MakeJob, side: Path) -> None:
     once = f"if not os.path.exists({str(side)!r}):\n    open({str(side)!r}, 'w').close()\n    os.kill(os.getpid(), 9)\n"
-    probe = job(tmp_path, side, faulty.FAULTS + once)
+    probe = job(faulty.FAULTS + once)
     probe.plan([Cell({"what": "fine"}), Cell({"what": "fine_too"})])
     assert statuses(probe.measure()) == ["ok", "ok"]
 
@@ -170,12 +176,12 @@ RANK_OF = """def run(cell):
 
 
 def test_cells_are_no_ranks_of_the_launch_that_a_shell_is_part_of(
-    tmp_path: Path, side: Path, monkeypatch: pytest.MonkeyPatch
+    job: MakeJob, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
     for name, text in {**told, "PMI_SIZE": "2", "OMPI_COMM_WORLD_SIZE": "2", "NCCL_DEBUG": "WARN"}.items():
         monkeypatch.setenv(name, text)
-    probe = job(tmp_path, side, RANK_OF)
+    probe = job(RANK_OF)
     probe.plan([Cell({"n": 1})], timeout_s=20)
     assert [row["values"] for row in probe.measure()] == [{"ranks": 1, "told": "WARN"}]
 
@@ -189,9 +195,7 @@ LOADING = """def run(cell):
 """
 
 
-def test_interfaces_of_another_machine_do_not_count(
-    tmp_path: Path, side: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_interfaces_of_another_machine_do_not_count(job: MakeJob, monkeypatch: pytest.MonkeyPatch) -> None:
     """A cluster's shell start names its own, without which gloo and NCCL refuse every launch."""
     lo = next(name for _, name in socket.if_nameindex() if name.startswith("lo"))
     given = {
@@ -204,7 +208,7 @@ def test_interfaces_of_another_machine_do_not_count(
     }
     for name, (text, _) in given.items():
         monkeypatch.setenv(name, text)
-    probe = job(tmp_path, side, "def run(cell):\n    return done(cell, **os.environ)\n")
+    probe = job("def run(cell):\n    return done(cell, **os.environ)\n")
     probe.plan(numbered(1))
     (row,) = probe.measure()
     assert {name: row["values"].get(name) for name in given} == {name: kept for name, (_, kept) in given.items()}
@@ -213,13 +217,13 @@ def test_interfaces_of_another_machine_do_not_count(
 
 @pytest.mark.parametrize("name", ["x", "long" * 20])
 def test_a_loader_has_its_workers_however_long_tmpdir_is_and_nothing_stays_there(
-    side: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+    job: MakeJob, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     """The child is killed, so that it cannot remove its fork server's socket."""
     with tempfile.TemporaryDirectory(dir="/tmp", suffix=name) as folder:
         monkeypatch.setenv("TMPDIR", folder)
         monkeypatch.setattr(tempfile, "tempdir", None)  # not read yet
-        probe = job(tmp_path, side, f"PRELOADED = ('json',)\n\n\n{LOADING}")
+        probe = job(f"PRELOADED = ('json',)\n\n\n{LOADING}")
         probe.plan([Cell({"n": 1})], timeout_s=20)
         assert statuses(probe.measure()) == ["ok"]
         assert not list(Path(folder).iterdir())
@@ -234,8 +238,8 @@ def edit(probe: ShardJob) -> None:
         source.write("\nEDITED = True\n")
 
 
-def test_other_data_code_or_seed_measure_again(tmp_path: Path, side: Path) -> None:
-    probe, cells = sleeper(tmp_path, side, 0), [Cell({"n": 0}, data=("words",)), Cell({"n": 1})]
+def test_other_data_code_or_seed_measure_again(job: MakeJob, side: Path) -> None:
+    probe, cells = job(sleeping()), [Cell({"n": 0}, data=("words",)), Cell({"n": 1})]
     probe.plan(cells, datasets=["words"])
     digest = probe.site / "data" / "words.digest"
     digest.parent.mkdir(parents=True)
@@ -250,9 +254,9 @@ def test_other_data_code_or_seed_measure_again(tmp_path: Path, side: Path) -> No
     assert faulty.notes(side) == {"probe 0": 4, "probe 1": 3}
 
 
-def test_code_that_was_edited_after_planning_is_not_measured_for_what_was_planned(tmp_path: Path, side: Path) -> None:
+def test_code_that_was_edited_after_planning_is_not_measured_for_what_was_planned(job: MakeJob, side: Path) -> None:
     """Taking the edit back would bring its figures under the old code's name."""
-    probe = sleeper(tmp_path, side, 0)
+    probe = job(sleeping())
     probe.plan([Cell({"n": 0})])
     edit(probe)
     assert statuses(probe.measure()) == ["not_run"] and not faulty.notes(side)
@@ -268,8 +272,8 @@ EDITS = """def run(cell):
 """
 
 
-def test_an_edit_while_cells_run_leaves_the_rest_to_the_next_run(tmp_path: Path, side: Path) -> None:
-    probe = job(tmp_path, side, EDITS)
+def test_an_edit_while_cells_run_leaves_the_rest_to_the_next_run(job: MakeJob) -> None:
+    probe = job(EDITS)
     probe.plan(numbered(2))
     assert statuses(probe.measure()) == ["ok", "not_run"]
 
@@ -278,10 +282,8 @@ def test_an_edit_while_cells_run_leaves_the_rest_to_the_next_run(tmp_path: Path,
     ("policy", "again"),
     [("keep", {"bare_oom", "raises", "segfault"}), ("remeasure", {"fine", "bare_oom", "raises", "segfault"})],
 )
-def test_after_a_change_of_machine(
-    tmp_path: Path, side: Path, monkeypatch: pytest.MonkeyPatch, policy: str, again: set[str]
-) -> None:
-    probe = job(tmp_path, side, faulty.FAULTS)
+def test_after_a_change_of_machine(job: MakeJob, monkeypatch: pytest.MonkeyPatch, policy: str, again: set[str]) -> None:
+    probe = job(faulty.FAULTS)
     probe.plan([Cell({"what": w}) for w in ("fine", "bare_oom", "raises", "segfault")], on_identity_change=policy)
     before = {row["factors"]["what"]: row for row in probe.measure()}
     true = machine.identity
@@ -295,10 +297,8 @@ def test_after_a_change_of_machine(
     assert {row["factors"]["what"]: row for row in probe.measure()} == before, "back on the first machine"
 
 
-def test_figures_stand_where_a_machine_lacked_something_before(
-    tmp_path: Path, side: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    probe = sleeper(tmp_path, side, 0)
+def test_figures_stand_where_a_machine_lacked_something_before(job: MakeJob, monkeypatch: pytest.MonkeyPatch) -> None:
+    probe = job(sleeping())
     probe.plan(numbered(1, requires=("hdf5",)))
     lacking = capabilities.Condition(lambda: False, "h5py is missing", "install h5py")
     with monkeypatch.context() as login_node:
@@ -313,8 +313,8 @@ def test_figures_stand_where_a_machine_lacked_something_before(
     assert [row["id"] for row in probe.measure()] == [measured[0]["id"]], "back on the first machine"
 
 
-def test_a_spent_time_budget_leaves_not_run(tmp_path: Path, side: Path) -> None:
-    probe = sleeper(tmp_path, side, 0.4)
+def test_a_spent_time_budget_leaves_not_run(job: MakeJob, side: Path) -> None:
+    probe = job(sleeping(0.4))
     probe.plan(numbered(6), budget_minutes=0.01)
     rows = probe.measure()
     ran = statuses(rows).count("ok")
@@ -328,8 +328,8 @@ def test_a_spent_time_budget_leaves_not_run(tmp_path: Path, side: Path) -> None:
     assert set(faulty.notes(side).values()) == {1}
 
 
-def test_the_budget_is_the_runs_in_minutes_not_each_jobs(tmp_path: Path, side: Path) -> None:
-    probe = sleeper(tmp_path, side, 0)
+def test_the_budget_is_the_runs_in_minutes_not_each_jobs(job: MakeJob) -> None:
+    probe = job(sleeping())
     probe.plan(numbered(2), budget_minutes=30)
     files.write_json(probe.root / CLOCK, {"budget_ends": time.time() - 1})
     assert statuses(probe.measure()) == ["not_run"] * 2
