@@ -2,7 +2,6 @@
 
 import datetime
 import os
-import re
 import time
 from pathlib import Path
 
@@ -69,7 +68,6 @@ def test_below_the_threshold_trainings_are_skipped_and_the_verdict_fails(tmp_pat
     # The link repaired: what was held back is due again, and measured after a new test.
     space.set_config(CONFIG.format(threshold=0))
     space.succeed("remeasure", "trained", "status=skipped")
-    assert len(re.findall("=[23] .* to measure", space.succeed("plan", "trained"))) == 2
     space.succeed("report")
     assert ends(space, "trained") == {1: "ok", 2: "ok", 3: "ok"}
     row = next(row for row in space.rows("trained") if row["factors"]["world_size"] == 2)
