@@ -75,7 +75,7 @@ _DEVICES: dict[str, tuple[_Rates, tuple[float, float | None], str]] = {
 
 
 def peak_flops(gpu_name: str, dtype: str) -> PeakRate | None:
-    """Return the dense peak of the GPU with this driver name, or None without a source.
+    """Return the dense peak of a GPU, named as by its driver; None if not listed.
 
     dtype: fp32 (no tensor cores), tf32, bf16, fp16.
     """
@@ -86,7 +86,7 @@ def peak_flops(gpu_name: str, dtype: str) -> PeakRate | None:
 
 
 def peak_bandwidth(gpu_name: str, kind: str) -> PeakBandwidth | None:
-    """Return the data sheet's bandwidth of the GPU with this driver name, or None without a source.
+    """Return the data sheet's bandwidth of a GPU, named as by its driver; None if not listed.
 
     kind: memory or pcie (one direction).
     """

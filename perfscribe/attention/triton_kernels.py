@@ -1,8 +1,8 @@
-"""FlashAttention-2 in Triton, forward and backward.
+"""FlashAttention-2 in Triton (Dao, arXiv 2307.08691, algorithms 1 and 2) as an autograd function.
 
-The algorithm is that of Dao, FlashAttention-2 (arXiv 2307.08691), algorithms 1 and 2. The kernels are in
-triton_forward_kernels and triton_backward_kernels; triton_configs chooses tiles, variants, splits and the precision of
-fp32 products. With TRITON_INTERPRET=1 in the environment before triton is first imported, everything runs on the CPU.
+Here: the function, its cached launches, operators for torch.compile. Kernels are in triton_forward_kernels and
+triton_backward_kernels; triton_configs chooses tiles, variants, splits and the precision of fp32 products. With
+TRITON_INTERPRET=1 in the environment before triton is first imported, everything runs on the CPU.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class FlashAttentionTriton(torch.autograd.Function):
 
 
 class Plan:
-    """Choices and prepared launches shared by all calls on tensors of one kind; compiled at first use."""
+    """Launches for all calls of one shape, dtype, device, layout and settings; compiled at first use."""
 
     def __init__(self, problem: Problem, q: Tensor, k: Tensor, v: Tensor) -> None:
         layouts = [layout_of(tensor) for tensor in (q, k, v)]
@@ -83,7 +83,7 @@ class Plan:
 
 
 def _on_readable(copied: list[bool], call: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a call that first copies those of its leading tensors that `copied` marks."""
+    """Return the call on readable copies of those of its leading tensors that `copied` marks."""
     if not any(copied):
         return call
 

@@ -14,10 +14,10 @@ import triton.language as tl
 
 @triton.jit
 def tile_and_sequence(program, tiles, n_sequences, together):
-    """Return the tile and the sequence that a program works on.
+    """Return the indices of a program's tile and sequence (one head of one batch row); `tiles`: number per sequence.
 
-    Tile by tile rather than sequence by sequence: if the first tiles have the most work, as under a causal mask, the
-    programs that end last are short. Sequences come in groups of `together`, few enough for L2.
+    Order: tile 0 of `together` sequences, few enough for L2, then their tile 1, …: if the first tiles have the most
+    work, as under a causal mask, the programs that end last are short.
     """
     first = program // (tiles * together) * together
     rest = program % (tiles * together)
@@ -39,7 +39,7 @@ def read_tile(
     source, batch, head, start, length, width, stride,
     ROWS: tl.constexpr, COLS: tl.constexpr, TMA: tl.constexpr, WHOLE_ROWS: tl.constexpr, WHOLE_COLS: tl.constexpr,
 ):  # fmt: skip
-    """Return rows start … start + ROWS of one head; WHOLE_*: the tile is within bounds, so that no mask is needed."""
+    """Return rows start … start + ROWS - 1 of one head; WHOLE_*: the tile is within bounds, so no mask is needed."""
     if TMA:
         return tl.reshape(source.load([batch, head, start, 0]), [ROWS, COLS])
     else:
@@ -58,7 +58,7 @@ def read_tile(
 
 @triton.jit
 def read_row_terms(source, line, length, start, ROWS: tl.constexpr, TMA: tl.constexpr):
-    """Return numbers start … start + ROWS of one line, fp32: (ROWS,). No bounds: lines are padded to whole tiles.
+    """Return one fp32 number per row of the tile at `start`: (ROWS,). Lines are padded to whole tiles: no mask.
 
     source: a descriptor of (lines, length) with a box of 1 × ROWS, or a pointer.
     """
@@ -73,7 +73,7 @@ def write_tile(
     target, tile, start, length, width,
     ROWS: tl.constexpr, COLS: tl.constexpr, WHOLE_ROWS: tl.constexpr, WHOLE_COLS: tl.constexpr,
 ):  # fmt: skip
-    """Write the part of a tile within (length, width), row-major from target, in the target's dtype."""
+    """Write a tile to rows start … of a contiguous (length, width) target, clipped, in the target's dtype."""
     rows = start + tl.arange(0, ROWS)
     cols = tl.arange(0, COLS)
     pointers = target + rows[:, None] * width + cols[None, :]
@@ -86,9 +86,9 @@ def write_tile(
 
 @triton.jit
 def left_factor(tile, one, HELD: tl.constexpr):
-    """Return a tile for use as left factor in a loop; HELD: multiplied by `one` (= 1), so that it stays in registers.
+    """Return a tile for use as left factor in a loop; HELD: times `one`, 1 at run time, so it stays in registers.
 
-    Triton reads left factors that were loaded from shared memory, whose bandwidth the right factors need.
+    Otherwise Triton reads it from shared memory in each product, whose bandwidth the right factors need.
     """
     if HELD:
         return (tile.to(tl.float32) * one).to(tile.dtype)
@@ -98,7 +98,7 @@ def left_factor(tile, one, HELD: tl.constexpr):
 
 @triton.jit
 def product(a, b, PRECISION: tl.constexpr, WIDEN: tl.constexpr):
-    """a b in fp32. WIDEN: the interpreter multiplies the bit patterns of bf16, so factors are converted to fp32."""
+    """Product a b in fp32. WIDEN: factors are cast to fp32, as the interpreter multiplies the bit patterns of bf16."""
     if WIDEN:
         return tl.dot(a.to(tl.float32), b.to(tl.float32), input_precision="ieee")
     else:

@@ -27,7 +27,7 @@ _COMPLAINT = re.compile(
 
 
 def of_exception(error: BaseException) -> str:
-    """Return the first line of an exception's text or, if that only wraps another error, the line of that error."""
+    """Return the first line of an exception's text, or of the error that it wraps; empty if there is no text."""
     text = str(error).strip()
     if isinstance(error, subprocess.CalledProcessError):
         words = error.cmd if isinstance(error.cmd, str) else str((error.cmd or ["a program"])[0])
@@ -59,7 +59,7 @@ def of_output(lines: Iterable[str], otherwise: int = -1) -> str:
 
 
 def _raised(lines: list[str]) -> Iterator[str]:
-    """Yield the final line (type and text) of each traceback; of chained exceptions only the last."""
+    """Yield each traceback's final line (type and text), of a chain only the last; empty where there is none."""
     within, ending = False, ""
     for line in lines:
         if _TRACEBACK.match(line.strip()) or (ending and line and not line.startswith(_GOES_ON)):

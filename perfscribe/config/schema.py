@@ -1,4 +1,4 @@
-"""The config's JSON schema: its keys, values of a section for a preset, the first fault of a config."""
+"""The config's JSON schema, and by it: paths of keys, a section filled with defaults, the first fault."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Schema = Mapping[str, Any]
 
 @functools.cache
 def schema() -> Schema:
-    """Return the JSON schema of the config for one preset; callers must not modify it."""
+    """Return the schema of a config whose preset is applied; callers must not modify it."""
     levels = registry.levels()
     only = keys.choices("experiments to measure and show; []: all that are enabled", list(levels), [], empty=True)
     return keys.section("Perfscribe's config", **TOP, only=only, experiments=keys.section("What is measured", **levels))
@@ -40,7 +40,7 @@ def paths(node: Schema, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]
 
 
 def filled(node: Schema, preset: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a section's keys as given, else their defaults, and its constants."""
+    """Return a section's values: as given, else the preset's defaults; and its constants."""
     values = {}
     for name, inner in {**properties(node), **node["x-constants"]}.items():
         if "x-default" in inner:

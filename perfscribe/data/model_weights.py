@@ -1,6 +1,6 @@
-"""Weights in a user's folder as a data set: their digest goes into keys, their location is stored in one file.
+"""Makes a folder of model weights a data set, named by a digest; its one file says where the folder is.
 
-So a path is no factor of a cell, and the weights may be elsewhere on another machine.
+So results do not depend on the path, and the weights may be elsewhere on another machine.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ def _digest(folder: Path) -> str:
 
 
 def datasets(path: str) -> dict[str, dict[str, Any]]:
-    """Return the data set of the weights in a folder, as an experiment's datasets(config) does."""
+    """Return {name: kind, parameters, files} of a folder's weights; ValueError if it has none."""
     digest = _digest(from_checkout(path))
     parameters = {"path": path, "sha256": digest}
     return {f"{KIND}_{digest[:8]}": {"kind": KIND, "parameters": parameters, "files": [LOCATION]}}
 
 
 def generate(plan: Mapping[str, Any], folder: Path) -> tuple[list[str], Mapping[str, np.ndarray]]:
-    """Write the location of the weights; returns its file and the SHA-256 of the weights as an array."""
+    """Write the location into `folder`; return the file's name and the plan's digest, {KIND: uint8 (32,)}."""
     import numpy as np
 
     place = {"folder": str(from_checkout(plan["parameters"]["path"]))}
@@ -59,5 +59,5 @@ def generate(plan: Mapping[str, Any], folder: Path) -> tuple[list[str], Mapping[
 
 
 def location(folder: Path, dataset: str) -> str:
-    """Return the folder of the weights of a data set below `folder`."""
+    """Return the folder of weights that folder/dataset points to."""
     return str(json.loads((folder / dataset / LOCATION).read_text(encoding="utf-8"))["folder"])

@@ -85,7 +85,7 @@ def _question(words: list[str], identity: str, answers: int, random: Random) -> 
 
 
 def document(questions: int, seed: int, part: str, answers: int) -> dict[str, Any]:
-    """Return a document with that many questions, `answers` references each; `part` is used in titles and ids."""
+    """Return SQuAD v1.1 JSON, `answers` references a question; `part` seeds it, too, and is in titles and ids."""
     words, random = _Words(seed), Random(f"{part} {seed}")
     articles: list[dict[str, Any]] = []
     paragraphs: list[dict[str, Any]] = []
@@ -108,5 +108,5 @@ def generated(questions: int, seed: int, part: str, answers: int) -> Questions:
 
 
 def pair(train_size: int, eval_size: int, seed: int) -> tuple[Questions, Questions]:
-    """Return a training set (one answer per question) and an evaluation set (three, as SQuAD); no context in both."""
+    """Return training questions (one answer each) and evaluation questions (three, as SQuAD) on other contexts."""
     return generated(train_size, seed, "train", 1), generated(eval_size, seed, "dev", EVALUATION_ANSWERS)

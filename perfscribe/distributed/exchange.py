@@ -28,7 +28,7 @@ ROOT = 0
 
 
 class Exchange:
-    """Fills, exchanges and checks the buffers of a collective; raises ValueError below one element per rank."""
+    """Buffers of a collective: filled, exchanged, checked. ValueError below one element per rank."""
 
     def __init__(self, message: Message, rank: Rank) -> None:
         import torch
@@ -50,7 +50,7 @@ class Exchange:
         self.call = self._calls()[self.operation]
 
     def _block(self, number: int, limit: int) -> torch.Tensor:
-        """Return a rank's random values, which every rank can generate; on the CPU, so that devices agree."""
+        """Return rank `number`'s random int32 in ±limit, at most PERIOD; from the CPU, so all ranks agree."""
         import torch
 
         generator = torch.Generator().manual_seed(self.rank.seed * 1_000_003 + number)
@@ -78,7 +78,7 @@ class Exchange:
         self.source[whole:].copy_(block[: self.source.numel() - whole])
 
     def clear(self) -> None:
-        """Overwrite the result's memory, which may hold an earlier exchange."""
+        """Set the result, unless it is the input, to NaN: it may hold that of an earlier exchange."""
         if self.target is not self.source:
             self.target.fill_(math.nan)
 
@@ -93,10 +93,10 @@ class Exchange:
         dist.barrier()
 
     def prepare_on_device(self) -> None:
-        """Queue the fill and then a small all-reduce, which no rank's stream passes before all have reached it.
+        """On CUDA, queue the fill, a busy wait and a small all-reduce, so that the next call starts on all at once.
 
-        Before it, the device is kept busy longer than the host takes to queue these and the call: otherwise it would
-        wait for the host between the events, and the time of a small message would be launch time.
+        The wait is longer than the host takes to queue the rest and the call: otherwise the device would wait for the
+        host between the events, and the time of a small message would be launch time.
         """
         import torch
         import torch.distributed as dist

@@ -5,11 +5,14 @@ Of a failed job Snakemake itself prints 60 lines, or 14 under `--quiet rules pro
 
 from __future__ import annotations
 
+import contextlib
+import io
 import logging
 import re
 import signal
 import sys
 from pathlib import Path
+from typing import Any
 
 from perfscribe.run import processes
 
@@ -51,6 +54,17 @@ class Errors(logging.Filter):
         return True
 
 
+def refuse_unknown(cli: Any) -> None:
+    """Exit with the last line of what Snakemake says of its arguments; the other 120 are its options."""
+    with contextlib.redirect_stderr(io.StringIO()) as usage:
+        try:
+            cli.parse_args(sys.argv[1:])
+        except SystemExit as end:
+            if end.code:
+                print(f"run: {usage.getvalue().splitlines()[-1].partition('error: ')[2]}", file=sys.__stderr__)
+            raise
+
+
 def main() -> None:
     """Run Snakemake's command line in this process."""
     errors = Errors()
@@ -59,6 +73,7 @@ def main() -> None:
     try:
         from snakemake import cli  # its plugins call programs
 
+        refuse_unknown(cli)
         cli.main()
     except SystemExit as end:
         if end.code and not isinstance(end.code, str) and errors.texts:

@@ -6,7 +6,6 @@ import math
 from dataclasses import dataclass
 
 GIB_AS_GB = 2**30 / 1e9
-MIB_AS_MB = 2**20 / 1e6
 LACKING = "\0"  # stands for a missing figure in a text
 
 

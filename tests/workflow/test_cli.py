@@ -307,6 +307,11 @@ def test_what_snakemake_keeps_to_itself_is_told(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (128 + signal.SIGINT, ""), "Ctrl-C while it reads the workflow"
 
 
+def test_an_option_that_there_is_not_is_one_line(space: Workspace) -> None:
+    done = space.run("report", "--confg", "x")
+    assert (done.returncode, done.stdout) == (2, "run: unrecognized arguments: --confg x\n")
+
+
 def test_a_folder_with_braces_or_a_colon_is_refused(tmp_path: Path) -> None:
     """Every other odd character is in the name of `space`."""
     space = Workspace(tmp_path / "odd:")

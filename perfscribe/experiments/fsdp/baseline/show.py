@@ -1,4 +1,4 @@
-"""Tables and figures of trainings on one device without FSDP: BLOOM, the workshop's small model, kinds of labels."""
+"""Tables and figures of trainings on one device without FSDP: BLOOM and the workshop's small model, by labels."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ WAYS = {  # kinds of labels, and who uses them
 
 
 def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
-    """Return evaluations and answers of each model, then kinds of labels and trainings."""
+    """Return, of records["baseline"]: losses and answers per model, labels, trainings."""
     cells, by_model = records["baseline"], []
     first_round = [replace(cell, ranges={}, rounds=1) for cell in cells]  # of losses and answers, shown for it only
     for model, (table, name) in MODELS.items():
@@ -95,7 +95,7 @@ def _evaluations(record: Record) -> Iterator[tuple[float, dict[str, Any]]]:
 
 
 def _draw(canvas: Any, rows: pd.DataFrame) -> None:
-    """Draw one colour per kind of labels, dashed for training."""
+    """Draw losses by epoch; a colour for each kind of labels, dashed for training."""
     axes, rows = canvas.subplots(), f.main_device(rows)
     axes.set_xlabel("Epoch")
     axes.set_ylabel("Loss")
@@ -160,7 +160,7 @@ LABEL_NOTES = (
 
 
 def labelled(records: Sequence[Record]) -> list[Record]:
-    """Return a row per kind of labels, counted on the rows that a setting trains on, which all its cells share."""
+    """Return a row per (train_size, max_length) and kind of labels, from the first ok record of each."""
     first = t.first_ok(records, lambda record: (record.factors["train_size"], record.factors["max_length"]))
     ways = [(record, way) for record in first.values() for way in WAYS]
     return [t.row_of(record, t.of_variant(record, way).values, way=way, used_by=WAYS[way]) for record, way in ways]
