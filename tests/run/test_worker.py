@@ -15,6 +15,7 @@ from typing import Any
 import faulty
 import pytest
 from fake_nvml import FakeNvml
+from sessions import wait_for
 from shards import ShardJob
 
 from perfscribe.base import files
@@ -227,6 +228,22 @@ def test_a_loader_has_its_workers_however_long_tmpdir_is_and_nothing_stays_there
         probe.plan([Cell({"n": 1})], timeout_s=20)
         assert statuses(probe.measure()) == ["ok"]
         assert not list(Path(folder).iterdir())
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the kernel ends orphans on Linux alone")
+def test_no_child_outlives_its_worker(job: MakeJob, side: Path) -> None:
+    probe = job(faulty.WAITING)
+    probe.plan(numbered(2))
+    with probe.running() as process:
+        wait_for(lambda: faulty.notes(side)["probe 1"])
+        worker, child = process.member("--worker"), process.member("perfscribe.run.child")
+        assert worker and child
+        worker.kill()
+        wait_for(lambda: child.pid not in [member.pid for member in process.members()], 5)
+        faulty.let_end(side, 2)
+        assert process.wait() == 0, process.log()
+    assert statuses(probe.rows()) == ["ok", "ok"]
+    assert faulty.notes(side) == {"probe 0": 1, "probe 1": 2}
 
 
 # --- what stands and what is measured again ---------------------------------------------------------------------
