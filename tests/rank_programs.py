@@ -96,7 +96,6 @@ def hold_the_interpreter(_=None):
 FAULTS = {
     "raises": _raise,
     "exits": lambda _: os._exit(3),
-    "crashes": lambda _: ctypes.string_at(0),
     "killed": lambda _: os.kill(os.getpid(), signal.SIGKILL),
     "hangs": lambda _: time.sleep(123456),
     "holds_the_interpreter": hold_the_interpreter,

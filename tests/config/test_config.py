@@ -1,7 +1,6 @@
 """The config: what is refused and how, how presets are resolved, and that file, schema and reference agree."""
 
 import collections
-import datetime
 import functools
 import json
 import operator
@@ -14,17 +13,18 @@ import jsonschema
 import pytest
 
 from perfscribe.config import PRESETS, ConfigError, check, keys, load, reading, reference, resolve
-from perfscribe.config.schema import first_fault, properties, schema
+from perfscribe.config.schema import properties, schema
 
 ROOT = Path(__file__).parents[2]
 CONFIG = ROOT / "config.yaml"
 
 
-def assert_one_line(error: BaseException) -> str:
+def assert_one_line(error: BaseException, *parts: str) -> str:
+    """The message, which is one line for a person and holds these parts."""
     text = str(error)
-    assert text and len(text.splitlines()) == 1 and text.isprintable()
+    assert text.isprintable() and "expected" in text
     assert not re.search(r"Traceback|Error\b|Exception|File \"|<class|object at 0x", text)
-    assert "expected" in text
+    assert [part for part in parts if part not in text] == [], text
     return text
 
 
@@ -57,7 +57,6 @@ UNREADABLE: dict[str, tuple[str | bytes, tuple[str, ...]]] = {
     ),
     "python object": ("site: !!python/object/apply:os.getcwd []\n", ("line 1", "python/object")),
     "key that is a number": ("experiments:\n  1: {}\n", ("line 2", "the key 1 is no text")),
-    "tag that does not fit": ('seed: !!int ""\n', ("expected key: value",)),
 }
 
 # What the schema or a relation refuses: (config, parts of the one line).
@@ -67,21 +66,16 @@ IO = "experiments.io_formats"
 REFUSED: dict[str, tuple[Any, tuple[str, ...]]] = {
     "dotted key": (
         {"experiments.ddp.timeout_s": 20},
-        (
-            "experiments.ddp.timeout_s",
-            "'experiments={ddp: {timeout_s: 20}}'",
-        ),
+        ("experiments.ddp.timeout_s", "'experiments={ddp: {timeout_s: 20}}'"),
     ),
     "unknown key": ({"sead": 1}, ("sead", "got 1", "unknown key", "nearest is seed")),
     "key of a section at the top": ({"head_dim": [8]}, ("head_dim", "[8]", f"stands at {A}.head_dim")),
-    "nothing like it": ({"zzz": None}, ("zzz", "null", "one of site, preset, chapters")),
     "site with a path": ({"site": "../up"}, ("site", '"../up"', "lower-case letters")),
     "preset": ({"preset": "gpuu"}, ("preset", '"gpuu"', "auto, tiny, cpu, gpu", "nearest is gpu")),
     "chapter twice": ({"chapters": ["cs336", "cs336"]}, ("chapters", '["cs336", "cs336"]', "different")),
     "chapter is a word": ({"chapters": "cs336"}, ("chapters", '"cs336"', "a list", "is [cs336]")),
     "true seed": ({"seed": True}, ("seed", "true", "whole number")),
     "constant": (section("single_gpu", d_ff=64), ("experiments.single_gpu.d_ff", "got 64", "an unknown key")),
-    "section of constants": (section("all_reduce", sweep={}), ("experiments.all_reduce.sweep", "an unknown key")),
     "NaN": ({"budget_minutes": float("nan")}, ("budget_minutes", "got NaN", "a number above 0", "or null")),
     "unknown experiment": ({"experiments": {"atention": {}}}, ("experiments.atention", "{}", f"nearest is {A}")),
     "length 0": (section("attention", seq_len=[16, 0]), (f"{A}.seq_len[1]", "got 0", "from 1 to 1048576")),
@@ -107,8 +101,6 @@ REFUSED: dict[str, tuple[Any, tuple[str, ...]]] = {
         ("cluster.partition", '"short,gpu"', "one name", "lists are not taken"),
     ),
     "digits": ({"seed": 10**5000}, ("config", "digits", "plain values")),
-    "date": ({"seed": datetime.date(2026, 11, 20)}, ("seed", "2026-11-20", "a whole number")),
-    "key is a number": ({"experiments": {1: {}}}, ("experiments.1", "unknown key")),
     "escapes in a value": ({"preset": "\x1b[31m\u2028"}, ("preset", "u001b", "auto, tiny")),
 }
 
@@ -119,9 +111,7 @@ def test_unreadable_file_gives_one_line(name: str, tmp_path: Path) -> None:
     path = written(tmp_path, content)
     with pytest.raises(ConfigError) as caught:
         load(path)
-    text = assert_one_line(caught.value)
-    assert text.startswith(str(path))
-    assert [part for part in parts if part not in text.removeprefix(str(path))] == [], text
+    assert assert_one_line(caught.value, *parts).startswith(str(path))
 
 
 @pytest.mark.parametrize("name", REFUSED)
@@ -129,9 +119,8 @@ def test_refused_config_gives_one_line(name: str) -> None:
     raw, parts = REFUSED[name]
     with pytest.raises(ConfigError) as caught:
         check(raw)
-    text = assert_one_line(caught.value)
+    text = assert_one_line(caught.value, *parts)
     assert text.startswith(parts[0] + ":"), text
-    assert [part for part in parts if part not in text] == [], text
     if "(preset" not in text:
         with pytest.raises(ConfigError):
             resolve(raw, "cpu")
@@ -141,7 +130,7 @@ def test_missing_file_folder_and_odd_path(tmp_path: Path) -> None:
     for path, word in ((tmp_path / "none.yaml", "No such file"), (tmp_path, "Is a directory"), (Path("a\0b"), "null")):
         with pytest.raises(ConfigError) as caught:
             load(path)
-        assert word in assert_one_line(caught.value)
+        assert_one_line(caught.value, word)
 
 
 def test_config_yaml_states_the_defaults() -> None:
@@ -159,12 +148,6 @@ def leaves(node: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, .
 
 def nested(path: tuple[str, ...], value: Any) -> Any:
     return functools.reduce(lambda inner, key: {key: inner}, reversed(path), value)
-
-
-def test_defaults_are_allowed_values() -> None:
-    for path, node in leaves(schema()):
-        for preset in PRESETS:
-            assert first_fault(nested(path, node["x-default"][preset])) is None
 
 
 def test_editors_take_config_yaml_and_values_by_preset_and_refuse_others() -> None:
@@ -194,20 +177,16 @@ def test_reference_is_generated_and_has_the_keys_of_every_experiment() -> None:
         assert [key for key in own if f"|`{key}`|" not in rows] == [], name
 
 
-def test_any_key_may_be_given_for_one_preset_alone() -> None:
+def test_any_key_and_whole_sections_may_be_given_for_one_preset() -> None:
     defaults = {preset: resolve({}, preset) for preset in PRESETS}
     for path in [path for path, _ in leaves(schema()) if path[0] == "experiments"][::6]:
         raw = nested(path, {"gpu": functools.reduce(operator.getitem, path, defaults["gpu"])})
         check(raw)
         assert {preset: resolve(raw, preset) for preset in PRESETS} == defaults, path
-
-
-def test_whole_sections_may_be_given_by_preset() -> None:
-    raw = {"experiments": {"attention": {"gpu": {"seq_len": {"gpu": [48]}}}, "io_formats": {"tiny": {"batch": 2}}}}
+    raw = {"experiments": {"attention": {"gpu": {"seq_len": {"gpu": [48]}}}}}
     check(raw)
     assert resolve(raw, "gpu")["experiments"]["attention"]["seq_len"] == [48]
-    assert resolve(raw, "cpu") == resolve({}, "cpu")
-    assert resolve(raw, "tiny")["experiments"]["io_formats"]["batch"] == 2
+    assert resolve(raw, "cpu") == defaults["cpu"]
 
 
 def test_constants_are_by_preset_and_follow_the_keys_that_are_set() -> None:
@@ -217,25 +196,14 @@ def test_constants_are_by_preset_and_follow_the_keys_that_are_set() -> None:
     assert [(grid["seq_len"], grid["head_dim"]) for grid in grids] == [([1024], [64, 128])] * 3
     assert resolve(raw, "gpu")["experiments"]["multi_gpu"]["tuned"]["world_size"] == [1, 2]
     assert resolve({}, "gpu")["experiments"]["flash_benchmarking"]["ieee"]["seq_len"] == [1024, 4096, 16384]
-    widths = [resolve({}, preset)["experiments"]["single_gpu"]["d_ff"] for preset in PRESETS]
-    assert widths == [64, 256, 2048]
 
 
-GOOD = {
-    "byte order mark": "\ufeffsite: local\n",
-    "Windows line ends": "site: local\r\nseed: 3\r\n",
-    "JSON": '{"site": "local", "seed": 3}',
-    "decimals": "budget_minutes: 1.5e2\n",
-    "all samples": "experiments: {io_formats: {training_samples: null}}\n",
-}
+@pytest.mark.parametrize("text", ["\ufeffsite: a\r\nseed: 3\r\n", '{"site": "a"}', "budget_minutes: 1.5e2\n"])
+def test_windows_files_json_and_decimals_are_taken(text: str, tmp_path: Path) -> None:
+    check(load(written(tmp_path, text)))
 
 
-@pytest.mark.parametrize("name", GOOD)
-def test_good_configs(name: str, tmp_path: Path) -> None:
-    check(load(written(tmp_path, GOOD[name])))
-
-
-@pytest.mark.parametrize("text", ["010", "1:30", "0x10", "yes", "off", ".inf", "2026-11-20", "1_000"])
+@pytest.mark.parametrize("text", ["010", "1:30", "0x10", "yes", ".inf", "2026-11-20", "1_000"])
 def test_what_yaml_versions_take_differently_is_text(text: str, tmp_path: Path) -> None:
     assert load(written(tmp_path, f"seed: {text}\n")) == {"seed": text}
     assert load(CONFIG, {"seed": text})["seed"] == text
@@ -243,13 +211,12 @@ def test_what_yaml_versions_take_differently_is_text(text: str, tmp_path: Path) 
 
 def test_paths_may_begin_at_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
-    text = "tools: {nsys: ~/nsys}\nworkshop: {squad: ~/squad, tokenizer: a~}\nsubjects: {one: ~/one.py}\nseed: ~\n"
+    text = "tools: {nsys: ~/nsys}\nworkshop: {tokenizer: a~}\nsubjects: {one: ~/one.py}\n"
     raw = load(written(tmp_path, text), {"subject": "~/mine.py", "cluster": {"environment": {"A": "~/text"}}})
     assert raw == {
         "tools": {"nsys": f"{tmp_path}/nsys"},
-        "workshop": {"squad": f"{tmp_path}/squad", "tokenizer": "a~"},
+        "workshop": {"tokenizer": "a~"},
         "subjects": {"one": f"{tmp_path}/one.py"},
-        "seed": None,
         "subject": f"{tmp_path}/mine.py",
         "cluster": {"environment": {"A": "~/text"}},
     }
@@ -267,4 +234,3 @@ def test_overrides_are_laid_on_top_key_by_key(tmp_path: Path) -> None:
     attention = {"batch": 2, "seq_len": {"gpu": [64], "cpu": [16, 32]}, "enabled": False, "dtype": ["tf32"]}
     assert raw["experiments"]["attention"] == attention
     assert load(path, {"experiments": {"attention": {"seq_len": [8]}}})["experiments"]["attention"]["seq_len"] == [8]
-    assert load(path, {"budget_minutes": None})["budget_minutes"] is None

@@ -11,32 +11,28 @@ import torch.nn.functional as F
 from ranks import run_ranks
 from torch import Tensor, nn
 
-from perfscribe.analytic.parameters import transformer_parameters
-from perfscribe.analytic.shapes import Shape
 from perfscribe.distributed.ddp import BucketedDDP, DataParallel, FlatDDP, NaiveDDP, OverlappedDDP
-from perfscribe.models.transformer import Model, next_token_loss
 
 WRAPPERS: dict[str, Callable[[nn.Module], DataParallel]] = {
     "naive": NaiveDDP,
     "flat": FlatDDP,
     "overlapped": OverlappedDDP,
-    "bucketed_tiny": lambda module: BucketedDDP(module, 0.0016),
-    "bucketed_two": lambda module: BucketedDDP(module, 0.0025),
+    "bucketed_tiny": lambda module: BucketedDDP(module, 0.000001),
+    "bucketed_two": lambda module: BucketedDDP(module, 0.0022),
     "bucketed_one": lambda module: BucketedDDP(module, 1000),
 }
 HOOKED = ("overlapped", "bucketed_tiny", "bucketed_two", "bucketed_one")
 
-TRANSFORMER = Shape(d_model=16, d_ff=48, layers=2, heads=2, vocab_size=40)
 STEPS = 3
-ROWS = 12  # of the whole batch: divisible by 2, 3 and 4
+ROWS = 12  # of the whole batch: divisible by 2 and 3
 
 
-def one_after_the_other(rank: int, case: Callable[..., Any], args: tuple[Any, ...]) -> Any:
-    """case(rank, wrapper, *args) for each wrapper, in the same processes; gives the results by wrapper."""
+def one_after_the_other(rank: int, case: Callable[[int, str], Any]) -> Any:
+    """case(rank, wrapper) for each wrapper, in the same processes; gives the results by wrapper."""
     results = {}
     for wrapper in WRAPPERS:
         try:
-            results[wrapper] = case(rank, wrapper, *args)
+            results[wrapper] = case(rank, wrapper)
         except BaseException as error:
             error.add_note(f"wrapper: {wrapper}")
             raise
@@ -48,15 +44,15 @@ class Mixed(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.first = nn.Linear(8, 16, dtype=torch.float32)
-        self.tied = nn.Linear(16, 16)
-        self.tied_again = nn.Linear(16, 16)
+        double = {"dtype": torch.float64}
+        self.first = nn.Linear(8, 16)
+        self.tied = nn.Linear(16, 16, **double)
+        self.tied_again = nn.Linear(16, 16, **double)
         self.tied_again.weight = self.tied.weight
-        self.middle = nn.Linear(16, 16, dtype=torch.float32)
-        self.frozen = nn.Linear(16, 16)
-        self.frozen.requires_grad_(False)
-        self.scale = nn.Parameter(torch.randn(()))
-        self.last = nn.Linear(16, 4)
+        self.middle = nn.Linear(16, 16)
+        self.frozen = nn.Linear(16, 16, **double).requires_grad_(False)
+        self.scale = nn.Parameter(torch.randn((), **double))
+        self.last = nn.Linear(16, 4, **double)
         self.register_buffer("shift", torch.randn(16))
         self.register_buffer("steps", torch.randint(100, (), dtype=torch.int16))
         self.register_buffer("mask", torch.rand(7) < 0.5, persistent=False)
@@ -70,32 +66,20 @@ class Mixed(nn.Module):
         return self.last(self.frozen(hidden))
 
 
-def make_model(name: str) -> nn.Module:
-    """mixed, or transformer (in float64)."""
-    if name == "transformer":
-        return Model(TRANSFORMER, 6).double()
-    model = Mixed().double()
-    for part in (model.first, model.middle):
-        part.float()
-    return model
+# Of its ten tensors with gradients, five of each dtype.
+GRADIENT_BYTES = 4 * (9 * 16 + 17 * 16) + 8 * (17 * 16 + 16 + 1 + 17 * 4)
 
 
-def make_batches(model: nn.Module, steps: int = STEPS) -> list[tuple[Tensor, Tensor]]:
+def make_batches() -> list[tuple[Tensor, Tensor]]:
     """Inputs and targets of ROWS rows, the same on all ranks."""
     generator = torch.Generator().manual_seed(7)
-    if isinstance(model, Model):
-        size, length = model.shape.vocab_size, model.context_length
-        ids = torch.randint(size, (steps, ROWS, length + 1), generator=generator)
-        return [(step[:, :-1], step[:, 1:]) for step in ids]
-    draw = [[torch.randn(ROWS, size, generator=generator).double() for size in (8, 4)] for _ in range(steps)]
-    return [(x, y) for x, y in draw]
+    x, y = (torch.randn(STEPS, ROWS, size, generator=generator).double() for size in (8, 4))
+    return list(zip(x, y, strict=True))
 
 
 def loss_of(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
     """Mean over the rows."""
     inputs, targets = batch
-    if targets.dtype == torch.int64:
-        return next_token_loss(model, inputs, targets)
     return F.mse_loss(model(inputs), targets)
 
 
@@ -104,52 +88,45 @@ def share(batch: tuple[Tensor, Tensor], rank: int, world_size: int) -> tuple[Ten
     return batch[0].chunk(world_size)[rank], batch[1].chunk(world_size)[rank]
 
 
-def make_optimizer(model: nn.Module) -> torch.optim.Optimizer:
-    """With momentum, so that a wrong gradient stays visible."""
-    return torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.1, momentum=0.9)
-
-
-def wrap(wrapper: str, model: str, rank: int) -> tuple[DataParallel, nn.Module]:
+def wrap(wrapper: str, rank: int) -> tuple[DataParallel, nn.Module]:
     """The wrapped model, begun differently on each rank, and an unwrapped copy of what rank 0 began with."""
     torch.manual_seed(rank)
-    ddp = WRAPPERS[wrapper](make_model(model))
+    ddp = WRAPPERS[wrapper](Mixed())
     torch.manual_seed(0)
-    return ddp, make_model(model)
+    return ddp, Mixed()
 
 
-def assert_same(model: nn.Module, expected: nn.Module, rtol: float = 1e-10, atol: float = 1e-12) -> None:
+def assert_same(model: nn.Module, expected: nn.Module, rtol: float, atol: float) -> None:
     """Parameters and buffers, by name."""
     ours, theirs = ({**dict(one.named_parameters()), **dict(one.named_buffers())} for one in (model, expected))
     torch.testing.assert_close(ours, theirs, rtol=rtol, atol=atol)
 
 
-def train(rank: int, wrapper: str, model: str, rtol: float = 1e-10, atol: float = 1e-12) -> None:
-    """A few steps beside a single process on the whole batch."""
-    ddp, single = wrap(wrapper, model, rank)
+def train(rank: int, wrapper: str) -> None:
+    """A few steps next to a single process on the whole batch."""
+    ddp, single = wrap(wrapper, rank)
     assert_same(ddp.module, single, rtol=0, atol=0)
-    optimizer, single_optimizer = make_optimizer(ddp), make_optimizer(single)
-    for batch in make_batches(single):
-        optimizer.zero_grad()
-        single_optimizer.zero_grad()
+    optimizers = [torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9) for model in (ddp, single)]
+    for batch in make_batches():
         loss_of(ddp, share(batch, rank, dist.get_world_size())).backward()
         ddp.finish_gradient_synchronization()
         loss_of(single, batch).backward()
-        optimizer.step()
-        single_optimizer.step()
-    assert_same(ddp.module, single, rtol, atol)
+        for optimizer in optimizers:
+            optimizer.step()
+            optimizer.zero_grad()
+    assert_same(ddp.module, single, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("model", "ranks", "rtol", "atol"), [("transformer", 2, 1e-10, 1e-12), ("mixed", 3, 1e-5, 1e-6)]
-)
-def test_training_equals_a_single_process(model: str, ranks: int, rtol: float, atol: float) -> None:
-    run_ranks(one_after_the_other, ranks, train, (model, rtol, atol))
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_training_equals_a_single_process(ranks: int) -> None:
+    """A Transformer's: each cell of the experiment checks its own."""
+    run_ranks(one_after_the_other, ranks, train)
 
 
 def nothing_waits(rank: int, wrapper: str) -> tuple[int, int, list[int]]:
     """Groups are sent before finish, or all in it; gives calls and bytes of the step, and the sizes of the buckets."""
-    ddp, single = wrap(wrapper, "transformer", rank)
-    loss_of(ddp, make_batches(single)[0]).backward()
+    ddp, _ = wrap(wrapper, rank)
+    loss_of(ddp, make_batches()[0]).backward()
     during = ddp.traffic.calls
     ddp.finish_gradient_synchronization()
     assert during == (ddp.traffic.calls if wrapper in HOOKED else 0)
@@ -158,15 +135,12 @@ def nothing_waits(rank: int, wrapper: str) -> tuple[int, int, list[int]]:
 
 
 def test_groups_leave_during_backward_and_hold_each_gradient_once() -> None:
-    total = 8 * transformer_parameters(TRANSFORMER)
-    tensors = 9 * TRANSFORMER.layers + 3
-    for counts in run_ranks(one_after_the_other, 2, nothing_waits, ()):
+    """Each dtype has groups of its own."""
+    expected = {"naive": 10, "flat": 2, "overlapped": 10, "bucketed_tiny": 10, "bucketed_two": 3, "bucketed_one": 2}
+    for counts in run_ranks(one_after_the_other, 2, nothing_waits):
         for wrapper, (calls, sent_bytes, sizes) in counts.items():
-            assert sent_bytes == total, wrapper
-            assert sum(sizes) == (total if sizes else 0)
-            expected = {"flat": 1, "bucketed_one": 1, "naive": tensors, "overlapped": tensors}
-            assert calls == expected.get(wrapper, len(sizes)), wrapper
-        assert 2 < len(counts["bucketed_two"][2]) < len(counts["bucketed_tiny"][2]) == tensors
+            assert (calls, sent_bytes) == (expected[wrapper], GRADIENT_BYTES), wrapper
+            assert not sizes or (len(sizes), sum(sizes)) == (calls, sent_bytes), wrapper
 
 
 def sent_in_one_order(rank: int) -> list[int]:
@@ -206,16 +180,17 @@ def test_all_ranks_send_in_one_order() -> None:
 
 def switched_off(rank: int, wrapper: str) -> None:
     """Without communication the same groups are prepared, but gradients stay the rank's own (gloo: divided)."""
-    ddp, single = wrap(wrapper, "transformer", rank)
-    batch = share(make_batches(single)[0], rank, 2)
+    ddp, single = wrap(wrapper, rank)
+    batch = share(make_batches()[0], rank, 2)
     loss_of(single, batch).backward()
     with ddp.communication_off():
         loss_of(ddp, batch).backward()
         ddp.finish_gradient_synchronization()
     for ours, own in zip(ddp.module.parameters(), single.parameters(), strict=True):
-        torch.testing.assert_close(ours.grad, own.grad / 2, rtol=1e-10, atol=1e-12)
-    assert ddp.traffic.bytes == 8 * transformer_parameters(TRANSFORMER)
+        if own.requires_grad:
+            torch.testing.assert_close(ours.grad, own.grad / 2, rtol=1e-5, atol=1e-8)
+    assert ddp.traffic.bytes == GRADIENT_BYTES
 
 
 def test_communication_off() -> None:
-    run_ranks(one_after_the_other, 2, switched_off, ())
+    run_ranks(one_after_the_other, 2, switched_off)

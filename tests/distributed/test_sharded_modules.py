@@ -17,7 +17,7 @@ from perfscribe.distributed.sharded_modules import DEPTH, FullyShardedModule
 from perfscribe.models.transformer import RMSNorm
 
 STEPS, ROWS, WORDS = 10, 12, 11
-RELATIVE = {None: 1e-5, torch.bfloat16: 3e-2}  # allowed error of gradients, by compute_dtype
+RELATIVE = {None: 1e-5, torch.bfloat16: 3e-2}  # allowed error of parameters, by compute_dtype
 
 
 class Toy(nn.Module):
@@ -116,39 +116,23 @@ def close(ours: dict[str, Tensor], expected: dict[str, Tensor], allowed: float) 
         assert ours[name].shape == one.shape and ours[name].dtype == one.dtype and error <= allowed, (name, error)
 
 
-def gradients(fsdp: FullyShardedModule) -> dict[str, Tensor]:
-    """Whole gradients by name, which a shard has for its part."""
-    named = dict(fsdp.module.named_parameters())
-    grads = {name: one.grad for name, one in named.items() if one.grad is not None}
-    for name, one in named.items():
-        if weight := fsdp._weights.get(one):
-            assert grads[name].shape == one.shape and grads[name].dtype == one.dtype
-            kept, one.data = one.data, grads[name]
-            grads[name] = weight.gathered()
-            one.data = kept
-    return grads
-
-
 def train(rank: int, kind: type[Toy], dtype: torch.dtype | None) -> None:
-    """Ten steps of AdamW beside one process on the whole batch; the first gradients are compared too."""
+    """Ten steps next to one process on the whole batch; SGD's change with the size of gradients."""
     fsdp, plain = pair(kind, dtype)
     if dtype is not None:
         in_dtype(plain, dtype)
     close(fsdp.gather_full_params(), dict(plain.named_parameters(remove_duplicate=False)), 0)
-    optimizers = [torch.optim.AdamW(model.parameters(), lr=1e-2, eps=1e-3) for model in (fsdp, plain)]
+    optimizers = [torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9) for model in (fsdp, plain)]
     for step in range(STEPS):
         inputs, targets = batch(step)
         loss_of(fsdp, own(inputs), own(targets)).backward()
         fsdp.finish_gradient_synchronization()
         loss_of(plain, inputs, targets).backward()
-        if step == 0:
-            expected = {name: one.grad for name, one in plain.named_parameters() if one.grad is not None}
-            close(gradients(fsdp), expected, RELATIVE[dtype])
         for optimizer in optimizers:
             optimizer.step()
             optimizer.zero_grad()
     close(fsdp.gather_full_params(), dict(plain.named_parameters(remove_duplicate=False)), RELATIVE[dtype])
-    state = [value for entry in optimizers[0].state.values() for name, value in entry.items() if name != "step"]
+    state = [value for entry in optimizers[0].state.values() for value in entry.values()]
     assert {value.dtype for value in state} == {torch.float32}
 
 

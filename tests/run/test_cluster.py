@@ -4,7 +4,6 @@ import asyncio
 import atexit
 import os
 import subprocess
-from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -40,11 +39,9 @@ def test_nodes_that_are_down_or_drained_are_not_counted(monkeypatch: pytest.Monk
 
 def test_cells_of_unlike_needs_go_to_unlike_jobs() -> None:
     cells = list(enumerate([Cell({"n": 1}), Cell({"n": 2}, requires=("cuda",)), Cell({"n": 3}, skip="left out")]))
-    shares = cluster.deal({"a": cells}, {"a": 1}, settings(gpus_per_node=4, max_jobs=1))["a"]
-    assert [(share.need, [position for position, _ in share.cells]) for share in shares] == [
-        (Need(1, 0), [0, 2]),
-        (Need(1, 1), [1]),
-    ]
+    dealt = cluster.deal({"a": cells}, {"a": 1}, settings(gpus_per_node=4, max_jobs=1))["a"]
+    places = {share.need: [place for place, _ in share.cells] for share in dealt}
+    assert places == {Need(1, 0): [0, 2], Need(1, 1): [1]}
 
 
 def test_a_plan_for_a_cluster_has_every_cell_once() -> None:
@@ -93,26 +90,21 @@ def test_what_the_user_says_of_the_cluster_reaches_every_job() -> None:
         assert (job["constraint"], job["qos"], job["mem_mb"]) == ("a100", "high", 10)
 
 
+def in_bash(script: str) -> list[str]:
+    """Lines that the script prints where threads are limited as Snakemake leaves them."""
+    limited = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+    return subprocess.run(["bash", "-c", script], stdout=subprocess.PIPE, text=True, env=limited).stdout.splitlines()
+
+
 def test_a_jobs_shell_begins_with_variables_and_setup() -> None:
     odd = {"A": "it's $HOME {x}", "B": 7, "MKL_NUM_THREADS": 3, "PYTHONPATH": "/b"}
     made = jobs(environment=odd, setup=['GREETING="hello $UNSET"', "greet() { echo $GREETING; }"])
-    told = (
-        'greet; echo "$A"; echo $B; set -o | grep nounset; echo "$OMP_NUM_THREADS $MKL_NUM_THREADS"; echo "$PYTHONPATH"'
-    )
-    script = f"{made.prologue(Path('/a b'))}{told}"  # it replaces Snakemake's own `set -euo pipefail`
-    limited = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}  # as Snakemake leaves them
-    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, env=limited)
-    assert done.stdout.splitlines()[:3] == ["hello", "it's $HOME {x}", "7"] and "on" in done.stdout.splitlines()[3]
-    failing = subprocess.run(["bash", "-c", f"{jobs(setup=['false', 'true']).prologue(ROOT)}echo no"])
-    assert failing.returncode == 1
-    assert done.stdout.splitlines()[4] == f"{len(os.sched_getaffinity(0))} 3"  # all cores of the job, unless it is told
-    assert done.stdout.splitlines()[5] == "/a b:/b"
-
-
-def test_threads_that_the_user_sets_are_those_of_every_library() -> None:
-    script = f'{jobs(environment={"OMP_NUM_THREADS": 7}).prologue(ROOT)}echo "$OMP_NUM_THREADS $MKL_NUM_THREADS"'
-    limited = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}  # as Snakemake leaves them
-    assert subprocess.run(["bash", "-c", script], capture_output=True, text=True, env=limited).stdout == "7 7\n"
+    threads = 'echo "$OMP_NUM_THREADS $MKL_NUM_THREADS"'
+    printed = in_bash(made.prologue(Path("/a b")) + f'greet; echo "$A"; echo $B; echo "$PYTHONPATH"; {threads}')
+    # Snakemake's own `set -euo pipefail` is replaced; all cores of the job, unless it is told.
+    assert printed == ["hello", "it's $HOME {x}", "7", "/a b:/b", f"{len(os.sched_getaffinity(0))} 3"]
+    assert in_bash(jobs(environment={"OMP_NUM_THREADS": 7}).prologue(ROOT) + threads) == ["7 7"], "of every library"
+    assert in_bash(jobs(setup=["false", "true"]).prologue(ROOT) + "echo no") == []
 
 
 def test_short_forms_of_hosts() -> None:
@@ -121,78 +113,51 @@ def test_short_forms_of_hosts() -> None:
     assert hosts.of_job({"SLURM_JOB_NODELIST": ""}) == []
 
 
-PYTHON = Path("/usr/bin/python3")
-
-
-def test_paths_that_jobs_would_misread_are_refused() -> None:
-    checkouts = [Path("/home") / name for name in ("50%", "a$b", "a`b", 'a"b', "a\\b", "a\nb")]
-    environments = [Path("/home") / name / "python" for name in ("a b", "p(1)", "p[1]", "it's", "a;b", "50%")]
-    pairs = [*((path, PYTHON) for path in checkouts), *((Path("/home/me"), path) for path in environments)]
-    for checkout, python in pairs:
+def test_paths_that_jobs_would_misread_are_refused_and_others_taken() -> None:
+    checkouts = [(name, "python") for name in ("50%", "a$b", "a`b", 'a"b', "a\\b", "a\nb")]
+    environments = [("me", f"{name}/python") for name in ("a b", "p(1)", "p[1]", "it's", "a;b", "50%")]
+    for checkout, python in [*checkouts, *environments]:
         with pytest.raises(ValueError, match=r"^[^\n]*give the folder another name[^\n]*$"):
-            cluster.check_paths(checkout, python)
-
-
-def test_other_paths_are_taken() -> None:
+            cluster.check_paths(Path("/home", checkout), Path("/home", python))
     odd = Path("/home/größe/é-1_2.3+4=5,6@7~8#9!^/\N{OK HAND SIGN}")
     cluster.check_paths(odd, odd / "python")
-    cluster.check_paths(Path("/home/it's a (new) [one]"), PYTHON)
+    cluster.check_paths(Path("/home/it's a (new) [one]"), Path("/usr/bin/python3"))
 
 
-# --- the executor of Slurm's jobs, whose commands are stubs ------------------------------------------------------
+# --- the executor of Slurm's jobs, whose commands are stubs: answers that a real Slurm gives too seldom -----------
 
 
-@dataclass(eq=False)
-class Job:
-    output: list[str]
+class Job(SimpleNamespace):
+    """As Snakemake keeps one that was submitted."""
 
-
-@dataclass
-class Info:
-    """As Snakemake keeps a submitted job."""
-
-    job: Job
-    external_jobid: str
-    aux: dict[str, Path]
+    __hash__ = object.__hash__
 
 
 @pytest.fixture
-def commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder on PATH with the commands of Slurm: squeue prints the file `queue`, the others note their words."""
-    folder = tmp_path / "commands"
-    folder.mkdir()
-    note = f'echo "$(basename $0) $@" >>{folder}/noted'
-    for name, text in {"squeue": f"cat {folder}/queue", "scancel": note, "scontrol": note}.items():
-        (folder / name).write_text(f"#!/bin/sh\n{text}\n")
-        (folder / name).chmod(0o755)
-    monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
-    return folder
-
-
-@pytest.fixture
-def executor(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Without Snakemake: what it is told is in .reports, what the plugin is called for in .calls."""
-    calls: list[str] = []
+def executor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Without Snakemake, for which .reports keeps what it is told; squeue prints the file `queue`, or fails."""
+    (tmp_path / "squeue").write_text(f"#!/bin/sh\ncat {tmp_path}/queue\n")
+    (tmp_path / "squeue").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     monkeypatch.setattr(slurm_jobs.plugin.Executor, "__init__", lambda *_: None)
-    for name in ("run_job_pre", "run_job", "shutdown"):
-        monkeypatch.setattr(slurm_jobs.plugin.Executor, name, lambda *_, name=name: calls.append(name))
+    monkeypatch.setattr(slurm_jobs.plugin.Executor, "run_job_pre", lambda *_: None)
     own = slurm_jobs.Executor(None, None)
     settings = SimpleNamespace(init_seconds_before_status_checks=1, keep_successful_logs=False)
-    own.workflow, own.run_uuid, own.calls = SimpleNamespace(executor_settings=settings), "uuid", calls
+    own.workflow, own.run_uuid = SimpleNamespace(executor_settings=settings), "uuid"
     own.report_job_success = lambda info: own.reports.append((info.external_jobid, "success"))
     own.report_job_error = lambda info, msg, aux_logs: own.reports.append((info.external_jobid, msg))
     yield own
     atexit.unregister(own._cancel_unless_ended)
 
 
-def submit(executor: Any, folder: Path, number: str) -> Info:
-    info = Info(Job([str(folder / f"{number}.jsonl")]), number, {"slurm_logfile": folder / f"{number}.log"})
+def submit(executor: Any, folder: Path, number: str) -> Job:
+    info = Job(external_jobid=number, aux={"slurm_logfile": folder / f"{number}.log"})
+    info.job = Job(output=[str(folder / f"{number}.jsonl")])
     executor.run_job_pre(info.job)
-    executor.run_job(info.job)
     return info
 
 
-def look(executor: Any, *infos: Info) -> tuple[list[str], list[tuple[str, str]]]:
+def look(executor: Any, *infos: Job) -> tuple[list[str], list[tuple[str, str]]]:
     """Numbers of the jobs that are still waited for, and what was reported of others."""
 
     async def left() -> list[str]:
@@ -203,16 +168,17 @@ def look(executor: Any, *infos: Info) -> tuple[list[str], list[tuple[str, str]]]
 
 
 def test_a_job_that_slurm_has_forgotten_is_over_and_its_files_decide(
-    executor: Any, commands: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    executor: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    queue = tmp_path / "queue"
     (tmp_path / "2.jsonl").write_text("of the run before")
     made, stale, lacking, running = (submit(executor, tmp_path, number) for number in "1234")
-    (commands / "queue").write_text("4|RUNNING|None\n")
+    queue.write_text("4|RUNNING|None\n")
     assert look(executor, made, stale, lacking, running) == (["1", "2", "3", "4"], []), "files may be seen late"
     (tmp_path / "1.jsonl").write_text("of this one")
-    (commands / "queue").unlink()
+    queue.unlink()
     assert look(executor, made, running) == (["1", "4"], []), "squeue failed"
-    (commands / "queue").write_text("4|RUNNING|None\n")
+    queue.write_text("4|RUNNING|None\n")
     assert look(executor, made, running) == (["4"], [("1", "success")])
     monkeypatch.setattr(slurm_jobs, "FORGOTTEN_S", 0.0)
     left, reports = look(executor, stale, lacking, running)
@@ -220,52 +186,8 @@ def test_a_job_that_slurm_has_forgotten_is_over_and_its_files_decide(
     assert all("no longer known" in text for _, text in reports)
 
 
-def test_a_job_that_ended_is_reported_or_queued_again(executor: Any, commands: Path, tmp_path: Path) -> None:
-    infos = [submit(executor, tmp_path, number) for number in "12345"]
-    (commands / "queue").write_text("1|COMPLETED|\n2|TIMEOUT|\n3|PREEMPTED|\n4|NODE_FAIL|\n5|NEW_STATE|\n")
-    infos[0].aux["slurm_logfile"].touch()
-    assert look(executor, *infos) == (["3", "4", "5"], [("1", "success"), ("2", "Slurm's job 2 ended as TIMEOUT. ")])
-    assert not infos[0].aux["slurm_logfile"].exists()
-    assert (commands / "noted").read_text() == "scontrol requeue 3\nscontrol requeue 4\n"
-    (commands / "scontrol").write_text("#!/bin/sh\nexit 1\n")
-    assert look(executor, *infos[2:]) == (
-        ["5"],
-        [("3", "Slurm's job 3 ended as PREEMPTED. "), ("4", "Slurm's job 4 ended as NODE_FAIL. ")],
-    )
-
-
-def test_what_waits_in_vain_is_told_once(
-    executor: Any, commands: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    infos = [submit(executor, tmp_path, number) for number in "123"]
-    limit = "PENDING|PartitionTimeLimit"
-    (commands / "queue").write_text(f"1|PENDING|Priority\n2|{limit}\n3|{limit}\n")
-    look(executor, *infos)
-    assert look(executor, *infos) == (["1", "2", "3"], [])
-    assert capsys.readouterr().err == "jobs 2, 3 wait: PartitionTimeLimit\n", "and not who waits for a turn"
-    (commands / "queue").unlink()
-    for _ in range(2 * slurm_jobs.SILENT_LOOKS):
-        look(executor, *infos)
-    assert capsys.readouterr().err == "squeue does not answer; the run goes on when it does\n"
-
-
-def test_a_run_that_is_stopped_cancels_its_jobs_and_submits_no_more(
-    executor: Any, commands: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    executor.cancel()
-    submit(executor, tmp_path, "1")
-    assert "run_job" not in executor.calls
-    executor._cancel_unless_ended()
-    assert (commands / "noted").read_text() == "scancel --name=uuid\n", "once"
-    assert capsys.readouterr().err == "this run's jobs are cancelled; finished cells are kept\n"
-    (commands / "scancel").write_text("#!/bin/sh\nexit 1\n")
-    executor.cancel()
-    assert capsys.readouterr().err.endswith("scancel --name=uuid\n")
-
-
-def test_the_users_defaults_of_slurms_commands_reach_none_of_ours() -> None:
+def test_variables_that_ask_slurm_for_something_reach_our_commands() -> None:
     kept = {"SLURM_CONF": "/etc/slurm.conf", "SBATCH_QOS": "high", "SBATCH_WAIT_ALL_NODES": "1", "SQUEUE": "mine"}
-    hiding = ("SQUEUE_USERS", "SQUEUE_FORMAT2", "SINFO_PARTITION", "SACCT_LOCAL", "SCANCEL_STATE", "SCONTROL_LOCAL")
-    variables = {**kept, **dict.fromkeys((*hiding, "SBATCH_WAIT", "SBATCH_ARRAY_INX"), "x"), "SBATCH_CLUSTERS": "far"}
+    variables = {**kept, "SBATCH_WAIT": "1", "SBATCH_CLUSTERS": "far"}
     slurm_jobs.prepare(variables)
     assert variables == {**kept, "SLURM_CLUSTERS": "far"}

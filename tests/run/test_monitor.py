@@ -55,15 +55,12 @@ def test_of_several_gpus_the_slowest_and_the_worst():
     nvml = FakeNvml([Gpu("GPU-0", clocks_mhz=[1500, 1980, 1980]), slow, Gpu("GPU-2", clocks_mhz=[345])])
     summary = watched(nvml, gpus=2)  # the third is not used by the cell
     assert summary["median_sm_clock_mhz"] == 1200 and summary["throttled_fraction"] == 1.0
-    calm = watched(nvml, gpus=1)
-    assert calm["median_sm_clock_mhz"] == 1980 and [flag for flag in flags(calm) if "host busy" not in flag] == []
+    assert watched(nvml, gpus=1)["median_sm_clock_mhz"] == 1980
 
 
 def test_foreign_process_is_named_and_own_tree_is_not(monkeypatch):
     """In a container NVML may tell the host's numbers: one of nobody, or of a thread here, is not foreign."""
-    threaded = (
-        "import threading, time; t = threading.Thread(target=time.sleep, args=(60,)); t.start(); print(t.native_id)"
-    )
+    threaded = "import threading as t; a = t.Thread(target=t.Event().wait); a.start(); print(a.native_id)"
     child = subprocess.Popen(["sleep", "60"])
     other = subprocess.Popen([sys.executable, "-uc", threaded], stdout=subprocess.PIPE, text=True)
     try:
@@ -83,13 +80,10 @@ def test_foreign_process_is_named_and_own_tree_is_not(monkeypatch):
 
 
 def test_refusals_leave_none_and_the_old_name_works():
-    every = {name for name in FakeNvml().functions if name.startswith("nvmlDeviceGet")} - {
-        "nvmlDeviceGetCount",
-        "nvmlDeviceGetHandleByIndex",
-    }
-    summary = watched(FakeNvml(1, every), 0.1)
-    assert summary["samples"] == 0
-    assert all(summary[name] is None for name in ("median_sm_clock_mhz", "throttled_fraction"))
+    asked = [name for name in FakeNvml().functions if name.startswith("nvmlDeviceGet")]
+    refused = {name for name in asked if name not in ("nvmlDeviceGetCount", "nvmlDeviceGetHandleByIndex")}
+    summary = watched(FakeNvml(1, refused), 0.1)
+    assert (summary["samples"], summary["median_sm_clock_mhz"], summary["throttled_fraction"]) == (0, None, None)
     assert not any("GPU" in flag or "throttled" in flag for flag in flags(summary))
     old = FakeNvml(1, ["nvmlDeviceGetCurrentClocksEventReasons"])
     old.nvmlDeviceGetCurrentClocksThrottleReasons = lambda gpu: 0x80
@@ -108,30 +102,3 @@ def test_host_load_tells_own_from_foreign(monkeypatch):
     # at least the time burned; 0.8 for ticks of 10 ms and since another's load may fill the cores (capped at 1)
     burned = 0.9 / (other["window_s"] * len(os.sched_getaffinity(0)))
     assert other["host_load_other"] == 1.0 or difference >= 0.8 * burned
-
-
-# Forks a child that burns CPU time and then waits for a line, and leaves it to the kernel to reap it.
-LOSES_A_CHILD = """
-import os, signal, sys, time
-signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-if os.fork() == 0:
-    while time.process_time() < 0.9:
-        pass
-    print("burned", flush=True)
-    sys.stdin.readline()
-    os._exit(0)
-time.sleep(60)
-"""
-
-
-def test_a_count_of_own_time_that_falls_says_nothing_of_others():
-    """A rank that ends in the window, unseen by its parent, takes the CPU time along that it used before."""
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    with subprocess.Popen([sys.executable, "-c", LOSES_A_CHILD], **pipes) as parent:
-        assert parent.stdout.readline() == "burned\n"
-        with Monitor(gpus=0) as watch:
-            parent.stdin.write("\n")
-            parent.stdin.flush()
-            time.sleep(monitor.HOST_WINDOW_S + 0.1)
-        parent.kill()
-    assert watch.summary()["host_load_other"] is None

@@ -144,14 +144,6 @@ def lines() -> bytes:
     return b"".join(map(journal.as_line, [*events, {"event": "waiting", "experiment": "probe", "what": "waits"}]))
 
 
-def tokenizer_of(path: Path) -> None:
-    tokenizer.load(path.parent)
-
-
-def questions() -> bytes:
-    return json.dumps(squad_generated.document(4, 0, "dev", 1)).encode()
-
-
 def trace() -> bytes:
     kinds = {"user_annotation": "step", "cpu_op": "aten::mm", "cuda_runtime": "cudaLaunchKernel", "kernel": "gemm"}
     same = {"ph": "X", "pid": 7, "tid": 7, "ts": 10, "dur": 3.5, "args": {"correlation": 3}}
@@ -167,6 +159,7 @@ BOUND = """<!-- perfscribe: cs336.pytorch_attention, dtype=fp32; d{head_dim} (s)
 """
 TABLES = Site("h200x4", ROOT / "results" / "h200x4" / "tables", "cuda")
 PAGE = f"# A\n{HEAD}| One GPU | 1 | |\n\n{BOUND}\n![a](figures/a.svg) [b](../b.md)\n".encode()
+QUESTIONS = squad_generated.document(4, 0, "dev", 1)
 NEEDS = b'{"settings": {"executor": "slurm"}, "needs": {"probe": [[1, 1]]}}'
 
 
@@ -200,8 +193,10 @@ PARSERS = [
     Parser("page.md", lambda: PAGE * 2, page),
     Parser("a.log", lambda: LOG, lambda path: nccl_tests.parse(nccl_tests.read(path)), (nccl_tests.NoFigure,)),
     Parser("a.digest", kept("data/tokens_16x4096.digest"), digest_file.load_digest, CHILD, as_json),
-    Parser("squad.json", questions, squad.read, CHILD, as_json),
-    Parser("tokenizer.json", lambda: tokenizer.train("a", 300).text.encode(), tokenizer_of, CHILD),
+    Parser("squad.json", lambda: json.dumps(QUESTIONS).encode(), squad.read, CHILD, as_json),
+    Parser(
+        "tokenizer.json", lambda: tokenizer.train("a", 300).text.encode(), lambda p: tokenizer.load(p.parent), CHILD
+    ),
     Parser("trace.json", trace, lambda path: read_chrome_trace(path, "cuda", "2"), CHILD, as_json),
     Parser("a.sqlite", (ROOT / "tests/fixtures/nsys/synthetic.sqlite").read_bytes, read_sqlite, CHILD),
     *(Parser(name, partial(saved, name), opened, CHILD) for name in sorted(set(formats.FORMATS) - {"npy"})),
@@ -212,11 +207,8 @@ WATCHED: list[list[str]] = []
 
 def audit(event: str, arguments: tuple[Any, ...]) -> None:
     if WATCHED:
-        writes = (
-            event == "open"
-            and "__pycache__" not in str(arguments[0])
-            and (arguments[2] or 0) & (os.O_ACCMODE | os.O_CREAT)
-        )
+        opens = event == "open" and "__pycache__" not in str(arguments[0])
+        writes = opens and (arguments[2] or 0) & (os.O_ACCMODE | os.O_CREAT)
         runs = event == "exec" and not os.path.exists(arguments[0].co_filename)
         if writes or runs or FORBIDDEN.match(event):
             WATCHED[-1].append(f"{event} {arguments!r:.200}")

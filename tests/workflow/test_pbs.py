@@ -24,42 +24,32 @@ def load(name: str) -> Any:
 submit, status = load("submit"), load("status")
 
 
-def asked(**resources: Any) -> str:
-    job = {"rule": "measure", "wildcards": {"experiment": "all_reduce", "shard": "0"}, "resources": resources}
-    return " ".join(submit.command(job, "job.sh"))
-
-
-def test_a_polaris_job_of_two_whole_nodes() -> None:
-    cluster = {"slurm_account": "mine", "slurm_partition": "debug", "constraint": "filesystems=home:eagle"}
-    words = asked(nodes=2, gres="gpu:4", runtime=75, slurm_extra="--exclusive", cpus_per_task=-1, **cluster)
-    assert words.startswith("qsub ") and words.endswith(" job.sh") and " -N measure-all_red " in words
-    limits = "-l select=2:ngpus=4 -l place=scatter:excl -l walltime=01:15:00 -l filesystems=home:eagle"
-    assert limits in words and " -A mine " in words and " -q debug " in words
+CLUSTER = {"slurm_account": "mine", "slurm_partition": "debug", "constraint": "filesystems=home:eagle"}
+NODES = {"nodes": 2, "cpus_per_task": -1, "slurm_extra": "--exclusive"}
 
 
 @pytest.mark.parametrize(
-    ("resources", "select"),
+    ("resources", "words"),
     [
-        ({}, "1:ncpus=1"),
-        ({"nodes": 1, "gpu": 1, "cpus_per_task": 8, "mem_mb": 2000}, "1:mem=2000mb:ncpus=8:ngpus=1"),
-        ({"nodes": 1, "mem_mb": 0, "cpus_per_task": -1}, "1"),
-        ({"nodes": 2, "cpus_per_task": -1, "slurm_extra": "--exclusive --nodelist=x1,x2"}, "1:host=x1+1:host=x2"),
+        ({}, "-l select=1:ncpus=1 -l place=scatter -l walltime=01:00:00"),
+        ({"nodes": 1, "gpu": 1, "cpus_per_task": 8, "mem_mb": 2000}, "-l select=1:mem=2000mb:ncpus=8:ngpus=1"),
+        ({**NODES, "gres": "gpu:4"}, "-l select=2:ngpus=4 -l place=scatter:excl"),
+        ({**NODES, "slurm_extra": "--exclusive --nodelist=x1,x2"}, "-l select=1:host=x1+1:host=x2"),
+        ({"runtime": 75, **CLUSTER}, "-l walltime=01:15:00 -l filesystems=home:eagle -A mine -q debug job.sh"),
     ],
 )
-def test_chunks(resources: dict[str, Any], select: str) -> None:
-    assert f" -l select={select} " in asked(**resources)
+def test_a_job_asks_for_what_it_needs(resources: dict[str, Any], words: str) -> None:
+    job = {"rule": "measure", "wildcards": {"experiment": "all_reduce", "shard": "0"}, "resources": resources}
+    asked = " ".join(submit.command(job, "job.sh"))
+    assert asked.startswith("qsub -N measure-all_red ") and words in asked
 
 
 # In the form of PBS Professional's `qstat -x -f`: attributes one a line, long ones broken and indented by a tab.
 ANSWER = """Job Id: 2012345.polaris-pbs-01.hsn.cm.polaris.alcf.anl.gov
     Job_Name = measure-ddp-0
-    resources_used.walltime = 00:01:17
     job_state = {state}
-    queue = debug
-    server = polaris-pbs-01.hsn.cm.polaris.alcf.anl.gov
     Variable_List = PBS_O_HOME=/home/someone,PBS_O_LANG=en_US.UTF-8,
-\tNOTE=job_state = F,PBS_O_WORKDIR=/lus/eagle/somewhere
-    comment = Job run at Fri Nov 20 at 20:00 on (x3001c0s1b0n0:ncpus=64){more}
+\tNOTE=job_state = F,PBS_O_WORKDIR=/lus/eagle/somewhere{more}
 
 """
 
@@ -131,21 +121,6 @@ def test_ranks_across_nodes_are_refused_in_one_line(tmp_path: Path) -> None:
     lines = [line for line in done.stdout.splitlines() if not line.startswith("Using profile ")]
     assert done.returncode != 0 and len(lines) == 1, done.stdout
     assert lines[0].startswith("run: cluster.max_nodes: got 2, expected null or 1, as ranks are started across nodes")
-
-
-def test_what_a_cluster_refuses_is_told_in_either_order_of_the_words(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pytest.importorskip("snakemake_executor_plugin_slurm")
-    space = Workspace(tmp_path / "a")
-    space.only()
-    space.add_experiment("slow", faulty.sleeping("slow", tmp_path / "executions", (0.1,)), n=[0])
-    for name in ("sbatch", "sinfo", "sacct", "squeue"):
-        stand_in(tmp_path, name, "#!/bin/sh\necho 'error: Unknown partition' >&2\nexit 1\n")
-    monkeypatch.setenv("PATH", os.pathsep.join([str(tmp_path), os.environ["PATH"]]))
-    for words in (("report", "--profile", "slurm"), ("--profile", "slurm", "report")):
-        done = space.run(*words)
-        assert done.returncode != 0 and "error: Unknown partition" in done.stdout, done.stdout
 
 
 def test_the_profile_with_commands_that_stand_in_for_a_server(tmp_path: Path) -> None:
