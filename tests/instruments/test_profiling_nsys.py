@@ -1,6 +1,7 @@
-"""nsys itself, where PERFSCRIBE_NSYS or the machine has one, and its exports.
+"""nsys itself, and its exports: PERFSCRIBE_NSYS, else the machine's, else what a script next to the checkout unpacks.
 
-nsys 2023.4 records no ranges of nvtx 0.2.12 and newer: PERFSCRIBE_TEST_NVTX may name a folder with an older nvtx.
+nsys 2023.4, which that script unpacks, records no ranges of nvtx 0.2.12 and newer: PERFSCRIBE_TEST_NVTX names a folder
+with an older nvtx.
 """
 
 import contextlib
@@ -25,7 +26,10 @@ from workspace import ROOT, Workspace
 from perfscribe.instruments.profiling import nsys
 from perfscribe.instruments.profiling.nsys_export import read_sqlite
 from perfscribe.instruments.profiling.trace import Kernel, Range, Trace, process_and_thread, thread_key
+from perfscribe.instruments.tools import NSYS_VARIABLE
 
+UNPACKER = ROOT.parent / "shared" / "tools" / "nsys-debian"
+TOOLS = ROOT / ".perfscribe" / "test-tools"
 FOLDER = ROOT / "tests" / "fixtures" / "nsys"  # exports, with what nsys printed of each
 PROGRAM = """
 import os, sys, time
@@ -47,15 +51,35 @@ nsys.profile(nsys.find(), sys.argv[2:], Path(sys.argv[1]), 60)
 """
 
 
+def unpacked() -> bool:
+    """Whether nsys and nvtx lie in TOOLS; once a checkout, an attempt to put them there."""
+    if UNPACKER.is_file() and not (TOOLS / "done").is_file():
+        pip = [sys.executable, "-m", "pip", "install", "--quiet", "--target", str(TOOLS / "nvtx"), "nvtx==0.2.11"]
+        with contextlib.suppress(OSError, subprocess.SubprocessError):
+            TOOLS.mkdir(parents=True, exist_ok=True)
+            for command in ([str(UNPACKER), str(TOOLS / "nsys")], pip):
+                subprocess.run(command, check=True, capture_output=True, timeout=240)
+            (TOOLS / "done").touch()
+    return (TOOLS / "done").is_file()
+
+
 @pytest.fixture
 def tool(monkeypatch):
-    """The machine's nsys. Programs find the project, and an nvtx that this nsys knows."""
+    """An nsys, which the code under test finds too. Programs find the project, and an nvtx that this nsys knows."""
+    with contextlib.suppress(nsys.NsysError):
+        nsys.find()
+        return use_nvtx(monkeypatch)
+    if not unpacked():
+        pytest.skip("no nsys on this machine (PERFSCRIBE_NSYS may name one)")
+    monkeypatch.setenv(NSYS_VARIABLE, str(TOOLS / "nsys" / "bin" / "nsys"))
+    monkeypatch.setenv("PERFSCRIBE_TEST_NVTX", str(TOOLS / "nvtx"))
+    return use_nvtx(monkeypatch)
+
+
+def use_nvtx(monkeypatch):
     packages = [os.environ.get("PERFSCRIBE_TEST_NVTX"), str(ROOT), os.environ.get("PYTHONPATH")]
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, packages)))
-    try:
-        return nsys.find()
-    except nsys.NsysError:
-        pytest.skip("no nsys on this machine (PERFSCRIBE_NSYS may name one)")
+    return nsys.find()
 
 
 @pytest.fixture
