@@ -129,7 +129,7 @@ KERNELS = {"forward_kernel", "dkdv_kernel", "dq_kernel"}
 
 
 def compiled(cases, tmp_path, capability=90):
-    """Each case with the attention kernels made for it on a machine without a GPU, in a process of its own."""
+    """Compile the attention kernels of each case without a GPU, in a separate process."""
     pytest.importorskip("triton", reason="no triton here")
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     done = subprocess.run(

@@ -29,7 +29,7 @@ def test_content_is_stable():
 
 
 def test_hdf5_alone_is_read_sample_by_sample_as_in_the_homework(folder):
-    """What is read: every format's cells compare it with the arrays (tests/experiments/test_io.py)."""
+    """Only HDF5 is read sample by sample; tests/experiments/test_io.py compares what each format reads."""
     ways = {name: type(Source(name, folder, folder.parent / "small.digest").as_in_homework()) for name in NAMES}
     assert ways == {name: PerSample if name.startswith("hdf5") else Whole for name in NAMES}
 

@@ -11,7 +11,7 @@ from perfscribe.verbs import fetch_data
 
 @pytest.fixture
 def served(tmp_path, monkeypatch):
-    """A folder of this machine in the place of the original address."""
+    """A local folder instead of the original address."""
     folder = tmp_path / "served"
     folder.mkdir()
     for name, part in zip(fetch_data.NAMES, ("train", "dev"), strict=True):

@@ -66,7 +66,7 @@ class Mixed(nn.Module):
         return self.last(self.frozen(hidden))
 
 
-# Of its ten tensors with gradients, five of each dtype.
+# Bytes of the model's ten gradients, five of each dtype.
 GRADIENT_BYTES = 4 * (9 * 16 + 17 * 16) + 8 * (17 * 16 + 16 + 1 + 17 * 4)
 
 
@@ -135,7 +135,7 @@ def nothing_waits(rank: int, wrapper: str) -> tuple[int, int, list[int]]:
 
 
 def test_groups_leave_during_backward_and_hold_each_gradient_once() -> None:
-    """Each dtype has groups of its own."""
+    """Gradients of different dtypes are never in one message."""
     expected = {"naive": 10, "flat": 2, "overlapped": 10, "bucketed_tiny": 10, "bucketed_two": 3, "bucketed_one": 2}
     for counts in run_ranks(one_after_the_other, 2, nothing_waits):
         for wrapper, (calls, sent_bytes, sizes) in counts.items():

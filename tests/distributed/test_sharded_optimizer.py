@@ -51,7 +51,7 @@ def batch(step: int) -> Tensor:
 
 
 def take_steps(net: Net, optimizer: torch.optim.Optimizer, steps: Iterable[int]) -> None:
-    """Those of odd numbers by a closure, whose loss comes back."""
+    """Take the steps; those with odd numbers call a closure, whose loss step() returns."""
     for step in steps:
 
         def closure(step: int = step) -> Tensor:

@@ -66,7 +66,7 @@ LEVELS = {
 }
 
 
-# What stands in a chapter, what an author writes by mistake, and what the error says.
+# Text of a chapter, the author's mistake in its place, and a part of the error message.
 MISTAKES = [
     ("id: cs336.pytorch_attention", "id: cs336.pytorch_atention", "did you mean 'cs336.pytorch_attention'?"),
     ("where: {dtype: fp32}", "filter: {dtype: fp32}", "unknown key tables.attention.filter"),
