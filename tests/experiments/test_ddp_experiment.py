@@ -11,11 +11,12 @@ from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
+import pandas as pd
 import pytest
 import torch
 from ranks import run_ranks
 
-from perfscribe.experiments.cs336.ddp import measure, program, tracing, variants
+from perfscribe.experiments.cs336.ddp import drawings, measure, program, tracing, variants
 from perfscribe.experiments.cs336.ddp.program import Wrapped
 from perfscribe.experiments.cs336.ddp.variants import Variant
 from perfscribe.instruments.profiling.trace import Kernel, Range, Trace, thread_key
@@ -116,3 +117,13 @@ def test_a_gpus_lanes_are_its_kernels() -> None:
     shared = [replace(one, stream=7) for one in OVERLAPPING]
     made = tracing.lanes(Trace("torch profiler 2.11.0", [barrier, *shared], ranges), 2, "cuda")
     assert made.values()["own_stream"] is False
+
+
+def test_timelines_show_each_edition_s_model_once_in_fp32() -> None:
+    cells = [("2.7B", 512, 2, "tf32"), ("xl", 128, 2, "fp32"), ("xl", 128, 4, "fp32"), ("2.7B", 512, 2, "fp32")]
+    rows = [
+        {"size": size, "seq_len": seq_len, "batch": 2, "world_size": ranks, "backend": "nccl", "dtype": dtype}
+        for size, seq_len, ranks, dtype in cells
+    ]
+    shown = [key for key, _ in drawings.models(pd.DataFrame(rows))]
+    assert [(key[0], key[3], key[5]) for key in shown] == [("xl", 2, "fp32"), ("2.7B", 2, "fp32")]

@@ -47,23 +47,36 @@ def _interval(rows: pd.DataFrame) -> list[np.ndarray]:
     return [np.nan_to_num(exposed - low).clip(0), np.nan_to_num(high - exposed).clip(0)]
 
 
+def models(rows: pd.DataFrame) -> list[tuple[Any, pd.DataFrame]]:
+    """Return one cell of each model and context that timelines show, in FP32 where that was measured."""
+    chosen: dict[Any, tuple[Any, pd.DataFrame]] = {}
+    for key, own in sorted(_cells(rows), key=lambda cell: "fp32" not in cell[0]):
+        chosen.setdefault(key[:2], (key, own))
+    return list(chosen.values())
+
+
 def timelines(canvas: Any, rows: pd.DataFrame, traced: pd.DataFrame, lanes: dict[str, str] = LANES) -> None:
-    """Draw a panel for each implementation of one cell, of naive and overlapped if they are there: phases, and lanes.
+    """Draw a panel for each implementation of a model, of naive and overlapped if they are there: phases, and lanes.
 
     traced: values of the same steps, which give the busy share of each lane's spans.
     """
-    cells = _cells(rows)
-    key, own = next((cell for cell in cells if "fp32" in cell[0]), cells[0])
-    asked = own[own["implementation"].str.split().str[0].isin([v.NAIVE, v.OVERLAP])]
-    own = asked if len(asked) else own
-    labels, figures = own.apply(_label, axis=1), traced[(traced[CELL] == list(key)).all(axis=1)]
-    names = list(dict.fromkeys(labels))
-    panels = canvas.subplots(len(names), 1, squeeze=False, sharex=True)[:, 0]
-    for axes, name in zip(panels, names, strict=True):
-        step = figures[[_label(row) == name for _, row in figures.iterrows()]]
-        _one_timeline(axes, own[labels == name], step, "GPU" if "nccl" in key else "CPU", lanes)
+    shown = []
+    for key, own in models(rows):
+        asked = own[own["implementation"].str.split().str[0].isin([v.NAIVE, v.OVERLAP])]
+        own = asked if len(asked) else own
+        values = traced[(traced[CELL] == list(key)).all(axis=1)]
+        by_label = (own.apply(_label, axis=1), values.apply(_label, axis=1))
+        for name in dict.fromkeys(by_label[0]):
+            shown.append((key, name, own[by_label[0] == name], values[by_label[1] == name]))
+    panels = canvas.subplots(len(shown), 1, squeeze=False, sharex=True)[:, 0]
+    titled = None
+    for axes, (key, name, spans, step) in zip(panels, shown, strict=True):
+        _one_timeline(axes, spans, step, "GPU" if "nccl" in key else "CPU", lanes)
         axes.set_ylabel(name, fontsize=7)
-    panels[0].set_title(_title(key), fontsize=7.5)
+        if key != titled:
+            axes.set_title(_title(key), fontsize=7.5)
+        titled = key
+    own = pd.concat([spans for _, _, spans, _ in shown])
     panels[-1].set_xlabel("Time in the step (ms)", fontsize=8)
     panels[-1].set_xlim(0, 1.03 * float(_floats(own, "step_ms").max()))
     drawn = {name: shade for name, shade in PHASE_COLOURS.items() if f"phase {name}" in set(own["lane"])}

@@ -290,9 +290,10 @@ SPANS = [
 
 def figures(tables: Mapping[str, t.Table]) -> list[f.Figure]:
     """Return the timelines, and exposed communication by bucket size."""
-    timelines = f.of(tables["cs336.ddp_timeline_spans"].ok, drawings.timelines, traced=tables["cs336.ddp_timeline"].ok)
+    spans = tables["cs336.ddp_timeline_spans"].ok
+    timelines = f.of(spans, drawings.timelines, traced=tables["cs336.ddp_timeline"].ok)
     buckets = f.of(tables["cs336.ddp_overhead"].ok, drawings.buckets)
     return [
-        f.Figure(FIGURES[0], TIMELINE_CAPTION, timelines, (7.0, 3.2)),
+        f.Figure(FIGURES[0], TIMELINE_CAPTION, timelines, (7.0, 3.2 * max(1, len(drawings.models(spans))))),
         f.Figure(FIGURES[1], BUCKETS_CAPTION, buckets, (7.0, 3.6)),
     ]

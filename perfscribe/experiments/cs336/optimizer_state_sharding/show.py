@@ -220,16 +220,19 @@ TIMED = {"step_ms": "Whole step", "optimizer_ms": "Optimizer step alone"}
 
 
 def figures(tables: Mapping[str, t.Table]) -> list[f.Figure]:
-    """Return the figure of memory by kind, and times."""
-    memory = f.of(tables["cs336.sharding_kinds"].ok, _draw_memory)
-    times = f.of(tables["cs336.sharding_times"].ok, _draw_times)
+    """Return the figure of memory by kind, and times, for each model and context."""
+    kinds, times = tables["cs336.sharding_kinds"].ok, tables["cs336.sharding_times"].ok
+    models = list(dict.fromkeys(zip(kinds["size"], kinds["seq_len"], strict=True)))
 
-    def draw(canvas: Any) -> None:
-        above, below = canvas.subfigures(2, 1, height_ratios=(4.4, 3.4))
-        memory(above)
-        times(below)
+    def draw(canvas: Any, _: pd.DataFrame) -> None:
+        panels = canvas.subfigures(2 * len(models), 1, height_ratios=(4.4, 3.4) * len(models))
+        for (size, seq_len), above, below in zip(models, panels[::2], panels[1::2], strict=True):
+            for panel, rows, draw_rows in ((above, kinds, _draw_memory), (below, times, _draw_times)):
+                f.of(rows[(rows["size"] == size) & (rows["seq_len"] == seq_len)], draw_rows)(panel)
 
-    return [f.Figure(FIGURES[0], CAPTION, draw, (7.0, 7.8), sample="sharded_step_ms")]
+    return [
+        f.Figure(FIGURES[0], CAPTION, f.of(kinds, draw), (7.0, 7.8 * max(1, len(models))), sample="sharded_step_ms")
+    ]
 
 
 def _of_one_setting(rows: pd.DataFrame) -> tuple[pd.DataFrame, str]:
