@@ -171,11 +171,11 @@ class Template:
         for _, layer in layers:
             self.names |= (layer.get("words") or {}).get(self.names["machine"].kind, {})
         lets = [line for name, layer in layers[:-1] for line in _lets(name, layer)]  # the file's are in its text
-        self._unknown: set[str] = set()  # files with a table that this site lacks, so its columns are unknown
+        self._lacking: set[str] = set()  # names of tables that this site lacks, so their columns are unknown
         for layer_name, layer in layers:
             for name, table in (layer.get("tables") or {}).items():
                 self.names[name] = self._rows(layer_name, table)
-                self._unknown |= set() if self.names[name].columns else {layer_name}
+                self._lacking |= set() if self.names[name].columns else {name}
         for where, text, name, expression in lets:
             self.names[name] = _at_line(where, text, partial(_value, expression, self.names))
         self._compiled = self._checked() if source.text else None
@@ -253,6 +253,7 @@ class Template:
         known |= {node.name for node in parts if isinstance(node, nodes.Macro)}
         known |= {node.name for node in parts if isinstance(node, nodes.Name) and node.ctx != "load"}
         known |= {name for node in parts if isinstance(node, nodes.FromImport) for name in _imported(node)}
+        lacks_tables = any(isinstance(node, nodes.Name) and node.name in self._lacking for node in parts)
         columns = self._columns() | {key.key for node in parts if isinstance(node, nodes.Call) for key in node.kwargs}
         for node in parts:
             problem, name, names = "", "", known
@@ -261,7 +262,7 @@ class Template:
             elif isinstance(node, nodes.Filter | nodes.Test):
                 problem, name = f"unknown {type(node).__name__.lower()}", node.name
                 names = set(jinja.filters if isinstance(node, nodes.Filter) else jinja.tests)
-            elif isinstance(node, nodes.Getattr) and self.source.name not in self._unknown:
+            elif isinstance(node, nodes.Getattr) and not lacks_tables:
                 problem, name, names = "unknown column or attribute", node.attr, columns
             if problem and name not in names:
                 raise ValueError(f"{self.source.name}:{node.lineno}: {Mistake(problem, name, sorted(names))}")

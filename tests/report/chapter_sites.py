@@ -54,6 +54,17 @@ def lost(row: Any, status: str, reason: str, columns: Any) -> dict[str, Any]:
     return {**row, **figures, "status": status, "reason": reason}
 
 
+class Lacking(Site):
+    """A committed site without one table, as of a run of only some experiments."""
+
+    def __init__(self, name: str, table: str) -> None:
+        super().__init__(name, folder(name), device(name))
+        self.left_out = table
+
+    def table(self, table: str) -> Stored:
+        return Stored({}, []) if table == self.left_out else site(self.name).table(table)
+
+
 class Mutilated(Site):
     """A committed site whose rows are lost or without figures, more or less of them, by a seed."""
 

@@ -5,7 +5,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from chapter_sites import SITES, Mutilated, Newer, Odd, Shaken, keys, problem, site
+from chapter_sites import SITES, Lacking, Mutilated, Newer, Odd, Shaken, keys, problem, site
 
 from perfscribe.base import chapters, registry
 from perfscribe.report import templates
@@ -34,6 +34,18 @@ def test_no_half_sentence_whatever_rows_are_missing_and_figures_say(chapter: str
             assert_whole(problem(chapter, key, Mutilated(name, f"{name} {seed} {key}")), f"{name} {seed}")
         for seed in range(0 if rarely else 2):
             assert_whole(problem(chapter, key, Shaken(name, f"{name} {seed} {key}")), f"{name} shaken {seed}")
+
+
+@pytest.mark.parametrize("chapter", chapters.names())
+def test_a_table_that_a_run_left_out_breaks_no_page(chapter: str) -> None:
+    of, common = chapters.read(chapter), chapters.load(chapters.ROOT / chapters.COMMON)["tables"].values()
+    for key in (key for key in of.problems if of.file(key).is_file()):
+        named = {
+            table if isinstance(table, str) else table["id"]
+            for table in of.source(key).front.get("tables", {}).values()
+        }
+        for table in sorted({*named, *common}):
+            assert_whole(problem(chapter, key, Lacking("h200x4", table)), f"{key} without {table}")
 
 
 def assert_whole(drawn: Problem, where: str) -> None:
