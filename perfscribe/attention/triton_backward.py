@@ -61,10 +61,10 @@ def padded(problem: Problem, unit: int) -> int:
 def row_terms(
     problem: Problem, n_padded: int, d_out_strides: tuple[int, int, int, int], copied: bool, one_pass: bool
 ) -> Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor, Tensor]]:
-    """Return a call (output, log-sum-exp, dO) that returns the gradient kernels' further inputs, next to Q, K, V.
+    """Return a call (output, log-sum-exp, dO) that returns (terms, dO, dq_sum) for the kernels of gradients().
 
-    terms: log-sum-exp in base 2 and rowsum(dO ∘ O), (2, sequences, n_padded). dO, or its contiguous copy. Zeros
-    (sequences, n_padded, d) to which one pass adds dQ; a placeholder for two passes.
+    terms (2, sequences, n_padded): log-sum-exp in base 2 and rowsum(dO ∘ O). dO: as given, or a contiguous copy if
+    `copied`. dq_sum (sequences, n_padded, d): zeros to which one pass adds dQ / scale; a placeholder for two passes.
     """
     shape = (problem.sequences, n_padded)
     launch = Launch(
@@ -88,9 +88,9 @@ def row_terms(
 def gradients(
     problem: Problem, kernel: Literal["one_pass", "dkdv", "dq"], layouts: Layouts, n_padded: int
 ) -> Callable[..., tuple[Tensor, ...]]:
-    """Return a call on Q, K, V, dO and row_terms' results: "dkdv" returns dK and dV; "dq", without the zeros, dQ.
+    """Return a call (Q, K, V, dO, terms, dq_sum) that returns (dK, dV); of "dq", without dq_sum, it returns (dQ,).
 
-    "one_pass" returns dK and dV, and adds dQ / scale to the zeros.
+    "one_pass" also adds dQ / scale to dq_sum.
     """
     of_keys = kernel != "dq"
     tile, cols = problem.tile(kernel), problem.cols
@@ -164,9 +164,9 @@ def _summed(
     n_splits: int,
     scale: float = 1.0,
 ) -> Callable[..., tuple[Tensor, ...]]:
-    """Return a call on one or two tensors of parts (splits, …, n_part_rows, d) that returns scale · their sums.
+    """Return a call on one or two tensors (splits, …, n_part_rows, d), FP32, that returns scale · sums over splits.
 
-    Sums are over splits, in the inputs' dtype, (…, n_rows, d).
+    Sums are (…, n_rows, d) in problem.dtype. seen, n_streamed and per_split choose a row's splits, see sum_kernel.
     """
     shape = (*problem.leading, n_rows, problem.head_dim)
     programs = triton.cdiv(n_rows, SUMMED_ROWS) * problem.sequences

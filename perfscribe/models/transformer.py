@@ -77,7 +77,7 @@ class Attention(nn.Module):
         self.o = nn.Linear(width, width, bias=False, device=device)
 
     def forward(self, x: Tensor, rotary: RotaryEmbedding, mask: Tensor) -> Tensor:
-        """Map x (B, S, D) and mask (S, S) to (B, S, D)."""
+        """Map x (B, S, D) to (B, S, D); mask (S, S), bool, is True where a query may see a key."""
         q = rotary(self.split(self.q(x)))  # (B, H, S, C)
         k = rotary(self.split(self.k(x)))
         v = self.split(self.v(x))
@@ -126,8 +126,8 @@ class Block(nn.Module):
 class Model(nn.Module):
     """Maps token ids to logits of the next token; head and embedding are not tied.
 
-    Parameters: 2·V·D + L·(4·D² + 3·D·F + 2·D) + D (counters.parameters.transformer_parameters).
-    Rotary tables and the causal mask are made here once, outside any timed call.
+    Parameters: 2·V·D + L·(4·D² + 3·D·F + 2·D) + D for L layers (perfscribe.analytic.parameters).
+    Rotary tables and the causal mask are made by __init__, outside any timed call.
     """
 
     causal_mask: Tensor

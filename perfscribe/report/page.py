@@ -88,13 +88,13 @@ class HandinTable:
 
 @dataclass
 class Text:
-    """A paragraph of one or more lines; lines with a missing number are dropped."""
+    """A paragraph; rendering drops lines with a missing number. letter: part of the problem it answers, or ""."""
 
     lines: list[str]
     letter: str = ""
 
     def markdown(self, notes: str = "") -> str:
-        """Render the sentences; without reasons if a person's notes have text for the same letter."""
+        """Render the complete lines, without {% reason %} passages if a person's notes have the same letter."""
         without_reasons = bool(self.letter) and f"**({self.letter})**" in notes
         text = " ".join(in_prose(line).strip() for line in self.complete(without_reasons) if line.strip())
         return f"**({self.letter})** {text}" if text and self.letter else text
@@ -196,8 +196,10 @@ def anchor(heading: str) -> str:
 
 
 class Problem:
-    """A problem of a chapter over a site. name: for links and files; letters: parts answered by its text.
+    """A problem of a chapter, rendered with a site's numbers. name: of its files and links.
 
+    finding, remarks: its texts for the first page and for its page of details, which has the tables `details`.
+    letters: parts that its text answers; on_paper: those that need no measurement.
     keeps_mistake: a mistake in the file becomes the attribute `mistake`, one line; else it raises ValueError.
     edition: set where the report has another edition of the course, to tell links and headings apart.
     """
@@ -244,7 +246,7 @@ class Problem:
         return f"[{text}](#{anchor(self.title)})"
 
     def rows(self) -> list[Mapping[str, Any]]:
-        """Stored rows of all its tables, for reasons why it has no figures."""
+        """Stored rows of all its tables, from which the hand-in tells why the problem has no numbers."""
         return [row for name in self.ids for row in self.site.rows(name, None, self.ids[name]).stored]
 
     @property
@@ -272,7 +274,7 @@ class Problem:
         return f"{len(there)} of {len(numbers)}" if there else ""
 
     def status(self) -> str:
-        """Number of filled cells of all that can be filled, e.g. `3 of 5`, and of marked ones."""
+        """Filled cells of all that can be, and marked ones, as "3 of 5, 1†"; without filled ones, another status."""
         cells = [cell for table in self.tables for cell in table.cells]
         able, filled = sum(cell.able for cell in cells), sum(cell.filled for cell in cells)
         if not able or not filled:
@@ -321,10 +323,7 @@ def _ids(source: Source) -> dict[str, str]:
 
 
 def whole_page(template: Template) -> str:
-    """Render a page that is no problem, dropping lines, list items and table rows with a missing number.
-
-    Headings without content are dropped, too.
-    """
+    """Render a page other than a problem's, without lines that lack a number and headings that this leaves empty."""
     lines = [text for text in template.render()[0].splitlines() if not is_incomplete(text)]
     texts = [TOKEN.sub(lambda match: match[2], line) if line.startswith("|") else in_prose(line) for line in lines]
     text = re.sub(r"\n{3,}", "\n\n", "\n".join(texts)).strip("\n") + "\n"

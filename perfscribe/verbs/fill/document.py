@@ -52,9 +52,11 @@ class Text(NamedTuple):
 
 @dataclass(frozen=True)
 class MarkdownTable:
-    """A table. line: of its header, from 0; above: what says something of it, nearest first: a caption below, the last
-    texts since the heading (or the table before), the first below the heading, all headings that it is under; unread:
-    lines that cannot be told apart into cells; comment: what the comment right above says to perfscribe."""
+    """A table. line: its header's, from 0; unread: lines of rows whose cells could not be located.
+
+    above: texts about it, nearest first: a caption below it, the last MOST_TEXTS paragraphs since the heading or the
+    table before, the first of them, and the headings over it. comment: text of the perfscribe comment right above.
+    """
 
     line: int
     above: tuple[Text, ...]
@@ -66,8 +68,7 @@ class MarkdownTable:
 
 @dataclass
 class Document:
-    """lines: with their ends, so that joined they are the file; tables in order; loose: what seems to be for a table
-    and is not, with the reason."""
+    """A parsed file: its lines with their ends, tables in order; loose: table-like lines and unused comments, why."""
 
     lines: list[str]
     tables: list[MarkdownTable] = field(default_factory=list)
@@ -75,7 +76,7 @@ class Document:
 
 
 def parse(text: str) -> Document:
-    """The file's tables."""
+    """Parse a Markdown file's text into a Document."""
     tokens = _MARKDOWN.parse(text)
     document = Document(_LINE.findall(text), loose=[Text(line, LOOSE) for line in _loose(tokens)])
     headings: list[tuple[int, Text]] = []
@@ -116,7 +117,7 @@ def plain(token: Token) -> str:
 
 @cache
 def plain_of(text: str) -> str:
-    """Text of a cell that holds this Markdown."""
+    """Plain text of inline Markdown such as a cell's, without emphasis, code signs and targets of links."""
     return plain(_MARKDOWN.parseInline(text)[0])
 
 
@@ -144,7 +145,7 @@ def _is_linked(token: Token) -> bool:
 
 
 def _loose(tokens: Sequence[Token]) -> list[int]:
-    """First lines of paragraphs that look like rows; one for neighbouring paragraphs."""
+    """Line numbers, from 0, of paragraphs that look like rows of a table; of adjacent ones only the first."""
     lines, before = [], False
     for token in tokens:
         if token.type == "inline" and token.map:
@@ -155,7 +156,7 @@ def _loose(tokens: Sequence[Token]) -> list[int]:
 
 
 def _table(block: Sequence[Token], lines: Sequence[str], above: tuple[Text, ...], comment: str) -> MarkdownTable:
-    """block: the tokens from table_open up to its end."""
+    """Build a table from its tokens, from table_open to just before table_close; lines: the whole file's."""
     headings = [place for place, token in enumerate(block) if token.type == "th_open"]
     headers = tuple(plain(block[place + 1]) for place in headings)
     rows, unread = [], []
@@ -176,7 +177,7 @@ def _table(block: Sequence[Token], lines: Sequence[str], above: tuple[Text, ...]
 
 
 def _row(number: int, line: str, cells: Sequence[Token]) -> Row | None:
-    """The row, where its cells read as markdown-it says that they do."""
+    """Locate a row's cells in its line; None if what is found there differs from markdown-it's cells."""
     body = line.rstrip("\r\n")
     start, end = len(body) - len(_PREFIX.sub("", body)), len(body.rstrip())
     bars = [match.start() for match in _BAR.finditer(body, start, end)]

@@ -127,7 +127,7 @@ def _copy_bytes(step: Step) -> set[int]:
 
 
 def _keep_peaks(timeline: Timeline, measurement: Measurement) -> None:
-    """Add peaks by phase and kind: the allocator's if it counts them, else those of the history."""
+    """Add each phase's peak (the allocator's, else replayed), end, and bytes by kind at the replayed peak."""
     peaks = []
     history = timeline.history
     marks = {mark.name: mark for mark in history.marks}
@@ -150,7 +150,7 @@ def _keep_peaks(timeline: Timeline, measurement: Measurement) -> None:
 
 
 def _keep_course(timeline: Timeline, measurement: Measurement) -> None:
-    """Add bytes by kind at a few hundred moments, in a unit that needs at most four digits."""
+    """Add bytes by kind at TIMELINE_POINTS moments at most, in a power-of-two unit that needs at most four digits."""
     indices = timeline.points(TIMELINE_POINTS)
     unit = 1
     while max(timeline.totals) >= 10_000 * unit:
@@ -163,7 +163,7 @@ def _keep_course(timeline: Timeline, measurement: Measurement) -> None:
 
 
 def _keep_groups(timeline: Timeline, measurement: Measurement) -> None:
-    """Add the groups of the largest blocks, and the size of a layer's addition to the residual stream."""
+    """Add the first LARGEST_GROUPS of Timeline.groups(), and the size of a sum on the residual stream."""
     groups = timeline.groups()
     residual = [group for group in groups if ":Block.forward:" in group.frame]
     if residual:

@@ -39,7 +39,11 @@ KINDS = (PARAMETERS, GRADIENTS, STATE, ACTIVATIONS, COMMUNICATION, OTHER)
 
 @dataclass(frozen=True)
 class Sharding(LanguageModel, Steps):
-    """Factors of a cell, and the folder of its data."""
+    """Factors of a cell, and the folder of its data.
+
+    wrapper: averages gradients, a key of ddp.BY_NAME. turns: how often each optimizer is timed, interleaved.
+    optimizer_steps: steps of the optimizer by itself that are timed in each turn.
+    """
 
     data_folder: str
     wrapper: str
@@ -55,7 +59,7 @@ def run(cell: Cell) -> Measurement:
 
 
 def launched(cell: Cell, on_rank: Callable[..., Any]) -> Measurement:
-    """Launch the cell's ranks once with this program."""
+    """Run on_rank(arguments, rank) on each of the cell's ranks, and combine() their results."""
     from perfscribe.distributed.launch import Ranks, launch
 
     arguments = {**cell.factors, "data_folder": str(cell.data_folder)}
@@ -65,10 +69,12 @@ def launched(cell: Cell, on_rank: Callable[..., Any]) -> Measurement:
 def combine(ranks: Sequence[Mapping[str, Any]]) -> Measurement:
     """Combine the results of program.on_rank, in the order of ranks, into a Measurement.
 
-    samples: <implementation>_step_ms, <implementation>_optimizer_ms and sharded_<part>_ms; of each call the longest
-    time of any rank. series: <implementation>_<moment>_bytes, bytes by kind (KINDS) on the rank with most at that
-    moment, and <implementation>_<moment>_rank_bytes, the total of each rank. values: difference,
-    <implementation>_outside_bytes on a GPU, gradient_calls and gradient_bytes of a rank's averages in a step.
+    samples: <implementation>_step_ms, <implementation>_optimizer_ms (also of unsharded_again), sharded_update_ms and
+    sharded_exchange_ms; of each call the longest time of any rank.
+    series: <implementation>_<moment>_bytes, bytes by kind (KINDS) on the rank with most at that moment, and
+    <implementation>_<moment>_rank_bytes, the total of each rank.
+    values: memory_counter; difference, the largest relative one of a parameter from the plain optimizer's;
+    <implementation>_outside_bytes, the largest, on a GPU only; gradient_calls and gradient_bytes of rank 0 in a step.
     """
     first = ranks[0]
     found = Measurement(values=dict(first["traffic"]))

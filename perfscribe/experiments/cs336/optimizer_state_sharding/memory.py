@@ -1,4 +1,4 @@
-"""Memory of one training step with one optimizer, at each moment and by kind."""
+"""Memory of a training step with one optimizer, in bytes, at the MOMENTS and by the KINDS of measure.py."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ def size_bytes(tensors: Iterable[Tensor], device: torch.device) -> int:
 
 
 def after_init(parameters: list[Tensor], device: torch.device) -> list[int]:
-    """Return bytes by kind of a model only; call it before anything else allocates memory."""
+    """Return bytes, in the order of KINDS, while only the model exists: its parameters, and the rest as OTHER."""
     known = size_bytes(parameters, device)
     return as_list({m.PARAMETERS: known, m.OTHER: allocated_bytes(settle(device)) - known})
 
 
 def settle(device: torch.device) -> torch.device:
-    """Return the device once nothing is freed by itself any more."""
+    """Wait on a CPU until gloo's threads have freed what they sent (SETTLE_S); return the device, for nested calls."""
     if device.type == "cpu":
         time.sleep(SETTLE_S)
     return device
@@ -52,7 +52,7 @@ def as_list(kinds: Kinds) -> list[int]:
 
 
 def measure_memory(training: ShardedTraining, make: Callable[[], torch.optim.Optimizer]) -> dict[str, list[int]]:
-    """Return bytes by moment and kind, from the forward pass to the end of the step, in a step after the first ones."""
+    """Return bytes by moment (all but INIT), in the order of KINDS, of one step after WARMUP_STEPS others."""
     optimizer = make()
     for _ in range(WARMUP_STEPS):
         training.zero_grad()
@@ -69,7 +69,7 @@ def measure_memory(training: ShardedTraining, make: Callable[[], torch.optim.Opt
 
 
 def _of_passes(training: ShardedTraining, optimizer: torch.optim.Optimizer) -> Kinds:
-    """Return bytes by kind at the peak of the passes, which leave their gradients."""
+    """Run forward, backward and averaging; return bytes by kind at their peak. Gradients stay, for the optimizer."""
 
     def handed(parameter: Tensor) -> None:
         """End a segment, named by the gradient's bytes, when a gradient is accumulated."""
@@ -118,7 +118,10 @@ def _of_step(training: ShardedTraining, optimizer: torch.optim.Optimizer) -> dic
 
 
 def _above(segments: PeakMemory) -> Kinds:
-    """Return bytes above the step's start at its peak: communication held since the update's start, and temporaries."""
+    """Return how far the optimizer step's peak is above its start, divided into communication and temporaries.
+
+    In an exchange all of it is communication, in an update only what was held when the update began.
+    """
     highest, found, travelling = -1, Kinds(), 0
     for name, peak in segments.peaks:
         above = peak - segments.allocated_before_bytes
@@ -147,7 +150,7 @@ def _state_tensors(optimizer: torch.optim.Optimizer) -> list[Tensor]:
 
 
 def outside_bytes(device: torch.device) -> int | None:
-    """Return bytes of this GPU outside torch's caching allocator: CUDA's context, NCCL's buffers; None on a CPU."""
+    """Return bytes used on this GPU but not reserved by this process's torch: CUDA, NCCL, others; None on a CPU."""
     if device.type != "cuda":
         return None
     free, total = torch.cuda.mem_get_info(device)

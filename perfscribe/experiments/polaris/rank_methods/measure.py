@@ -37,7 +37,7 @@ HOMEWORK_BINDING, GUIDE_BINDING = "list:0,1:8,9:16,17:24,25", "list:24:16:8:0"
 
 @dataclass(frozen=True)
 class Ranks:
-    """Factors of a cell of either part, which lacks those of the other."""
+    """Factors of a cell: method and backend of part LAUNCHED only, machine and cpu_bind of part BOUND only."""
 
     part: str
     launcher: str
@@ -64,13 +64,13 @@ class Sizes:
 
 
 def run(cell: Cell) -> Measurement:
-    """Measure one launch, or bind ranks once.
+    """Measure one launch (part LAUNCHED) or one binding of ranks to cores (part BOUND).
 
-    Series of launches, one value per rank: node, said_<method> (rank, world size, local rank; None: nothing; a text:
-    why it failed), host, device, mask, training_s_by_rank. Samples training_s, epoch_s and bound_training_s (each rank
-    bound to its cores of the series bound_mask; Linux only) are those of the slowest rank. Series of bindings: asked,
-    granted (masks), gpu_cores.
-    Raises Unsupported if the launcher or mpi4py is missing, or a binding names cores that are not granted here.
+    LAUNCHED: samples training_s, epoch_s and bound_training_s (ranks pinned; Linux only), of the slowest rank; series
+    by rank: node, host, device, mask, bound_mask, training_s_by_rank and said_<method>: [rank, world size, local rank],
+    None (no answer) or why it failed. BOUND: series asked and granted, masks by rank, and gpu_cores by GPU.
+    Raises Unsupported if the launcher or mpi4py is missing, or a binding's cores are not granted or not known;
+    ValueError if cpu_bind has too few bindings.
     """
     of = cell.read(Ranks)
     return _launch(of, cell.read(Sizes)) if of.part == LAUNCHED else _bind(of)
@@ -159,7 +159,7 @@ def _granted(launcher: str, asked: Sequence[cpu_sets.Cores]) -> list[str]:
 
 
 def _asked(text: str, ranks: int, nearest: Sequence[cpu_sets.Cores]) -> list[cpu_sets.Cores]:
-    """Return the cores of each rank; "even" and "nearest" depend on the granted cores and on the GPUs' positions."""
+    """Return each rank's cores for a cpu_bind text: "even", "nearest" or a list; ValueError if that is too short."""
     if text == EVEN:
         return cpu_sets.even(cpu_sets.granted(), ranks)
     if text == NEAREST:
