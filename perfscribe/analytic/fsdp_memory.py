@@ -1,8 +1,8 @@
 """Memory per rank of data-parallel training with torch's DDP, FSDP1 and FSDP2: parameters, gradients, AdamW state.
 
-All three are fp32, whatever the dtype of matrix products. FSDP2 splits each parameter along its first dimension into n
-pieces, padded to the size of the first, the largest; FSDP1 concatenates a unit's parameters, each aligned to 16 bytes,
-and splits the result. No torch.
+Parameters, gradients and state are FP32, whatever the dtype of products. FSDP2 splits each parameter along its first
+dimension into a piece per rank, padded to the size of the first, the largest; FSDP1 concatenates a unit's parameters,
+each aligned to 16 bytes, and splits the result (torch/distributed/fsdp/_flat_param.py). Imports no torch.
 """
 
 from __future__ import annotations

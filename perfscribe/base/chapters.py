@@ -57,7 +57,7 @@ class Source:
 
 @dataclass(frozen=True)
 class Chapter:
-    """A course in one edition. name: its key in the config; index: content of its YAML file."""
+    """A course in one edition. name: its key in the config; path: of its YAML index, whose content is `index`."""
 
     name: str
     path: Path
@@ -80,12 +80,12 @@ class Chapter:
 
     @property
     def names(self) -> Mapping[str, Mapping[str, str]]:
-        """This edition's names of levels, by column and by the name in tables."""
+        """Names that this edition gives to levels, by column and by name in tables, e.g. {"size": {"2.7B": "xl"}}."""
         return self.index.get("names") or {}
 
     @property
     def levels(self) -> Mapping[str, Mapping[str, Any]]:
-        """Levels by experiment and config key that this edition asks for instead of the preset's."""
+        """Levels that this edition asks for instead of a preset's, by experiment, config key and preset."""
         return self.index.get("levels") or {}
 
     @property
@@ -119,18 +119,18 @@ class Chapter:
         return edition_file if edition_file.is_file() else self.path.parent / f"{problem}.md"
 
     def homework(self, problem: str) -> dict[str, Any]:
-        """Return the levels that the homework asks for in a problem."""
+        """Return the homework's values for a problem by name; the problem's own replace those of all problems."""
         return {**(self.index.get("homework") or {}), **(self.index["problems"][problem] or {})}
 
     def tables(self) -> frozenset[str]:
-        """Return the ids of the tables that the index and the problems' front matter name."""
+        """Return all words of a table id's form in the index and the problems' front matter; some are no tables."""
         texts = [self.path.read_text(encoding="utf-8")]
         texts += [matter[1] for key in self.problems if (matter := FRONT_MATTER.match(_text(self.file(key))))]
         return frozenset(TABLE_ID.findall("\n".join(texts)))
 
 
 def digests(chosen: Collection[str], root: Path) -> dict[str, str]:
-    """Return 16 hex digits for each chapter, and under "" for the common pages, of the files in checkout `root`."""
+    """Return a digest (16 hex digits) of each chapter's files in checkout `root`; under "", of the common pages."""
     files = {"": [root / "chapters" / name for name in (COMMON, FIRST_PAGE, APPENDIX)]}
     for name in chosen:
         index = read(name).path

@@ -73,7 +73,7 @@ def value(text: str) -> Any:
 
 
 def read(path: Path) -> dict[str, Any]:
-    """Return the file's mapping of keys to plain values; raises ConfigError if it has none."""
+    """Return the mapping in a YAML file; raises ConfigError if it is unreadable, too long, not YAML or no mapping."""
     import yaml
 
     try:

@@ -20,7 +20,10 @@ PRIOR_S = 30.0
 
 
 class Due(NamedTuple):
-    """Properties of a cell that predict its time. kind: factors except sizes, e.g. implementation, device, dtype."""
+    """Properties of a cell that predict its time.
+
+    levels: all factors, as JSON. kind: those that are not numbers, as JSON. cost: in a unit of the experiment's own.
+    """
 
     experiment: str
     levels: str
@@ -29,16 +32,16 @@ class Due(NamedTuple):
 
 
 def due(experiment: str, factors: Mapping[str, Any], cost: float = 0.0) -> Due:
-    """Make the Due of a cell; its sizes count by the cost."""
+    """Return the Due of a cell with these factors; its kind leaves out numbers, which count only by the cost."""
     kind = {n: level for n, level in factors.items() if isinstance(level, bool) or not isinstance(level, int | float)}
     return Due(experiment, files.canonical(dict(factors)), files.canonical(kind), cost)
 
 
 @dataclass
 class Pace:
-    """Times of measured cells: the shortest, the excess over it in proportion to cost, and compile time per cell.
+    """Totals of measured cells, which predict others: the shortest time, a share of the excess by cost, compiling.
 
-    Predictions are at most MOST_GROWTH times the longest time, since the first cell includes one-time costs.
+    The part by cost is at most MOST_GROWTH times the longest time, since the first cell includes one-time costs.
     """
 
     quickest_s: float = float("inf")
@@ -63,11 +66,10 @@ class Pace:
 
 
 class Estimate:
-    """Expected times on this site.
+    """Expected times in s on this site, from the first that is known: the cell, its kind, its experiment.
 
-    A cell takes as long as last time here. If never measured here, as long as on the committed site (of this preset)
-    with most cells of the experiment, times the ratio of both machines so far. Without such a site, as long as cells of
-    its kind, then as cells of its experiment.
+    Each is looked up here first, then on the committed site of this preset with most cells of the experiment, whose
+    times are multiplied by the ratio (here / there) of cells measured on both. Cost counts here only.
     """
 
     def __init__(self, root: Path, preset: str) -> None:
@@ -94,7 +96,7 @@ class Estimate:
         self.usual_there |= {(experiment, kind): median(of_kind) for kind, of_kind in by_kind.items()}
 
     def _elsewhere(self, experiment: str) -> tuple[str, dict[Due, float]]:
-        """Name of the committed site, and s of each of its cells."""
+        """Return the committed site of this preset with most cells of the experiment, and s by cell; "", {} if none."""
         sites: dict[str, dict[Due, float]] = {"": {}}
         for folder in sorted(path.parent for path in (self.root / "results").glob("*/published.json")):
             if files.read_object(folder / "plan" / "index.json").get("preset") == self.preset:

@@ -1,4 +1,4 @@
-"""Figures in one style: colour-blind safe, medians with bars of the interquartile range, statuses at their position.
+"""Figures in one style: colour-blind safe, medians ± half the interquartile range, statuses at their position.
 
 Written as SVG, byte-identical for the same tables and library versions.
 """
@@ -57,7 +57,7 @@ class Figure:
 
     id: `<chapter>.<name>`. caption: its content, with timer, statistic and units.
     draw: fills an empty matplotlib figure.
-    size_in: width and height in inches. sample: name of the sample whose size is in the footer.
+    size_in: width and height in inches. sample: key of Record.samples whose values the footer counts.
     """
 
     id: str
@@ -149,9 +149,9 @@ def lines(
     label: Callable[[Any], str] = str,
     spread: str = "",
 ) -> None:
-    """Draw one line per level of `by` on logarithmic axes, labelled at its end; bars span the interquartile range.
+    """Draw a line per level of `by` on log axes (x: base 2), labelled at its end, with bars of y ± half the spread.
 
-    spread: column of interquartile ranges; rows with a text there (one sample) get no bar.
+    label: text for a level. spread: column of interquartile ranges; "", or a text in a row (one sample): no bar.
     """
     ends: list[tuple[str, float, float, str]] = []
     for number, (level, group) in enumerate(rows.groupby(by, sort=False)):
@@ -192,7 +192,7 @@ def _widen_to_ticks(axes: Any) -> None:
 
 
 def varying(rows: pd.DataFrame, names: Sequence[str]) -> list[str]:
-    """Return the first of these factors and those of the others with several levels, which distinguish the lines."""
+    """Return the factors that tell lines apart: the first name, and the others that have several levels in rows."""
     return [names[0], *(name for name in names[1:] if name in rows.columns and rows[name].nunique() > 1)]
 
 
@@ -216,9 +216,9 @@ def _label_ends(axes: Any, ends: list[tuple[str, float, float, str]]) -> None:
 
 
 def mark_statuses(axes: Any, rows: pd.DataFrame, x: str) -> None:
-    """Mark the x of cells that ended otherwise than ok at the upper edge, with the status; call it after lines().
+    """Write OOM, TIMEOUT or FAILED at the upper edge above each x with such a cell; call it after lines().
 
-    Extends the axis if no cell of an x has a figure, so that its mark is visible.
+    Extends the x axis to them, and writes x too if it has no tick.
     """
     ended = rows[rows["status"].isin(["oom", "timeout", "failed"])]
     for position, group in ended.groupby(x):

@@ -24,9 +24,10 @@ from perfscribe.run.progress import duration
 def _status(
     unit: dict, cell: dict, number: int, records: dict[str, list[dict]], changed: Collection[str], done: bool
 ) -> tuple[str, dict | None]:
-    """Status of a cell in the journal, and the newest record with its factors, whatever its code.
+    """Return a cell's status, and a record to estimate its time by: the current one, else one of older code or data.
 
-    changed: data sets to be made again. done: the unit's job has finished and is not due.
+    The record is None if the cell has none, is skipped or cannot run here. unit: the plan of its job. number: of the
+    round. changed: data sets to be made again. done: the job's checksums file exists.
     """
     lacking = capabilities.shortfall(cell["requires"])
     cannot = f"{lacking.status} ({lacking.reason})" if lacking else ""
@@ -55,7 +56,7 @@ def _status(
 
 
 def _published(cell: dict, number: int, records: dict[str, list[dict]]) -> tuple[str, dict | None]:
-    """Same as _status for a read-only site."""
+    """Return a cell's status in this round of a read-only site, and its newest record; None if it never started."""
     rounds = [record for record in records.get(_levels(cell), []) if record["round"] == number]
     if rounds and not rounds[-1]["values"].get("before_start"):
         return rounds[-1]["status"], rounds[-1]

@@ -130,7 +130,7 @@ def _published_ms(source: str) -> t.Column:
 def figures(tables: Mapping[str, t.Table]) -> list[f.Figure]:
     """Return the figure of time over size."""
     caption = (
-        "All-reduce of fp32 over size, one panel per backend. Median of the slowest rank's time; bars show the "
+        "All-reduce of fp32 over size, one panel per backend. Median of the slowest rank's time; bars: ± half the "
         "interquartile range. Host clock with synchronise."
     )
     draw = f.of(tables[TABLES[0]].frame, _by_size)

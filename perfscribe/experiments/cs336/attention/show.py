@@ -106,7 +106,7 @@ def _accounting(cells: list[Record]) -> t.Table:
 def figures(tables: Mapping[str, t.Table]) -> list[f.Figure]:
     """Return the figure of both passes' times over sequence length."""
     caption = (
-        "Median time of a forward and a backward pass over sequence length, one line per d_model; bars show the "
+        "Median time of a forward and a backward pass over sequence length, one line per d_model; bars: ± half the "
         "interquartile range. Host clock."
     )
     return [f.Figure(FIGURES[0], caption, f.of(tables[TABLES[0]].frame, _draw), sample="forward_ms")]

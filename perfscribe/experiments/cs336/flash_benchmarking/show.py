@@ -37,8 +37,9 @@ CELLS_NOTE = (
     "by the convention of the FlashAttention papers, halved as causal, for every implementation."
 )
 CAPTION = (
-    "Median time of forward and backward together over sequence length, one line per implementation; bars show "
-    "the interquartile range. With launches: CUDA events around plain calls, on a CPU the host clock."
+    "Median time of forward and backward together over sequence length, one line per implementation; bars: ± half "
+    "the interquartile range, with launches half the range over turns. With launches: CUDA events around plain "
+    "calls, on a CPU the host clock."
 )
 PROBLEM = t.factors(seq_len="Sequence length", head_dim="d", dtype="Dtype", batch="Batch", device="Device")
 

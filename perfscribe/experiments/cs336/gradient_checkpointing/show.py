@@ -32,7 +32,7 @@ NOTE = (
 )
 CAPTION = (
     "Peak of forward and backward, and median time of a full step, over the layers that backward recomputes as one "
-    "(0.5: half a layer), a line per context; bars show the interquartile range. Hollow: predicted peak."
+    "(0.5: half a layer), a line per context; bars: ± half the interquartile range. Hollow: predicted peak."
 )
 
 

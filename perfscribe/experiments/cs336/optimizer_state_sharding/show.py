@@ -63,7 +63,7 @@ TIME_NOTE = (
 SCHEME_NOTE = "Arithmetic in fp32. Sent: by each rank in a step, where collectives go round a ring."
 CAPTION = (
     "Above: memory of the rank that holds most, by kind, at three moments of a training step. Below: whole steps and "
-    "the optimizer's step alone, medians by the host clock, bars show the interquartile range. In groups by "
+    "the optimizer's step alone, medians by the host clock, bars: ± half the interquartile range. In groups by "
     "number of processes: AdamW unsharded, sharded by our optimizer, sharded by torch's."
 )
 MODELS = {m.PASSES: sharding.passes_peak, m.BEFORE_STEP: sharding.before_step, m.STEP: sharding.step_peak}
@@ -275,7 +275,7 @@ def _draw_memory(canvas: Any, rows: pd.DataFrame) -> None:
 
 
 def _draw_times(canvas: Any, rows: pd.DataFrame) -> None:
-    """Draw medians with interquartile ranges, a panel for whole steps and one for the optimizer's step."""
+    """Draw medians ± half the interquartile range, a panel for whole steps and one for the optimizer's step."""
     rows, _ = _of_one_setting(rows)
     places = _places(rows)
     for axes, (column, title) in zip(canvas.subplots(1, len(TIMED)), TIMED.items(), strict=True):

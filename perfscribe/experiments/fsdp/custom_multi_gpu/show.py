@@ -21,7 +21,7 @@ CAPTION = "Efficiency by loop: samples per second of steps alone per rank, over 
 
 
 def _as_scripts_run(record: Record) -> int:
-    """Return the parameters with the tokenizer's vocabulary, which the workshop's scripts always use."""
+    """Return the number of parameters with BLOOM's vocabulary, which the workshop's scripts always use."""
     shape = SimpleGptShape(**{name: record.factors[name] for name in SHAPE})
     return replace(shape, vocab_size=BLOOM_TOKENIZER_VOCABULARY).parameters
 
@@ -63,9 +63,9 @@ LOOPS = [
 
 
 def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
-    """Return the workshop's two tables, and that of all loops."""
+    """Return the workshop's tables of one node and of several (one loop, not tuned), and all loops on one node."""
     rows = c.rows(records["custom_multi_gpu"])
-    # The workshop's tables show the first loop of each device.
+    # The workshop's tables show each device's first loop that is not tuned.
     loop = {r.factors["device"]: r.factors["loop"] for r in reversed(rows) if r.factors["loop"] != TUNED}
     one_node, nodes = c.by_placement([r for r in rows if r.factors["loop"] == loop.get(r.factors["device"])])
     loops, _ = c.by_placement(rows)
