@@ -13,11 +13,10 @@ from typing import Any
 
 from perfscribe.distributed.needs import PRELOADED
 from perfscribe.distributed.starting import start_server
-from perfscribe.experiments.fsdp.checkpoints import measure as checkpoints
 from perfscribe.training import launching
 
 # What PRELOADED of the experiments that train so names.
-MODULES = (*PRELOADED, checkpoints.MODULE, launching.MODULE, launching.BLOOMS_CODE)
+MODULES = (*PRELOADED, launching.MODULE, launching.BLOOMS_CODE)
 
 
 def preload() -> None:
@@ -34,23 +33,6 @@ def train_as_on_gpus(arguments: Mapping[str, Any], rank: Any) -> dict[str, Any]:
 
     _pretend(arguments)
     return on_ranks.on_rank(arguments, rank)
-
-
-def checkpoint_as_on_gpus(arguments: Mapping[str, Any], rank: Any) -> dict[str, Any]:
-    """The same of what a cell of checkpoints does."""
-    from perfscribe.experiments.fsdp.checkpoints import program
-
-    _pretend(arguments)
-    return program.on_rank(arguments, rank)
-
-
-def checkpoint_fused(arguments: Mapping[str, Any], rank: Any) -> dict[str, Any]:
-    """A cell of checkpoints by the bare loop with the AdamW that it has on GPUs."""
-    from perfscribe.experiments.fsdp.checkpoints import program
-    from perfscribe.training import bare_loop
-
-    bare_loop.FUSED_ON = ("cpu",)
-    return program.on_rank(arguments, rank)
 
 
 def overflow_on_one_rank(arguments: Mapping[str, Any], rank: Any) -> dict[str, Any]:

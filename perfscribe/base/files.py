@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -53,11 +52,6 @@ def write_json_if_changed(path: Path, value: Any) -> bool:
         return False
     write_text(path, text)
     return True
-
-
-def write_json_lines(path: Path, values: Iterable[Any]) -> None:
-    """Write one compact JSON value per line."""
-    write_text(path, "".join(json.dumps(v, allow_nan=False, ensure_ascii=False) + "\n" for v in values))
 
 
 def read_json(path: Path) -> Any:

@@ -90,14 +90,6 @@ def lengths(meaning: str, default: Sequence[int], **more: Any) -> Key:
     return wholes(meaning, 1, LONGEST, default, **more)
 
 
-def pairs(meaning: str, low: int, high: int, default: Sequence[Sequence[int]], **more: Any) -> Key:
-    """Key for a list of different pairs of integers from low to high."""
-    number = _bounded("integer", low, high)
-    words = f"a pair, each {number['x-expected']}"
-    pair = {"type": "array", "items": number, "minItems": 2, "maxItems": 2, "x-expected": words}
-    return _list(meaning, pair, default, **more)
-
-
 def number(meaning: str, low: float, high: float, default: float | None, *, above: bool = False, **more: Any) -> Key:
     """Key for a number from low to high; above: low itself is excluded."""
     return _key(meaning, _bounded("number", low, high, above=above), default, **more)

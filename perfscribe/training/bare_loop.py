@@ -125,14 +125,8 @@ def train(
     rank: int,
     speed: SpeedMeter,
     utilisation: UtilisationMeter,
-    behind: int = 0,
-    after_step: Callable[[int], None] = lambda done: None,
 ) -> Curve:
-    """Train all epochs; losses are copied from the device at the end of each.
-
-    behind: optimizer steps done before the checkpoint, which are skipped. after_step: called with the number of steps
-    done so far.
-    """
+    """Train all epochs; losses are copied from the device at the end of each."""
     curve, knobs = Curve(), loop.knobs
     counts = labels_of(rows)
     epoch_length = steps_per_epoch(knobs, len(counts), loop.ranks)
@@ -143,8 +137,6 @@ def train(
     for epoch in range(knobs.num_epochs):
         for chosen, items in _steps(knobs, counts, epoch, rank, loop.ranks):
             done += 1
-            if done <= behind:
-                continue
             batches = [take(rows, batch, loop.device) for batch in chosen]
             speed.begin_step()
             waiting.append(loop.step(batches, items, linear_rate(done - 1, last)))
@@ -152,14 +144,12 @@ def train(
             utilisation.sample()
             if done % knobs.logging_steps == 0:
                 speed.log(done)
-            after_step(done)
         speed.pause()
-        if waiting:
-            curve.train_loss += summed(waiting)
-            waiting.clear()
-            before = time.perf_counter()
-            curve.eval_loss.append(loop.evaluate(evaluation, rank))
-            curve.evaluation_s += time.perf_counter() - before
+        curve.train_loss += summed(waiting)
+        waiting.clear()
+        before = time.perf_counter()
+        curve.eval_loss.append(loop.evaluate(evaluation, rank))
+        curve.evaluation_s += time.perf_counter() - before
     curve.runtime_s = time.perf_counter() - began
     return curve
 

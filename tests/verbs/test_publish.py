@@ -171,7 +171,7 @@ def published(root: Path, kept: Sequence[dict[str, Any]], shown: Sequence[dict[s
     with journal.Journal(source / "journal" / "a" / "0.jsonl") as book:
         for row in kept:
             book.record(row)
-    files.write_json_lines(source / "records" / "a" / "0.jsonl", shown)
+    files.write_text(source / "records" / "a" / "0.jsonl", "".join(json.dumps(row) + "\n" for row in shown))
     publish.copy_measured(root, source, target, ["a"])
     return list(journal.read(target / "journal" / "a").all_records())
 
