@@ -226,6 +226,9 @@ class Problem:
         try:
             names = {"homework": chapter.homework(key), "chapter": chapter.name}
             rendered, variables = Template(self.source, site, chapter, names).render()
+            if edition:  # links between its problems
+                others = "|".join(chapter.problems)
+                rendered = re.sub(rf"\]\(#problem-({others})\)", rf"](#problem-\1-{edition})", rendered)
             self.blocks = blocks(rendered, self.source)
         except ValueError as error:
             if not keeps_mistake:

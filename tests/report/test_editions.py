@@ -10,6 +10,7 @@ from perfscribe import config
 from perfscribe.base import chapters, registry
 from perfscribe.plan import plan
 from perfscribe.report import handin
+from perfscribe.report.page import Problem
 
 EDITIONS = [chapter for chapter in map(chapters.read, chapters.names()) if chapter.levels]
 BOTH = ["cs336", "cs336-2026"]
@@ -60,3 +61,8 @@ def test_headings_links_and_pages_of_two_editions_differ() -> None:
     for name in re.findall(r"\]\((details/[^)]*)\)", text):
         assert name in pages, name
     assert "A note for the second." in text.split("### Problem (pytorch_attention), 2026\n")[1].split("\n### ")[0]
+
+
+def test_a_second_edition_s_problems_link_to_each_other() -> None:
+    second = Problem(chapters.read("cs336"), "minimal_ddp_flat_benchmarking", site("h200x4"), edition="2025")
+    assert "[Table](#problem-naive_ddp_benchmarking-2025)" in second.markdown({})
