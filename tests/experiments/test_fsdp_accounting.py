@@ -17,10 +17,10 @@ from perfscribe.instruments.correctness import WrongResult
 from perfscribe.plan import plan
 
 
-def test_each_rank_has_a_sequence_of_the_editions_xl() -> None:
+def test_each_rank_has_its_share_of_the_editions_batch_of_four_on_two_gpus() -> None:
     cells = plan.planned_cells({}, "fsdp_accounting", "gpu")
     assert [(cell["size"], cell["seq_len"], cell["world_size"], cell["batch"], cell["dtype"]) for cell in cells] == [
-        ("2.7B", 512, ranks, ranks, dtype) for dtype in ("fp32", "bf16") for ranks in (2, 4)
+        ("2.7B", 512, ranks, 2 * ranks, dtype) for dtype in ("fp32", "bf16") for ranks in (2, 4)
     ]
 
 

@@ -24,7 +24,7 @@ LEVELS = experiment(
     world_size=wholes("ranks", 2, 1024, [2, 4], tiny=[2]),
     size=sizes("model sizes, as in end_to_end", ["nano"], gpu=["2.7B"]),
     seq_len=lengths("sequence lengths, in tokens", [16], gpu=[512]),
-    rank_batch=wholes("sequences of each rank in a batch", 1, 1_048_576, [2], gpu=[1]),
+    rank_batch=wholes("sequences of each rank in a batch", 1, 1_048_576, [2]),
     dtype=choices(
         "tf32: fp32 with TF32 matrix products; bf16: FSDP's compute_dtype, elsewhere autocast",
         ["fp32", "tf32", "bf16"],
