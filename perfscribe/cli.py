@@ -83,7 +83,7 @@ def _settings(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
 
 
 def command_line_config(arguments: Sequence[str]) -> dict[str, Any]:
-    """Top-level settings from --config KEY=VALUE ... in Snakemake's arguments; values that are not YAML stay text."""
+    """Return --config KEY=VALUE ... as top-level settings; text if not YAML; SystemExit if malformed or given twice."""
     found: dict[str, Any] = {}
     for word in _settings(arguments)[0].config:
         key, equals, text = word.partition("=")
@@ -106,7 +106,10 @@ def other_words(verb: str, arguments: Sequence[str], names: Sequence[str] = ()) 
 
 
 def read_config(arguments: Sequence[str] = ()) -> dict[str, Any]:
-    """Read config.yaml with the command line's settings and files; SystemExit with one line if invalid."""
+    """Read config.yaml with the command line's settings and files; SystemExit with one line if invalid.
+
+    Sets the environment variables of the config's tools.
+    """
     try:
         overrides: dict[str, Any] = {}
         for name in _settings(arguments)[0].configfile:
@@ -121,7 +124,7 @@ def read_config(arguments: Sequence[str] = ()) -> dict[str, Any]:
 
 
 def writable(folder: Path, variable: str = "") -> None:
-    """Raise SystemExit (one line) if the folder is not writable. variable: can name another folder."""
+    """Create the folder if missing; SystemExit (one line) if not writable, naming the variable that can move it."""
     try:
         folder.resolve().mkdir(parents=True, exist_ok=True)  # also behind a link, as where a scratch disk was purged
         with tempfile.TemporaryFile(dir=folder) as stream:

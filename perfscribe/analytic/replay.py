@@ -1,9 +1,9 @@
-"""Replays the allocations of forward and backward passes of models.transformer.Model on a ledger.
+"""Predicts memory without tensors: replays the allocations of models.transformer.Model's passes on a ledger.
 
-Each method represents the module or function of the same name, and frees a tensor when CPython's frames release it.
-With its output it returns its backward pass, which maps the output's gradient to the input's. Backward passes run in
-autograd's order in PyTorch 2.11 to 2.13, outside autocast. Not replayed: temporaries of one number per token inside
-RMSNorm's backward.
+A method stands for the module or function of the same name, frees a tensor when CPython's frames release it, and
+returns its output and its backward pass (output's gradient to input's); model() and cross_entropy() keep theirs for
+backward(). Backward passes run in autograd's order in PyTorch 2.11 to 2.13, outside autocast. Not replayed: temporaries
+of one number per token inside RMSNorm's backward.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ OfThree = Callable[[Held], tuple[Held, Held, Held]]
 
 
 class Replay:
-    """One pass; its forward is within autocast if the workload asks for it.
+    """One forward pass, in autocast if the workload asks for it, and its backward pass.
 
     keep: gradients are enabled, so tensors that backward needs stay alive.
     """
@@ -102,7 +102,7 @@ class Replay:
         self.ledger.free(grad, of_loss)
 
     def _layers(self, block_size: float | None) -> Sequence[Layer]:
-        """Return the blocks, or what is recomputed as one."""
+        """Return the layers to run: the blocks, or the parts that backward recomputes (groups of blocks, or halves)."""
         blocks: list[Layer] = [self.block] * self.load.shape.layers
         if block_size is None:
             return blocks
@@ -214,7 +214,7 @@ class Replay:
         return out, back
 
     def _into_stream(self, of_stream: Held, layer: Backward) -> Held:
-        """Run backward of a layer that adds to the residual stream: the skip connection needs the same gradient."""
+        """Run the backward of a layer that adds to the stream; of_stream stays alive, for the skip connection."""
         if not self.load.low:
             return layer(of_stream, keeps_of_out=True)
         return layer(self._grad(self.load.projection_bytes))
@@ -303,7 +303,7 @@ class Replay:
         return out, contiguous_v, back
 
     def _softmax(self, masked: Held) -> tuple[list[Held], Backward]:
-        """Replay softmax of the masked scores, which are freed; under CUDA autocast in fp32, then in low precision."""
+        """Replay softmax, which frees masked; return the weights: under CUDA autocast fp32 and a low-precision copy."""
         new, free, load = self.ledger.new, self.ledger.free, self.load
         own_bytes, fp32_bytes = load.width_bytes * load.score_elements, 4 * load.score_elements
         in_fp32 = load.softmax_in_fp32

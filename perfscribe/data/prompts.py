@@ -1,4 +1,4 @@
-"""Questions as token arrays of one length: `Question: … Context: … Answer:` and the answer, to train and to generate.
+"""Batches to train and to generate from: SQuAD questions as `Question: … Context: … Answer:` and answer, in tokens.
 
 Three ways to label (LABELS):
 - answer: prompt, answer and end token in one sequence; the labels are the ids, with prompt and padding masked. A
@@ -89,7 +89,8 @@ def _counted(cuts: Iterable[Sequence[str]], *kinds: str) -> dict[str, int]:
 def training_batch(rows: Sequence[Question], ids: Tokenizer, length: int, labels: str) -> Batch:
     """Return rows to train or to evaluate the loss on, labelled by one of LABELS; the answer is the first reference.
 
-    Raises ValueError if the length is below that of the three markers plus a token each of question and answer.
+    Raises ValueError with labels "answer" if the length is below the three markers and a token each of question and
+    answer.
     """
     if labels == "answer":
         answers = [[*ids.encode(f" {row.answers[0]}"), ids.end_id] for row in rows]

@@ -20,7 +20,7 @@ _OUT_OF_BOUNDS = re.compile(r"# Out of bounds values\s*:\s*(\d+)\s+FAILED")
 
 
 class NoFigure(Exception):
-    """A self-test without a bandwidth; the text gives the reason in one line."""
+    """Raised if there is no usable bandwidth; the text gives the reason in one line."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ def find() -> str | None:
 
 
 def command(program: str, size_bytes: int, gpus: int, warmup: int, timed: int) -> list[str]:
-    """Return the workshop's command for each node: one size, all GPUs in one process, without checks."""
+    """Return the FSDP workshop's command for a node: one size, its GPUs in one process, no checks of the results."""
     size = str(size_bytes)
     return [program, "-b", size, "-e", size, "-f", "2", "-g", str(gpus), "-c", "0", "-n", str(timed), "-w", str(warmup)]
 
@@ -98,7 +98,7 @@ def parse(output: str, expected_ranks: int = 0) -> Bandwidth:
 
 
 def largest_size(output: str) -> int | None:
-    """Return the bytes of the largest message timed."""
+    """Return the bytes of the largest message timed; None if the output lists none."""
     return max(map(int, _ROW.findall(output)), default=None)
 
 

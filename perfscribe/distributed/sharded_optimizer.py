@@ -31,16 +31,15 @@ class ShardedOptimizer(torch.optim.Optimizer):
     """Runs optimizer_cls on this rank's parameters; after each step all ranks have all updated parameters.
 
     params: an iterable of parameters, of (name, parameter) or of parameter groups, read once; the same on all ranks.
-    optimizer_cls: any that updates each parameter independently, in a step that changes no setting. State shrinks to
-    1/W; as one rank updates a whole parameter with its whole gradient, parameters equal the plain optimizer's bit for
-    bit. Gradients must already be averaged, equal on all ranks, including None.
+    optimizer_cls: any that updates each parameter independently, in a step that changes no setting. With W ranks state
+    shrinks to 1/W; as one rank updates a whole parameter with its whole gradient, parameters equal the plain
+    optimizer's bit for bit. Gradients must already be averaged, equal on all ranks, including None.
 
-    step() is a collective and keeps no buffer. gloo: the updated parameters are broadcast in flat chunks, after the
-    update. NCCL: in pieces of each rank's part, through a flat copy and one all-gather per piece, all in the same
-    memory; each piece is sent while the next one is updated, so that the update's temporaries are those of one piece.
-    The copies cost the device little compared with an update; a call per parameter would cost the host more time than
-    it has. A parameter that neither requires a gradient nor has one is not sent; with NCCL the first step determines
-    that. param_groups contains all parameters, for schedulers to change; state contains this rank's part.
+    step() is a collective and keeps no buffer between calls. gloo: updates everything, then broadcasts in flat chunks.
+    NCCL: each rank's part goes in pieces, copied flat and all-gathered while the next is updated, so that temporaries
+    are those of one piece; a call per parameter would make the host the bottleneck. A parameter that neither requires a
+    gradient nor has one is not sent; with NCCL the first step determines that. param_groups contains all parameters,
+    for schedulers to change; state contains this rank's part.
 
     around(name) wraps "update" and "exchange" of each piece: an experiment puts a timer or a mark there.
 
@@ -97,7 +96,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
         raise RuntimeError(f"{type(self).__name__} does not save its state, of which each rank keeps a part")
 
     def _pieces(self, capacity_bytes: int | None) -> list[list[tuple[Tensor, int]]]:
-        """Return the parameters that the step may change, with owners, in pieces; the same on all ranks."""
+        """Return (parameter, owner) pairs that the step may change, in pieces of capacity_bytes per rank; None: one."""
         owned: list[list[Tensor]] = [[] for _ in self._loads]
         for parameter, owner in self._owners.items():
             if parameter.requires_grad or parameter.grad is not None:

@@ -32,7 +32,7 @@ def module_path(module: str, root: Path) -> Path | None:
 
 
 def _is_planned(module: str) -> bool:
-    """Return whether to leave a module out: levels.py, whose cells the plan holds, so that a new level reruns none."""
+    """Return whether fingerprints omit a module: levels.py, as the plan has its cells; a new one reruns no others."""
     return module.endswith(".levels")
 
 
@@ -62,7 +62,7 @@ def imports_of(tree: ast.Module, module: str, is_package: bool) -> Iterator[Impo
 
 
 def method() -> str:
-    """Identify this algorithm and Python version: cached results of others are not reused."""
+    """Return this file's digest and the Python version; analyses cached under another value are not reused."""
     algorithm = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()[:16]
     return f"{algorithm} {sys.version_info.major}.{sys.version_info.minor}"
 
@@ -127,7 +127,7 @@ class Sources:
         return self._digests[module]
 
     def closure(self, module: str) -> dict[str, Path]:
-        """Map the dotted names of all project modules that the module needs, itself included, to their files.
+        """Map dotted names of the project modules that the module needs, itself included, to files; no levels.py.
 
         Raises ValueError if the module does not exist.
         """
@@ -172,7 +172,7 @@ class Sources:
 def _is_idle(part: object, parent: ast.AST) -> bool:
     """Return whether a list member does not count: pass, docstring, project import, empty piece of an f-string.
 
-    Python 3.12 adds such an empty piece for the empty format of f"{x:}", 3.11 does not.
+    Python 3.12.1 adds such a piece for the nested format of f"{x:{y}}"; 3.11 and 3.13 do not.
     """
     if isinstance(part, ast.Expr):
         return isinstance(part.value, ast.Constant) and isinstance(part.value.value, str)
@@ -182,14 +182,14 @@ def _is_idle(part: object, parent: ast.AST) -> bool:
 
 
 def _is_of_the_project(part: object) -> bool:
-    """Return whether it imports from the project; its bindings are digested instead."""
+    """Return whether a statement imports from the project, whose names _bindings digests, or from __future__."""
     if isinstance(part, ast.ImportFrom):
         return part.level > 0 or (part.module or "").split(".")[0] in (PACKAGE, "__future__")
     return isinstance(part, ast.Import) and all(alias.name.split(".")[0] == PACKAGE for alias in part.names)
 
 
 def _fields(node: ast.AST) -> Iterator[tuple[str, object]]:
-    """Yield the node's significant fields. Fields that later versions add (type_params) are empty if unused."""
+    """Yield names and values of fields that count; skips empty ones, as only later Pythons have some (type_params)."""
     for name, value in ast.iter_fields(node):
         if isinstance(value, list):
             value = [part for part in value if not _is_idle(part, node)]

@@ -1,4 +1,4 @@
-"""Measuring processes: a child that runs cells, a supervisor of the worker, and how each ends."""
+"""Processes that measure: a supervisor restarts the worker, whose child runs the cells; how each of them ends."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ class Child:
         self.import_failure = None if ready.get("ready") else ready
 
     def run(self, request: Mapping[str, Any], timeout_s: float) -> dict[str, Any]:
-        """Return the child's answer for one cell; a late or dead child is ended."""
+        """Return the child's answer for one cell; if it dies or is late, which kills it, ended()'s answer."""
         try:
             self._requests.write(json.dumps(request).encode() + b"\n")
             self._requests.flush()
@@ -162,7 +162,11 @@ class Child:
 
 
 def supervise(command: list[str], folder: Path) -> int:
-    """Run the worker; restart it after death by signal if the journal grew, since a cell may kill its worker."""
+    """Run the worker, return its exit status; restart it if a signal killed it after the journal in folder grew.
+
+    A cell may kill its worker. Status after a final death by signal: 128 + signal; 143 if the run of this job ends
+    first.
+    """
     asked: list[int] = []
     run = _run_above()
     while True:
@@ -206,7 +210,7 @@ def _ends_before(process: subprocess.Popen[bytes], run: int) -> bool:
 
 
 def _forward_signals(process: subprocess.Popen[bytes], asked: list[int]) -> None:
-    """Forward stop signals to the worker, which ends by itself while the caller keeps waiting."""
+    """Forward stop signals to the worker, which then ends by itself, and append each to asked."""
 
     def forward(number: int, _: object) -> None:
         asked.append(number)

@@ -115,8 +115,8 @@ class Watcher:
     def _enter(self, unit: str) -> None:
         """Register a shard's cells; those that have a record are done.
 
-        While a data set is missing, records of any data count; while it is due again, none do. The shard is entered
-        again when the data set is made.
+        For a cell with a missing data set, records made with any version of it count; with one due again, none. The
+        shard is entered again when the data set is made.
         """
         shard = Shard(self.results / "plan" / f"{unit}.json", self.root)
         history = journal.read(shard.folder)
@@ -151,7 +151,7 @@ class Watcher:
         self.estimate.look_elsewhere(experiment, left)
 
     def seconds_left(self) -> float | None:
-        """Expected time of the remaining cells; None if that of a cell is unknown."""
+        """Return s until the cells left that can run here are done; None if the time of one of them is unknown."""
         jobs: defaultdict[tuple[str, int], list[Due]] = defaultdict(list)
         for cell, shard in self.left.values():
             if shard is not None:
@@ -244,7 +244,7 @@ class Watcher:
         return f"{self.total - len(self.left)}/{self.total}{left}"
 
     def _print(self, record: Mapping[str, Any]) -> None:
-        """Show a finished cell: in the live line or, if its cause was not printed yet, in a separate line."""
+        """Show a finished cell in the live line or, without one, in its own; a cause of failure in its own, once."""
         experiment, status, text = record["experiment"], record["status"], headline(record)
         self.ended[status] += 1
         levels = self.levels.get(experiment, {})

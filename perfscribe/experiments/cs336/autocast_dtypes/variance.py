@@ -16,14 +16,14 @@ def variance_values(device: str, dtype_name: str, mean: float, std: float, featu
     """Return errors of mean, variance and torch's layer_norm on ROWS vectors of `features` values from N(mean, std).
 
     The vectors are drawn on the CPU from torch's global generator, so that all dtypes and devices get the same ones.
-    Every error is relative, the median over the rows, against float64 arithmetic on the same rounded inputs:
-    mean_relative_error, and mean_error_over_std, which stays meaningful if the mean is near 0;
-    variance_two_pass_relative_error: E[(x - mean)^2]; variance_moments_relative_error: E[x^2] - E[x]^2, both with
-    sums from left to right; variance_pairwise_relative_error: two-pass with sums over a binary tree, which lose little
-    precision but have no more range; layer_norm_relative_error: Euclidean, of torch's output.
-    A value that is not finite is "overflow"; one relative to a standard deviation of 0 is "constant inputs".
-    inputs_variance: of the rounded inputs, to compare with std squared. not_finite_rows, moments_negative_rows: rows
-    with such a variance. overflow: whether any variance or layer_norm output is not finite.
+    Errors are medians over the rows, against float64 arithmetic on the same rounded inputs, and relative:
+    - mean_relative_error; mean_error_over_std, which stays meaningful if the mean is near 0
+    - variance_two_pass_relative_error: E[(x - mean)^2]; variance_moments_relative_error: E[x^2] - E[x]^2
+    - variance_pairwise_relative_error: two-pass with sums over a binary tree, all others summing from left to right
+    - layer_norm_relative_error: Euclidean, of torch's output
+    A median that is not finite is "overflow"; one over a standard deviation of 0 is "constant inputs".
+    inputs_variance: median of the rounded inputs' variances. not_finite_rows, moments_negative_rows: rows with any
+    variance not finite, with the moments' below 0. overflow: whether a variance or layer_norm output is not finite.
     """
     dtype = getattr(torch, dtype_name)
     x = torch.normal(mean, std, (ROWS, features), dtype=torch.float64).to(device).to(dtype)  # (rows, features)
