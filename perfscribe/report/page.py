@@ -199,7 +199,8 @@ class Problem:
     """A problem of a chapter, rendered with a site's numbers. name: of its files and links.
 
     finding, remarks: its texts for the first page and for its page of details, which has the tables `details`.
-    letters: parts that its text answers; on_paper: those that need no measurement.
+    letters: parts that its text answers; on_paper: those that need no measurement. variables: names that its file sets,
+    with their values as text.
     keeps_mistake: a mistake in the file becomes the attribute `mistake`, one line; else it raises ValueError.
     edition: set where the report has another edition of the course, to tell links and headings apart.
     """
@@ -222,10 +223,10 @@ class Problem:
         self.title = self.heading + (f", {edition}" if edition else "")
         self.mistake = ""
         self.blocks: list[Block] = []
-        variables: dict[str, str] = {}
+        self.variables: dict[str, str] = {}
         try:
             names = {"homework": chapter.homework(key), "chapter": chapter.name}
-            rendered, variables = Template(self.source, site, chapter, names).render()
+            rendered, self.variables = Template(self.source, site, chapter, names).render()
             if edition:  # links between its problems
                 others = "|".join(chapter.problems)
                 rendered = re.sub(rf"\]\(#problem-({others})\)", rf"](#problem-\1-{edition})", rendered)
@@ -237,9 +238,9 @@ class Problem:
         self.tables = [block for block in self.blocks if isinstance(block, HandinTable) and block.rows]
         self.texts = [block for block in self.blocks if isinstance(block, Text)]
         self.pictures = [block for block in self.blocks if isinstance(block, Picture)]
-        self.finding = _sentences(variables.get("first_page", ""))
-        self.remarks = _sentences(variables.get("details", ""))
-        self.check = variables.get("check", "").strip()  # code: checked, or check failed
+        self.finding = _sentences(self.variables.get("first_page", ""))
+        self.remarks = _sentences(self.variables.get("details", ""))
+        self.check = self.variables.get("check", "").strip()  # code: checked, or check failed
         self.measured = bool(self._own_status()) or any(cell.filled for table in self.tables for cell in table.cells)
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,10 @@ def _shown(problem: Problem) -> str:
     parts = [problem.markdown(figures)]
     for title, text in (("First page", problem.finding), ("Details", problem.remarks), ("Status", problem.status())):
         parts += [f"{title}: {text}"] if text else []
+    conditions = re.findall(r"{% reason (.+?) %}", problem.source.text)
+    names = dict.fromkeys(name for condition in conditions for name in re.findall(r"\w+", condition))
+    if failed := [name for name in names if problem.variables.get(name) == "False"]:
+        parts.append(f"Reasons left out, as these do not hold here: {', '.join(failed)}")
     return "\n\n".join(parts)
 
 
