@@ -185,7 +185,7 @@ def test(arguments: Sequence[str]) -> int:
         [str(Path(python).with_name("lint-imports")), "--no-logo", "--no-cache"],
         snakemake("--lint"),
         # In the order of tests/conftest.py; three workers on two cores, since many tests wait.
-        [python, "-m", "pytest", "-n", "4", "--dist", "loadfile", "--no-loadscope-reorder", *arguments],
+        [python, "-m", "pytest", "-n", "3", "--dist", "loadfile", "--no-loadscope-reorder", *arguments],
     ]
     for step in steps:
         print("run:", Path(step[0]).name, *step[1:], flush=True)

@@ -91,8 +91,10 @@ def made_whole(root: Path, name: str, taken: Collection[str]) -> Iterator[None]:
     for number in ENDING:
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, _end)
+    signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)  # until what removes the folder is in place
     with tempfile.TemporaryDirectory(dir=root, prefix=".replaced-") as aside:
         try:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
             for folder in taken:
                 Path(aside, folder).parent.mkdir()  # moving a folder within a file system is atomic
                 shutil.move(root / folder, Path(aside, folder))
