@@ -15,7 +15,7 @@ import shutil
 import signal
 import sys
 import tempfile
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -85,16 +85,22 @@ def _end(number: int, _: object) -> NoReturn:
     sys.exit(128 + number)
 
 
+def _on_signals(handler: Callable[[int, Any], None]) -> None:
+    for number in ENDING:
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, handler)
+
+
 @contextlib.contextmanager
 def made_whole(root: Path, name: str, taken: Collection[str]) -> Iterator[None]:
     """Make the site completely or not at all: on errors and signals, restore the folders that it replaces."""
-    for number in ENDING:
-        if signal.getsignal(number) is not signal.SIG_IGN:
-            signal.signal(number, _end)
-    signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)  # until what removes the folder is in place
+    early: list[int] = []
+    _on_signals(lambda number, _: early.append(number))  # until what removes the folder is in place
     with tempfile.TemporaryDirectory(dir=root, prefix=".replaced-") as aside:
         try:
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
+            _on_signals(_end)
+            if early:
+                _end(early[0], None)
             for folder in taken:
                 Path(aside, folder).parent.mkdir()  # moving a folder within a file system is atomic
                 shutil.move(root / folder, Path(aside, folder))
