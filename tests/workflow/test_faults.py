@@ -16,7 +16,7 @@ from perfscribe.records.form import STATUSES
 from perfscribe.run import session
 
 # On a loaded machine processes take long to start and to end; a cell of faulty.WAITING that nobody stops takes longer.
-BEGIN_S, STOP_S = 180, 30  # a run ends within 2 s by itself; beside other tests, in a new environment, it took 10
+BEGIN_S, STOP_S = 180, 30  # beside other tests, in a new environment, 10 s were too few once
 # What each cell of faulty.FAULTS ends as: status, beginning of the reason, executions.
 ENDS = {
     "fine": ("ok", "", 1),
