@@ -6,11 +6,11 @@ from workspace import ROOT
 from perfscribe.verbs import chapter
 
 
-def test_an_author_is_told_which_reasons_do_not_hold_here(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_author_learns_which_reasons_do_not_hold_here(capsys: pytest.CaptureFixture[str]) -> None:
     path = str(ROOT / "chapters" / "cs336" / "pytorch_attention.md")
-    told = {}
+    printed = {}
     for site in ("cpu2", "h100"):
         assert chapter.main(ROOT, [path, "--site", site], dict) == 0
-        told[site] = capsys.readouterr().out
+        printed[site] = capsys.readouterr().out
     left_out = "Reasons left out, as these do not hold here: four_matrices, mostly_softmax, launches_dominate\n"
-    assert left_out in told["cpu2"] and "launches_dominate" not in told["h100"]
+    assert left_out in printed["cpu2"] and "launches_dominate" not in printed["h100"]
