@@ -106,7 +106,7 @@ def generate(plan: Mapping[str, Any], folder: Path) -> tuple[list[str], Mapping[
     arrays, facts, text = tokenised(plan["parameters"])
     with replacing(folder / ARRAYS) as temporary, temporary.open("wb") as stream:
         np.savez(stream, allow_pickle=False, **arrays)
-    facts_json = json.dumps(facts, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
+    facts_json = json.dumps(facts, indent=1, ensure_ascii=False) + "\n"  # not sorted: references as prompts
     texts = {FACTS: facts_json, TOKENIZER: text}
     for name, content in texts.items():
         with replacing(folder / name) as temporary:

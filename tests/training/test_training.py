@@ -9,7 +9,8 @@ from measured_cells import generated
 pytest.importorskip("transformers", reason="the package transformers is not installed")
 
 from perfscribe.analytic.workshop_shapes import SimpleGptShape
-from perfscribe.data import squad_sets
+from perfscribe.data import squad, squad_sets
+from perfscribe.data.tokenizer import from_text, texts_of
 from perfscribe.experiments.fsdp.baseline import training
 from perfscribe.models import bloom, simple_gpt
 from perfscribe.training import bare_loop, knobs, trainer
@@ -84,6 +85,25 @@ def test_bloom_trains_and_answers_with_and_without_gradient_checkpointing(data, 
     texts = training.generate(model, data, 4, 3, "cpu", "fp32")
     assert list(texts) == list(data.references)
     assert training.generate(model, data, 4, 1, "cpu", "fp32") == texts  # padding of others changes no answer
+
+
+def test_a_model_that_answers_every_question_scores_100_percent(tmp_path) -> None:
+    section = SECTION | {"eval_size": 12, "max_length": 256}  # no question is cut
+    folder = generated(squad_sets.datasets(section), tmp_path)
+    data = squad_sets.read(folder, squad_sets.dataset_name(section), "answer")
+    rows = squad.obtain(None, 12, 12, 0).evaluation
+    assert [row.id for row in rows] != sorted(row.id for row in rows)
+
+    class Student(torch.nn.Module):
+        def generate(self, input_ids: torch.Tensor, **_: object) -> torch.Tensor:
+            prompts = texts_of(input_ids.tolist(), data.tokenizer, -1)
+            answers = [next(row.answers[0] for row in rows if row.question in prompt) for prompt in prompts]
+            ids = [torch.tensor([*from_text(data.tokenizer).encode(answer).ids, end]) for answer in answers]
+            return torch.cat([input_ids, torch.nn.utils.rnn.pad_sequence(ids, batch_first=True, padding_value=end)], 1)
+
+    end = data.facts["tokenizer"]["end_id"]
+    scores = training.scored(training.generate(Student(), data, 4, 5, "cpu", "fp32"), data)
+    assert (scores["exact_match_percent"], scores["f1_percent"]) == (100, 100)
 
 
 def test_a_step_is_from_the_end_of_the_one_before_or_the_beginning_of_its_epoch(monkeypatch) -> None:
