@@ -25,10 +25,12 @@ FP32_COPIES = 4  # master weights, accumulated gradients, AdamW's two moments
 
 @dataclass(frozen=True)
 class Inputs:
-    """Inputs of the problem. The defaults are the handout's, except tokens, which it leaves open.
+    """Inputs of the problem: the handout's, except tokens (T), a published solution's as the handout leaves it open.
 
-    device_memory_gb and fsdp_memory_gb: nominal sizes of devices. gb_bytes: bytes in one such GB; 2^30 in the published
-    solution, 10^9 in the other reading. tokens: T; 131,072 is the published solution's example.
+    device_memory_gb, fsdp_memory_gb: nominal memory of a device in parts a and b. gb_bytes: bytes in one such GB, 2^30
+    as in the published solution, or 10^9. sharded_activations: share of them that FSDP divides. Symbols: d_model D,
+    d_ff F, blocks L, bandwidth_bytes_per_s W (both directions together), flop_per_s C, fsdp_devices X,
+    tensor_devices Y, fsdp_axes M_X, tensor_axes M_Y.
     """
 
     d_model: int = 16384
@@ -49,7 +51,10 @@ class Inputs:
 
 @dataclass(frozen=True)
 class Line:
-    """One step. part: a, b or c of the problem. value: None if there is none; formula then gives the reason."""
+    """One step of the solution, in part a, b, c or d. name: its unique key; quantity: the same in words.
+
+    value: in `unit`, "1" for a plain number; None if there is none, and formula then gives the reason.
+    """
 
     part: str
     name: str
@@ -80,7 +85,7 @@ def activation_bytes(inputs: Inputs) -> int:
 
 
 def _one_device(inputs: Inputs) -> list[Line]:
-    """Part a: memory without sharding, and the number of devices with that much."""
+    """Part a: memory without sharding, and the number of devices that together have that much."""
     state, saved = state_bytes(inputs), activation_bytes(inputs)
     device = inputs.device_memory_gb * inputs.gb_bytes
     alone, both = math.ceil(state / device), math.ceil((state + saved) / device)
@@ -97,9 +102,9 @@ def _one_device(inputs: Inputs) -> list[Line]:
 
 
 def _sharded(inputs: Inputs) -> list[Line]:
-    """Part b: memory per device if all state and a share s of the activations are divided among N_FSDP devices.
+    """Part b: the least N_FSDP devices with enough memory if state and a share s of the activations are divided.
 
-    The published solution omits the activations that stay whole on each device; both readings are here.
+    The rest of the activations stays whole on each device. The published solution omits it; both readings are here.
     """
     state, saved, share = state_bytes(inputs), activation_bytes(inputs), inputs.sharded_activations
     limit = inputs.fsdp_memory_gb * inputs.gb_bytes
@@ -127,7 +132,7 @@ def _sharded(inputs: Inputs) -> list[Line]:
 
 
 def _devices(divided_bytes: float, room_bytes: float) -> int | None:
-    """Return the least number of devices that leaves each less than room_bytes; None without room."""
+    """Return the least N with divided_bytes / N < room_bytes; None if there is no room."""
     return None if room_bytes <= 0 else math.floor(divided_bytes / room_bytes) + 1
 
 

@@ -1,11 +1,13 @@
-"""FLOP and bytes moved. A multiply-add counts as two FLOP; batch counts sequences, seq_len tokens.
+"""FLOP of the language model and of attention, and the least bytes that attention moves.
 
-Two conventions, never to be mixed in one table:
+A multiply-add counts as two FLOP. batch: sequences; seq_len: tokens in each. Three conventions, one per table:
 
 - *exact*: every matrix product that models.transformer.Model runs, and nothing else (forward_matmul_flop). Causal
   masking saves no work in eager attention.
-- *PaLM* (Chowdhery et al. 2022, appendix B): 6·N + 12·L·H·Q·T FLOP per token for forward and backward, the usual
-  numerator of MFU (palm_flop_per_token).
+- *PaLM* (Chowdhery et al. 2022, appendix B): per token, forward and backward; the usual numerator of MFU
+  (palm_flop_per_token).
+- *FlashAttention*: attention only, halved if causal, scores recomputed in backward (attention_forward_flop and
+  attention_backward_flop).
 """
 
 from __future__ import annotations
@@ -28,10 +30,10 @@ def forward_matmul_flop(shape: Shape, batch: int, seq_len: int) -> dict[str, int
 
 
 def palm_flop_per_token(shape: Shape, seq_len: int) -> int:
-    """Return PaLM's (appendix B) 6·N + 12·L·H·Q·T for forward and backward; no causal discount, no recomputation.
+    """Return PaLM's 6·N + 12·L·H·Q·T for forward and backward of one token; no causal discount, no recomputation.
 
-    N counts the parameters in matrix products: the head, but not the embedding look-up. With it, the convention equals
-    the exact FLOP of a step.
+    L layers, H heads of width Q (H·Q = d_model), T = seq_len; N: parameters in matrix products, that is with the head,
+    without embedding and norms. With this N, batch · seq_len times it is 3 times the exact FLOP of a forward pass.
     """
     return 6 * transformer_matmul_parameters(shape) + 12 * shape.layers * shape.d_model * seq_len
 

@@ -1,8 +1,9 @@
 """Memory per rank of data-parallel training with torch's DDP, FSDP1 and FSDP2: parameters, gradients, AdamW state.
 
-Parameters, gradients and state are FP32, whatever the dtype of products. FSDP2 splits each parameter along its first
-dimension into a piece per rank, padded to the size of the first, the largest; FSDP1 concatenates a unit's parameters,
-each aligned to 16 bytes, and splits the result (torch/distributed/fsdp/_flat_param.py). Imports no torch.
+What a rank keeps is FP32; units that FSDP gathers have the plan's dtype. FSDP2 splits each parameter along its first
+dimension into a piece per rank of a copy, padded to the size of the first, the largest; FSDP1 concatenates a unit's
+parameters, each aligned to 16 bytes as gathered, and splits the result (torch/distributed/fsdp/_flat_param.py).
+Imports no torch.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class Load:
 
     @property
     def units(self) -> list[Unit]:
-        """Units that are gathered at once, the part outside the blocks first; one unit if blocks are not wrapped."""
+        """Units, each gathered whole: the part outside the blocks, then every block; one if blocks are not wrapped."""
         whole = self.outside + self.blocks * self.block
         return [whole] if self.plan.wrapping == WHOLE else [self.outside, *[self.block] * self.blocks]
 

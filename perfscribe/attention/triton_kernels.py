@@ -31,13 +31,13 @@ class FlashAttentionTriton(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, is_causal: bool = False) -> Tensor:
-        """Q (batch, n, d) or (batch, heads, n, d); K and V the same with m keys; returns the shape of Q, contiguous.
+        """Return softmax(Q Kᵀ / √d) V in the shape and dtype of Q, contiguous.
 
-        is_causal: query i sees keys j ≤ i, aligned top left. fp32, bf16 or fp16, d a multiple of 8 from 16 to 128.
-        Sums are in fp32; products of 16-bit tiles are exact in fp32, but weights are rounded to 16 bits before they
-        multiply V; for products of fp32 tiles see triton_configs.float32_precision. Saved for backward: Q, K, V, the
-        output, and the log-sum-exp of each row of scores, fp32, (batch, n) or (batch, heads, n). Raises ValueError: see
-        checks.check_arguments.
+        Q is (batch, n, d) or (batch, heads, n, d), K and V the same with m keys; all fp32, bf16 or fp16, d a multiple
+        of 8 from 16 to 128. is_causal: query i sees keys j ≤ i, aligned top left. Sums are in fp32; products of two
+        16-bit numbers are exact in fp32, but weights are rounded to 16 bits before they multiply V; for products of
+        fp32 tiles see triton_configs.float32_precision. Saved for backward: Q, K, V, the output, and the log-sum-exp
+        of each row of scores, fp32, (batch, n) or (batch, heads, n). Raises ValueError: see checks.check_arguments.
         """
         if torch.compiler.is_compiling():
             ctx.is_causal = is_causal
@@ -57,7 +57,10 @@ class FlashAttentionTriton(torch.autograd.Function):
 
 
 class Plan:
-    """Launches for all calls of one shape, dtype, device, layout and settings; compiled at first use."""
+    """Prepared launches for all calls alike in shapes, dtype, device, layout, is_causal and settings.
+
+    A kernel is compiled when it is first launched.
+    """
 
     def __init__(self, problem: Problem, q: Tensor, k: Tensor, v: Tensor) -> None:
         layouts = [layout_of(tensor) for tensor in (q, k, v)]
@@ -70,7 +73,10 @@ class Plan:
         return self._forward(q, k, v)  # type: ignore[no-any-return]
 
     def backward(self, q: Tensor, k: Tensor, v: Tensor, out: Tensor, logsumexp: Tensor, d_out: Tensor) -> Gradients:
-        """Return the gradients of Q, K and V; hooks of saved tensors may have changed the strides since forward."""
+        """Return the gradients of Q, K and V, by launches for the strides that the tensors have now.
+
+        Those of dO are not known before; hooks of saved tensors may have changed those of Q, K and V since forward.
+        """
         if d_out.dtype != out.dtype:
             d_out = d_out.to(out.dtype)
         kind = place(q), place(k), place(v), place(d_out), torch.are_deterministic_algorithms_enabled()
@@ -83,7 +89,7 @@ class Plan:
 
 
 def _on_readable(copied: list[bool], call: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the call on readable copies of those of its leading tensors that `copied` marks."""
+    """Return `call` that first makes aligned, contiguous copies of the leading tensors which `copied` marks."""
     if not any(copied):
         return call
 

@@ -14,10 +14,10 @@ import triton.language as tl
 
 @triton.jit
 def tile_and_sequence(program, tiles, n_sequences, together):
-    """Return the indices of a program's tile and sequence (one head of one batch row); `tiles`: number per sequence.
+    """Return the indices (tile, sequence) of a program; a sequence is one head of one batch element.
 
-    Order: tile 0 of `together` sequences, few enough for L2, then their tile 1, …: if the first tiles have the most
-    work, as under a causal mask, the programs that end last are short.
+    tiles: number per sequence. Programs take tile 0 of `together` sequences, few enough for L2, then their tile 1, and
+    so on. Callers number tiles from the one with the most work under a causal mask, so the last programs are short.
     """
     first = program // (tiles * together) * together
     rest = program % (tiles * together)
@@ -39,7 +39,11 @@ def read_tile(
     source, batch, head, start, length, width, stride,
     ROWS: tl.constexpr, COLS: tl.constexpr, TMA: tl.constexpr, WHOLE_ROWS: tl.constexpr, WHOLE_COLS: tl.constexpr,
 ):  # fmt: skip
-    """Return rows start … start + ROWS - 1 of one head; WHOLE_*: the tile is within bounds, so no mask is needed."""
+    """Return rows start … start + ROWS - 1 of one head as (ROWS, COLS); zero outside (length, width).
+
+    stride: of rows, in elements. A descriptor uses only batch, head and start; a pointer does not use batch and head.
+    WHOLE_ROWS, WHOLE_COLS: all of the tile's rows, all of its columns are in bounds, so pointers need no mask.
+    """
     if TMA:
         return tl.reshape(source.load([batch, head, start, 0]), [ROWS, COLS])
     else:
@@ -58,9 +62,10 @@ def read_tile(
 
 @triton.jit
 def read_row_terms(source, line, length, start, ROWS: tl.constexpr, TMA: tl.constexpr):
-    """Return one fp32 number per row of the tile at `start`: (ROWS,). Lines are padded to whole tiles: no mask.
+    """Return (ROWS,) fp32: one number per row of the tile at `start`, from one line of a (lines, length) tensor.
 
-    source: a descriptor of (lines, length) with a box of 1 × ROWS, or a pointer.
+    A line has one number per query of a sequence and is padded to whole tiles: no mask. source: a descriptor of the
+    tensor with a box of 1 × ROWS, or a pointer to its start.
     """
     if TMA:
         return tl.reshape(source.load([line, start]), [ROWS])
@@ -86,9 +91,10 @@ def write_tile(
 
 @triton.jit
 def left_factor(tile, one, HELD: tl.constexpr):
-    """Return a tile for use as left factor in a loop; HELD: times `one`, 1 at run time, so it stays in registers.
+    """Return the tile, to be the left factor of products in a loop; HELD: kept in registers.
 
-    Otherwise Triton reads it from shared memory in each product, whose bandwidth the right factors need.
+    Otherwise Triton reads it from shared memory for each product, and the right factors need that bandwidth. HELD
+    multiplies by `one`, which is 1 but known only at run time, so the compiler must keep the product.
     """
     if HELD:
         return (tile.to(tl.float32) * one).to(tile.dtype)
@@ -98,7 +104,11 @@ def left_factor(tile, one, HELD: tl.constexpr):
 
 @triton.jit
 def product(a, b, PRECISION: tl.constexpr, WIDEN: tl.constexpr):
-    """Product a b in fp32. WIDEN: factors are cast to fp32, as the interpreter multiplies the bit patterns of bf16."""
+    """Return the matrix product a b, summed in fp32.
+
+    PRECISION: tl.dot's input_precision, which matters for fp32 factors only. WIDEN: cast factors to fp32 first, because
+    Triton's interpreter would multiply the bit patterns of bf16.
+    """
     if WIDEN:
         return tl.dot(a.to(tl.float32), b.to(tl.float32), input_precision="ieee")
     else:

@@ -16,7 +16,7 @@ from perfscribe.config import reading, schema, top
 from perfscribe.config.errors import ConfigError, dotted, fault, nearest
 from perfscribe.config.keys import PRESETS
 
-__all__ = ["PRESETS", "ConfigError", "check", "load", "resolve"]
+__all__ = ["PRESETS", "ConfigError", "check", "load", "merged", "resolve"]
 
 Levels = Mapping[str, Mapping[str, Mapping[str, Any]]]
 
@@ -24,8 +24,9 @@ Levels = Mapping[str, Mapping[str, Mapping[str, Any]]]
 def load(path: Path, overrides: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Return the raw config of a YAML file, with overrides merged into it key by key; not checked against the schema.
 
-    Text in overrides is read as unquoted YAML, because Snakemake's --config gives nested values as text. In paths, ~ is
-    the home folder. Raises ConfigError if reading.read rejects the file or overrides contain other than plain values.
+    Text in overrides is read as an unquoted YAML scalar, because Snakemake's --config gives nested values as text.
+    In paths, ~ becomes the home folder. Raises ConfigError if reading.read rejects the file, or if overrides are
+    cyclic, nested too deeply or contain an integer of thousands of digits.
     """
     base = reading.read(path)
     raw = merged(base, _reread(_plain(overrides))) if overrides else base
@@ -57,8 +58,8 @@ def check(raw: Mapping[str, Any]) -> None:
 def resolve(raw: Mapping[str, Any], preset: str, levels: Levels | None = None) -> dict[str, Any]:
     """Return a new config for preset tiny, cpu or gpu: values chosen, defaults filled in, `preset` set.
 
-    levels: a chapter's, by experiment and key, then by preset; they replace the preset's own where `raw` keeps these.
-    Raises ConfigError if the resulting config is not valid.
+    levels: values of a chapter, by experiment and key, then by preset. Each replaces the default of its key, but not
+    another value that `raw` gives. Raises ConfigError if the resulting config is not valid.
     """
     given = _chosen(_plain(raw), schema.schema(), preset, ())
     _replace_levels(given, levels or {}, preset)
@@ -71,7 +72,10 @@ def resolve(raw: Mapping[str, Any], preset: str, levels: Levels | None = None) -
 
 
 def _replace_levels(given: dict[str, Any], levels: Levels, preset: str) -> None:
-    """Put a chapter's levels into a config where it has the preset's; a key of an inner section is `section.key`."""
+    """Set a chapter's levels in `given`, in place, where a key is missing or has the preset's default.
+
+    A key of an inner section is written `section.key`.
+    """
     for experiment, keys in levels.items():
         for key, by_preset in keys.items():
             *folders, name = f"experiments.{experiment}.{key}".split(".")
@@ -84,7 +88,11 @@ def _replace_levels(given: dict[str, Any], levels: Levels, preset: str) -> None:
 
 
 def _chosen(value: Any, node: schema.Schema, preset: str, path: tuple[str, ...]) -> Any:
-    """Return the preset's value, the default where it has none; invalid values stay, for the schema check to find."""
+    """Return the value with every mapping by preset in it replaced by the preset's value, or the default.
+
+    path: of the value, in the config. Raises ConfigError for a mapping with other keys than presets where a plain value
+    belongs; other invalid values stay, for the schema check to find.
+    """
     known = schema.properties(node)
     if path[:1] == ("experiments",) and len(path) > 1 and isinstance(value, Mapping) and value:
         if set(value) <= set(PRESETS):
@@ -106,7 +114,10 @@ def _unknown_preset(value: Mapping[str, Any], path: tuple[str, ...]) -> str:
 
 
 def _relation_fault(config: Mapping[str, Any]) -> str | None:
-    """Return the fault of the first value above that of the key that bounds it (x-at-most); null is no bound."""
+    """Return a message for the first value above the key that limits it, by pairs in x-at-most; None if there is none.
+
+    null is neither a limit nor above one.
+    """
     for name, section in schema.properties(schema.properties(schema.schema())["experiments"]).items():
         given = config["experiments"][name]
         for key, other in section["x-at-most"]:
@@ -118,7 +129,10 @@ def _relation_fault(config: Mapping[str, Any]) -> str | None:
 
 
 def _plain(raw: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return a deep copy as JSON: keys and dates become text."""
+    """Return a deep copy of JSON types only: keys, dates and other objects become text.
+
+    Raises ConfigError for cyclic or too deeply nested values, and for integers of thousands of digits.
+    """
     try:
         return dict(json.loads(json.dumps(raw, default=str)))
     except (ValueError, RecursionError) as error:  # numbers with thousands of digits, cyclic values

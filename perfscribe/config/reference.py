@@ -67,7 +67,7 @@ def _section(name: str, section: Schema, printed: Meanings, common: Mapping[str,
 
 
 def _table(nodes: Mapping[str, Schema], printed: Meanings) -> str:
-    """Return a Markdown table without spaces around the bars: the page is only read rendered."""
+    """Return a Markdown table, compact because people read it rendered; a | within a cell becomes a /."""
     rows = [["key", "default", "meaning"], ["---"] * 3, *_rows(nodes, printed)]
     return "\n".join(f"|{'|'.join(cell.replace('|', '/') for cell in row)}|" for row in rows) + "\n"
 
@@ -102,7 +102,12 @@ def editor_schema() -> dict[str, Any]:
 
 
 def _for_editors(node: Schema, place: str, kinds: dict[str, Schema]) -> Schema:
-    """Return a key's schema; values that may be given by preset are a kind, named after the allowed values."""
+    """Return the schema of the key at `place` (as "#/properties/seed") for editors.
+
+    A value below experiments becomes a reference to kinds[name], added here, which allows the value or an object of
+    such values by preset; name: the allowed values in words (x-expected). Raises ValueError if two different schemas
+    have the same words.
+    """
     by_preset = place.startswith("#/properties/experiments/")
     if keys_of := properties(node):
         presets = {preset: {"$ref": place} for preset in PRESETS} if by_preset else {}
@@ -122,7 +127,10 @@ def _for_editors(node: Schema, place: str, kinds: dict[str, Schema]) -> Schema:
 
 
 def json_lines(value: Any, end: str = "\n") -> str:
-    """Return JSON with a line for each key."""
+    """Return JSON on one line, or, for an object of LONGEST_LINE characters or more, with one line per key.
+
+    The same holds for each value, one space further in. end: line break and indentation of the closing brace.
+    """
     text = json.dumps(value, ensure_ascii=False)
     if not isinstance(value, dict) or len(text) < LONGEST_LINE:
         return text

@@ -26,10 +26,11 @@ HUB = "hub"
 
 @dataclass(frozen=True)
 class TokenisedSet:
-    """A data set with one way to label. training, evaluation: int64 (rows, max_length) under Trainer's names.
+    """A data set with one kind of labels. Arrays are int64, by the names that transformers' Trainer gives them.
 
-    prompts: input_ids and attention_mask, padded on the left, for evaluation questions in the order of `references`
-    (question id → reference answers). facts: how the set was made. tokenizer: text of its tokenizer.json.
+    training, evaluation: input_ids, attention_mask and labels, each (rows, max_length). prompts: input_ids and
+    attention_mask of the evaluation questions, (rows, length), padded on the left. references: question id →
+    reference answers, in the order of prompts. facts: content of facts.json. tokenizer: text of tokenizer.json.
     """
 
     training: Mapping[str, np.ndarray]
@@ -55,7 +56,11 @@ def _file_digests(path: Path) -> dict[str, str]:
 
 
 def _tokenizer(config: Mapping[str, Any]) -> dict[str, str] | None:
-    """Return the tokenizer's source: that of the config, else that of the weights, else None (one is trained)."""
+    """Return the tokenizer's source: {"path", "sha256"} of a folder, {"hub": model name}, or None (train one).
+
+    workshop.tokenizer goes before workshop.weights; weights without a tokenizer.json give None. Raises ValueError (one
+    line) if the folder workshop.tokenizer has no tokenizer.json.
+    """
     named, weights = config["workshop"]["tokenizer"], config["workshop"]["weights"]
     if named is None and weights == HUB:
         return {HUB: str(config.get("model_name", "bigscience/bloom-560m"))}
@@ -69,9 +74,10 @@ def _tokenizer(config: Mapping[str, Any]) -> dict[str, str] | None:
 
 
 def parameters(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the data set's parameters; config: an experiment's section with the workshop's keys, seed and `workshop`.
+    """Return what the data set is made from: SIZES, squad (None: generated) and tokenizer (None: trained on the rows).
 
-    Raises ValueError (one line) if a path of the config does not exist.
+    squad and tokenizer come with SHA-256, except a tokenizer from the hub. config: an experiment's section, with the
+    run's `seed` and `workshop` added. Raises ValueError (one line) for a bad workshop.squad or workshop.tokenizer.
     """
     squad = config["workshop"]["squad"]
     source = None if squad is None else {"path": squad, "sha256": _file_digests(from_checkout(squad))}
@@ -79,7 +85,10 @@ def parameters(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def dataset_name(config: Mapping[str, Any]) -> str:
-    """Return sizes and a digest that ignores paths (moved files: same name) and seed (a new seed replaces the set)."""
+    """Return squad_{train_size}x{eval_size}x{max_length}_{8 hex digits of a SHA-256 of the parameters}.
+
+    The digest leaves out paths, so that moved files keep the name, and the seed: another seed replaces the set.
+    """
     made_from = parameters(config)
     named_by = {
         key: {name: value for name, value in part.items() if name != "path"} if isinstance(part, dict) else part
@@ -91,17 +100,17 @@ def dataset_name(config: Mapping[str, Any]) -> str:
 
 
 def datasets(config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return the data set that this section needs, as an experiment's datasets(config) does."""
+    """Return {dataset_name(config): {"kind", "parameters", "files"}}, as the planner asks an experiment for."""
     return {dataset_name(config): {"kind": KIND, "parameters": parameters(config), "files": list(FILES)}}
 
 
 def key(labels: str, part: str, name: str) -> str:
-    """Return the name of one array within the file."""
+    """Return an array's key in tokens.npz, such as "answer.training.input_ids"."""
     return f"{labels}.{part}.{name}"
 
 
 def read(folder: Path, dataset: str, labels: str) -> TokenisedSet:
-    """Read the data set below `folder` for one way to label."""
+    """Read folder/dataset with the labels of one of prompts.LABELS."""
     import numpy as np
 
     place = folder / dataset

@@ -44,14 +44,15 @@ class Traffic:
 
 
 class DataParallel(nn.Module, abc.ABC):
-    """A module with a replica on each rank of the default process group.
+    """Base of the wrappers: a module with a replica on each rank of the default process group.
 
     On construction rank 0's parameters and buffers, including frozen ones, overwrite the others'; later changes of
     buffers stay local. A step is forward, backward, finish_gradient_synchronization(), optimizer step; every parameter
-    that is not frozen needs a gradient in it. NCCL divides while it reduces (AVG); elsewhere gradients are divided
-    before they are summed.
+    that is not frozen, at least one, needs a gradient in it. NCCL averages (AVG); elsewhere gradients are divided by
+    the world size before they are summed.
 
-    traffic counts what was sent. around(name) wraps each part ("flatten", "launch", "wait", "unflatten").
+    traffic: counts of all-reduces and bytes. around: attribute, a function of a part's name ("flatten", "launch",
+    "wait", "unflatten") that returns the context in which the part runs; callers replace it to time parts.
     Raises RuntimeError without a process group.
     """
 
@@ -77,7 +78,10 @@ class DataParallel(nn.Module, abc.ABC):
 
     @contextmanager
     def communication_off(self) -> Iterator[None]:
-        """Skip only the collectives, to time a step without communication; the replicas diverge."""
+        """Leave out only the all-reduces within the block, to time a step without them; the replicas diverge.
+
+        Traffic still counts them.
+        """
         self._enabled = False
         try:
             yield
@@ -86,18 +90,19 @@ class DataParallel(nn.Module, abc.ABC):
 
     @torch.no_grad()
     def finish_gradient_synchronization(self) -> None:
-        """Finish a backward: afterwards the gradients are averages, on the current stream (gloo: on the host).
+        """Average the gradients after a backward, or wait for those that were sent during it.
 
-        All ranks must call it equally often.
+        NCCL: the current stream waits, not the host; gloo: the host waits. All ranks must call it equally often.
+        The overlapping wrappers raise RuntimeError after a missing gradient or a second backward.
         """
         self._finish()
 
     def release(self) -> None:
-        """Detach from the module: this wrapper no longer averages its gradients."""
+        """Remove what the wrapper attached to the module: nothing, unless a subclass sends during backward."""
 
     @abc.abstractmethod
     def _finish(self) -> None:
-        """Average the gradients that are not averaged yet; all gradients exist."""
+        """Average what backward has not sent and wait for the rest; needs a gradient of every trainable parameter."""
 
     def _start(self, tensors: list[Tensor]) -> dist.Work | None:
         """Start averaging tensors of one dtype and device by one collective, in place."""
@@ -152,10 +157,11 @@ class FlatDDP(DataParallel):
 
 
 class OverlappingDataParallel(DataParallel):
-    """Sends each group of gradients by an asynchronous all-reduce once it, and all groups before it, are ready.
+    """Base of the wrappers that send during backward: a group of gradients, once it and all before it are ready.
 
     Collectives match by order, so all ranks send the groups in the same order, in whatever order autograd works
-    (Li et al. 2020, section 3.2.3). finish raises RuntimeError after a missing gradient or a second backward.
+    (Li et al. 2020, section 3.2.3). finish_gradient_synchronization() raises RuntimeError if a gradient is missing, or
+    if backward ran twice since the last call.
     """
 
     def __init__(self, module: nn.Module) -> None:
@@ -210,9 +216,9 @@ class BucketedDDP(OverlappingDataParallel):
     """One asynchronous all-reduce per bucket, sent during backward.
 
     Handout, problem ddp_overlap_bucketed. Parameters fill buckets of at most bucket_size_mb (MB = 10⁶ bytes) in reverse
-    order of registration; each dtype has separate buckets, and a larger parameter gets a bucket to itself. A bucket's
-    gradients are sent in place by one group call (NCCL) or flattened by gloo: we copy no gradient, and
-    zero_grad(set_to_none=True) breaks nothing. Raises ValueError for bucket_size_mb not above 0.
+    order of registration; each dtype and device has its own buckets, and a larger parameter gets a bucket to itself.
+    NCCL reduces a bucket's gradients in place by one group call; gloo copies them to a flat tensor and back. Gradients
+    are not views of a bucket: zero_grad(set_to_none=True) is safe. Raises ValueError unless bucket_size_mb is above 0.
     """
 
     def __init__(self, module: nn.Module, bucket_size_mb: float) -> None:

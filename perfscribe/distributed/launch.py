@@ -1,9 +1,9 @@
 """Starts the ranks of a program, collects their results, and reports which rank failed first.
 
-On one machine ranks are forked, or an external launcher starts them: torchrun, mpiexec, srun; on several nodes srun
-starts a torchrun on each (starting.py). In every case this process hosts the store at which the ranks meet, on a port
-that the kernel chooses, so that concurrent launches cannot collide and the store outlives every rank; and the hub to
-which they report (channel.py).
+On one machine ranks are forked, or an external launcher starts them: torchrun, mpiexec, srun. On several nodes srun
+starts a torchrun on each, unless the caller gives another launcher (starting.py, launchers.py). In every case this
+process hosts the hub to which ranks report (watching.py) and the store at which they meet. The operating system chooses
+the store's port, so that concurrent launches cannot collide; the store outlives every rank.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from perfscribe.distributed.watching import RunningRanks
 
 @dataclass(frozen=True)
 class Ranks:
-    """Factors that ranks are started by, under the names of WorkerGroup's options."""
+    """WorkerGroup's options that may be factors of a cell: vars(cell.read(Ranks)) gives them as keywords."""
 
     world_size: int
     backend: str
@@ -43,19 +43,21 @@ def launch(program: str | Callable[..., Any], arguments: Mapping[str, Any], **op
 
 
 class WorkerGroup:
-    """Persistent ranks: each ask() runs the program again, in the same processes and the same process group.
+    """Ranks that stay: each ask() runs the program again, in the same processes and the same process group.
 
-    So the cost of starting and joining is paid once for many measurements. Use it as a context, or close() it.
+    So the cost of starting and joining is paid once for many measurements. Use it in a with statement, or close() it.
 
     program: a function of arguments and a Rank (see rank.py), or its "module:name". Prefer a function: measuring code
-    then imports it, so that editing it remeasures. nodes: of this Slurm job, this one first; ranks are numbered node by
-    node. transport: see transport.py. timeout_s: for each ask(); the first includes starting. seed: by default random.
-    launcher: command that starts the ranks instead of this process, such as torchrun(4); the ranks' module is appended.
-    nccl_log: let NCCL log its choices (see nccl_log.parse_nccl_log); slows collectives.
+    then imports it, so that editing it remeasures. world_size: ranks on all nodes together. nodes: number of this Slurm
+    job's nodes to use, this one among them. backend: gloo or nccl. transport: a name in transport.TRANSPORTS.
+    timeout_s: for each ask(); the first includes starting. seed: rank r is seeded with seed + r; None: random.
+    launcher: command that starts the ranks instead of this process, such as launchers.torchrun(4); the ranks' module is
+    appended. nccl_log: let NCCL log its choices (see nccl_log.parse_nccl_log); slows collectives.
 
-    Raises ValueError for invalid arguments; Unsupported for fewer GPUs than ranks, fewer nodes than requested, a
-    backend that torch lacks, or if a rank raised it. Otherwise the first failure counts and names its rank:
-    RankOutOfMemory (a MemoryError), RankTimeout (a TimeoutError), RankError (it raised, died by a signal or left).
+    Raises ValueError if ranks do not divide evenly among the nodes or cannot import the program; Unsupported for
+    fewer GPUs than ranks, fewer nodes than requested, a backend that torch lacks, or if a rank raised it. Otherwise the
+    first failure counts, and the text names its rank if it is known: RankOutOfMemory (a MemoryError), RankWrongResult
+    (a WrongResult), RankTimeout (a TimeoutError), RankError (it raised, died by a signal or left).
     After an exception no rank is left.
     """
 
@@ -120,9 +122,10 @@ class WorkerGroup:
         return self._ranks.log
 
     def ask(self, arguments: Mapping[str, Any], timeout_s: float | None = None) -> list[Any]:
-        """Run the program on all ranks; returns the results in rank order. After an error the group is closed.
+        """Run the program on all ranks and return the results, JSON values, in rank order.
 
-        timeout_s: for this and later calls; by default unchanged.
+        timeout_s: for this and later calls; None: unchanged. Raises ValueError or TypeError if arguments are not JSON
+        values; other exceptions are those of WorkerGroup, and close the group.
         """
         json.dumps(arguments, allow_nan=False)  # raises ValueError or TypeError if they cannot be sent
         self._ranks.timeout_s = timeout_s or self._ranks.timeout_s
@@ -147,15 +150,16 @@ _WAITING: dict[tuple[Any, ...], WorkerGroup] = {}
 
 
 def dismiss() -> None:
-    """End all persistent ranks."""
+    """Close all groups that waiting() has started."""
     while _WAITING:
         _WAITING.popitem()[1].close()
 
 
 def waiting(program: Callable[..., Any], *, timeout_s: float, alone: bool = False, **options: Any) -> WorkerGroup:
-    """Return persistent ranks with this program and these options; started unless they exist already.
+    """Return the open WorkerGroup of an earlier call with this program and these options, else start one.
 
-    alone: all others leave first, which frees their memory. timeout_s: for the first ask() and by default.
+    alone: before a start, close all other groups of waiting(), which frees their memory. timeout_s: of a new group; one
+    that exists keeps its own. dismiss(), or the end of this process, closes the group.
     """
     key = (program, *sorted(options.items()))
     workers = _WAITING.get(key)
@@ -207,7 +211,10 @@ def _store(address: str) -> Iterator[int]:
 
 
 def _variables(rank: int, world_size: int, store_port: int) -> dict[str, str]:
-    """Return a rank's environment: ours without an outer launcher's variables, plus torchrun's variables in use."""
+    """Return the environment of a forked rank: this process's without any launcher's variables, plus torchrun's.
+
+    world_size: ranks on this machine. OMP_NUM_THREADS is the rank's share of the cores.
+    """
     numbers = {"RANK": rank, "WORLD_SIZE": world_size, "LOCAL_RANK": rank, "LOCAL_WORLD_SIZE": world_size}
     elastic = {"TORCHELASTIC_RUN_ID": f"perfscribe-{os.getpid()}", "TORCHELASTIC_USE_AGENT_STORE": True}
     rest = {"MASTER_ADDR": LOOPBACK, "MASTER_PORT": store_port, "OMP_NUM_THREADS": _threads(world_size)}
