@@ -41,7 +41,11 @@ class BloomShape:
 
 @dataclass(frozen=True)
 class SimpleGptShape:
-    """The workshop's SimpleGPTModel; tied: the head shares the embedding's matrix, but not its bias."""
+    """Sizes of the workshop's SimpleGPTModel (see models.simple_gpt).
+
+    ffn: width inside the feed-forward. tied: the head uses the embedding's matrix; its bias is its own in either case.
+    Raises ValueError if a size is below 1 or num_heads does not divide hidden_size.
+    """
 
     vocab_size: int = 50_000
     hidden_size: int = 2048

@@ -1,8 +1,8 @@
-"""Attention in float64, and the check of an implementation against it at full length and low cost.
+"""Attention in plain PyTorch, and the check of an implementation against it in float64, cheap even at full length.
 
-Float64 attention of all rows would take an N x N matrix. But if the gradient of the output is zero except in a few
-rows, all rows of the gradients of k and v follow from these rows of the matrix only; so do those of q, whose other rows
-must be zero. This checks every tile of keys, and the query rows drawn.
+Float64 attention of all n queries would take an n x n matrix. The check takes CHECKED_ROWS queries, drawn at random,
+and a gradient of the output that is zero in all other rows. Then dk and dv depend on the drawn queries only, and dq
+must be zero in all other rows. All rows of dq, dk and dv are compared, but of the output only those drawn.
 """
 
 from __future__ import annotations
@@ -30,9 +30,11 @@ def attention(q: Tensor, k: Tensor, v: Tensor, hidden: Tensor | None = None) -> 
 
 
 class Check:
-    """Passes of self-attention, and their errors against float64.
+    """Runs an implementation of self-attention and compares its last pass with float64.
 
+    Call forward() or both(), then errors() or largest_error() once: these drop the results that they compare.
     attend: returns the output of q, k, v. leaves: q, k and v, which require gradients, all (..., n, d).
+    rows: indices of the queries compared, at most CHECKED_ROWS, drawn at random when the object is made.
     """
 
     def __init__(
@@ -60,13 +62,19 @@ class Check:
         self._got = (out.detach()[..., self.rows, :], *torch.autograd.grad(out, self._leaves, d_out))
 
     def errors(self) -> dict[str, float]:
-        """Return relative errors of the last pass: output, and dq, dk, dv if it ran backward."""
+        """Return the last pass's relative errors (Frobenius norm): output, and dq, dk, dv if it ran backward.
+
+        Drops the results compared: a second call returns {}.
+        """
         got, self._got = self._got, ()
         names = ("output", "dq", "dk", "dv")
         return {name: relative_error(*pair) for name, *pair in zip(names, got, self._expected(), strict=False)}
 
     def largest_error(self, tolerance: float) -> dict[str, float]:
-        """Return the last pass's largest relative error; WrongResult names a result beyond the tolerance."""
+        """Return {"largest_relative_error": of the last pass, to 3 significant digits}, and drop the results.
+
+        Raises WrongResult, which names the worst result, if its error is above the tolerance or NaN.
+        """
         return {"largest_relative_error": float(f"{require(self.errors(), tolerance):.3g}")}
 
     def _expected(self) -> tuple[Tensor, ...]:

@@ -1,8 +1,8 @@
 """FlashAttention-2 in plain PyTorch: tiles, online softmax, and a backward pass that recomputes the tiles.
 
 The algorithm is that of Dao, FlashAttention-2 (arXiv 2307.08691), algorithms 1 and 2, as required by Stanford's CS336
-assignment 2 (handout 1.0.4, section 1.3). Except for one tile no tensor exceeds the inputs: memory beyond inputs
-and outputs is O(n·d).
+assignment 2 (handout 1.0.4, section 1.3), but backward, too, has its outer loop over queries. Scores exist only as
+tiles of at most TILE x TILE; memory beyond inputs, outputs and tiles is O(n·d): log-sum-exp and gradient accumulators.
 """
 
 from __future__ import annotations
@@ -21,15 +21,16 @@ DEVICES = ("cpu", "cuda")
 
 
 class FlashAttentionTorch(torch.autograd.Function):
-    """softmax(Q Kᵀ / √d) V without an n × n matrix, in PyTorch operations, on any device."""
+    """softmax(Q Kᵀ / √d) V without the n × m matrix of scores, in PyTorch operations, on a CPU or CUDA device."""
 
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, is_causal: bool = False) -> Tensor:
-        """Q (batch, n, d) or (batch, heads, n, d); K and V the same with m keys; returns the shape of Q.
+        """Return attention's output, in the shape and dtype of Q, and save what backward needs.
 
-        is_causal: query i sees keys j ≤ i, aligned top left. fp32, bf16, fp16 or fp64, d a multiple of 8 from 16 to
-        128. Products and sums are in fp32 (fp64 for fp64). Saved for backward: Q, K, V, the output, and the log-sum-exp
-        of each row of scores, (batch, n) or (batch, heads, n). Raises ValueError: see checks.check_arguments.
+        Q is (batch, n, d) or (batch, heads, n, d); K and V are the same with m keys; all fp32, bf16, fp16 or fp64, d a
+        multiple of 8 from 16 to 128. is_causal: query i sees keys j ≤ i, aligned top left. Products and sums are in
+        fp32 (fp64 for fp64). Saved: Q, K, V, the output, and the log-sum-exp of each row of scores, (batch, n) or
+        (batch, heads, n). Raises ValueError for other arguments: see checks.check_arguments.
         """
         check_arguments(q, k, v, is_causal, DTYPES, DEVICES)
         out = torch.empty_like(q, memory_format=torch.contiguous_format)

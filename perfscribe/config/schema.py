@@ -1,4 +1,4 @@
-"""The config's JSON schema, and by it: paths of keys, a section filled with defaults, the first fault."""
+"""The config's JSON schema, and its uses: list paths of keys, fill in defaults, find the first fault of a config."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Schema = Mapping[str, Any]
 
 @functools.cache
 def schema() -> Schema:
-    """Return the schema of a config whose preset is applied; callers must not modify it."""
+    """Return the schema of a config whose values are chosen for one preset, without defaults; cached: do not modify."""
     levels = registry.levels()
     only = keys.choices("experiments to measure and show; []: all that are enabled", list(levels), [], empty=True)
     return keys.section("Perfscribe's config", **TOP, only=only, experiments=keys.section("What is measured", **levels))
@@ -40,7 +40,11 @@ def paths(node: Schema, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]
 
 
 def filled(node: Schema, preset: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a section's values: as given, else the preset's defaults; and its constants."""
+    """Return a section's values, as given or else the preset's defaults, and its constants, nested as in the schema.
+
+    given: values for this preset, without faults; copied. A section of constants may name keys next to it (x-follows):
+    a value given for such a key replaces the constant of the same name, unless it equals the key's default.
+    """
     values = {}
     for name, inner in {**properties(node), **node["x-constants"]}.items():
         if "x-default" in inner:

@@ -1,6 +1,7 @@
-"""CPU binding: what launchers are asked for, and the cores nearest to each GPU.
+"""CPU binding: texts that tell launchers the cores of each rank, and the cores nearest to each GPU.
 
-Binding lists are those of Cray PALS (`mpiexec --cpu-bind list:0,1:8,9`).
+Lists of bindings are in Cray PALS's form (`mpiexec --cpu-bind list:0,1:8,9`: ranks separated by colons). As a program,
+`python -m perfscribe.distributed.binding FOLDER` on a rank writes its affinity mask, such as 0x300, to FOLDER/<rank>.
 """
 
 from __future__ import annotations
@@ -58,10 +59,11 @@ def gpu_cores() -> list[Cores]:
 
 
 def logical_numbers(root: Path = Path("/")) -> dict[int, int]:
-    """Return hwloc's number of each hardware thread by the kernel's: its place in the tree of package, cache and core.
+    """Return hwloc's logical number of each hardware thread, by the kernel's number.
 
-    Open MPI's rankfiles use these numbers, over the cores of this process's control group (a container's or a job's
-    share of the machine), not over its affinity. Empty if the kernel does not report the topology.
+    hwloc's is the thread's place, from 0, in the tree of package, L3 cache and core. Open MPI's rankfiles use these
+    numbers, over the cores of this process's control group (a container's or a job's share of the machine), not over
+    its affinity. Offline cores are left out. Empty if the kernel does not report the topology.
     root: parent of /proc and /sys (another folder in tests).
     """
     keys = {}
@@ -82,8 +84,10 @@ def _first_core(path: Path) -> int:
 
 
 def rankfile(bindings: Sequence[Iterable[int]], host: str = "localhost") -> str:
-    """Return Open MPI's rankfile that binds each rank to its cores, which are numbered as hardware threads.
+    """Return the text of an Open MPI rankfile that binds each rank to its cores: lines "rank 0=localhost slot=0-1".
 
+    bindings: each rank's cores in the kernel's numbers; slots are hwloc's (logical_numbers), or the kernel's where that
+    has none. Slots are hardware threads, for which Open MPI needs --use-hwthread-cpus (4) or the modifier hwtcpus (5).
     Uses ranges, because Open MPI 4 crashes on a slot list of more than 64 characters.
     """
     logical = logical_numbers()
