@@ -52,7 +52,7 @@ def node_name(provenance: Mapping[str, Any]) -> str:
 
 def of_boots(boots: Collection[str]) -> str:
     """Remark on rows that were measured in several boots; "" for one, or where records tell none."""
-    return f"rows are of {len(boots)} boots or hosts, so differences may be theirs" if len(boots) > 1 else ""
+    return f"rows are of {len(boots)} boots or hosts, so differences and ± may be theirs" if len(boots) > 1 else ""
 
 
 def telling_variables(records: Iterable[Record]) -> list[str]:

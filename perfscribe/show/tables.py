@@ -120,8 +120,13 @@ def median(sample: str, title: str, name: str = "") -> Column:
     )
 
 
+def _medians(record: Record, sample: str) -> list[float]:
+    """Median of each round."""
+    return [_summarised((tuple(samples),)).median for samples in record.samples.get(sample, [])]
+
+
 def _range_of_medians(record: Record, sample: str) -> float | None:
-    medians = [_summarised((tuple(samples),)).median for samples in record.samples.get(sample, [])]
+    medians = _medians(record, sample)
     return max(medians) - min(medians) if len(medians) > 1 else None
 
 
@@ -222,7 +227,7 @@ def only(where: Callable[[Record], bool], otherwise: str, *columns: Column) -> l
 
 
 def rate(name: str, title: str, get: Callable[[Record], Any], sample: str) -> Column:
-    """Column of a figure inversely proportional to a sample's median, with the same relative spread."""
+    """Column of a figure inversely proportional to a sample's median; its spread follows from the sample's."""
 
     def spread(record: Record) -> Any:
         figure = get(record)
@@ -231,7 +236,13 @@ def rate(name: str, title: str, get: Callable[[Record], Any], sample: str) -> Co
         times = summary(record, sample)
         return figure * times.iqr / times.median if times.n > 1 else ONE_SAMPLE
 
-    return Column(name, title, get, spread=f"{name}_spread", spread_get=spread)
+    def spread_of_rounds(record: Record) -> float | None:
+        medians = _medians(record, sample)
+        if len(medians) < 2 or not isinstance(figure := get(record), float):
+            return None
+        return figure * summary(record, sample).median * (1 / min(medians) - 1 / max(medians))
+
+    return Column(name, title, get, spread=f"{name}_spread", spread_get=spread, range_get=spread_of_rounds)
 
 
 def quoted(name: str, title: str, get: Callable[[Record], Any]) -> Column:

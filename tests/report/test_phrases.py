@@ -79,7 +79,7 @@ def test_a_table_whose_numbers_are_of_several_boots_says_so() -> None:
         (table,) = blocks(text, Source(Path("a.md"), "", {}))
         return table.setup  # type: ignore[union-attr]
 
-    several = "Median; one clock; rows are of 2 boots or hosts, so differences may be theirs."
+    several = "Median; one clock; rows are of 2 boots or hosts, so differences and ± may be theirs."
     assert setup("a", "b", "a") == several == setup("a+b")
     assert setup("a", "a") == setup("none", "none") == "Median; one clock."
 

@@ -67,7 +67,7 @@ def test_rows_of_several_boots_say_so_and_rows_of_one_or_without_say_nothing(tmp
         failed = record("failed", factors={"seq_len": 99, "dtype": "fp32"}, provenance={"boot": "f" * 12})
         return t.make("probe", "Probe", [*cells, failed], columns())
 
-    told = "Rows are of 2 boots or hosts, so differences may be theirs."
+    told = "Rows are of 2 boots or hosts, so differences and ± may be theirs."
     assert told in markdown(tmp_path, table("a" * 12, "b" * 12, "a" * 12))
     assert not table("a" * 12, "a" * 12).notes and not table(None, None).notes
 
@@ -95,6 +95,20 @@ def test_a_table_whose_memory_is_small_is_in_mib(tmp_path: Path, largest: int, s
 def test_a_figure_is_never_finer_than_its_spread(tmp_path: Path, samples: list[float], median: str) -> None:
     table = t.make("a.b", "Title", [record(samples={"x": [samples]})], [t.median("x", "x")])
     assert rows(markdown(tmp_path, table))[1][0] == median
+
+
+def test_the_spread_of_a_rate_is_over_rounds_where_there_are_several(tmp_path: Path) -> None:
+    column = t.rate("per_s", "1/s", lambda r: 100 / t.summary(r, "x").median, "x")
+    one, several = ([[4.0, 5.0, 6.0]], [[4.0, 4.0], [5.0, 5.0], [10.0, 10.0]])
+    for rounds, shown in ((one, "20.0 ± 2.0"), (several, "20 ± 8")):
+        assert (
+            rows(
+                markdown(
+                    tmp_path, t.make("a.b", "Title", [record(samples={"x": rounds}, rounds=len(rounds))], [column])
+                )
+            )[1][0]
+            == shown
+        )
 
 
 @pytest.mark.parametrize("blank", [None, "\n\t", math.nan, -math.inf, np.float32("inf")], ids=repr)

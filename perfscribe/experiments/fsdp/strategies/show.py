@@ -204,7 +204,7 @@ SUMS = [
 CAPTION = (
     "Samples per second of all ranks and peak of allocated memory on most ranks, of the hand-in's strategies, by FSDP2 "
     "per block but for the one unit (FSDP1); dashes: parameters, gradients and optimizer state, predicted; whiskers: "
-    "± half the interquartile range."
+    "the table's ±."
 )
 
 

@@ -22,7 +22,7 @@ NOTES = (
 )
 CAPTION = (
     "Samples per second over target length, one panel per width, one line per data type: from the median time of the "
-    "epochs after the first, host clock; bars: ± half their interquartile range; all axes begin at 0."
+    "epochs after the first, host clock; bars: the table's ±; all axes begin at 0."
 )
 
 
