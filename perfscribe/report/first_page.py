@@ -19,10 +19,11 @@ RAN = ("ok", "oom", "timeout", "failed")  # statuses of cells that ran, with or 
 def findings(problems: Sequence[Problem], order: Sequence[str], limits: Mapping[str, int]) -> list[Problem]:
     """Select problems whose sentences appear on the first page; keys in `order` come first, in that order.
 
-    limits: maximum per part; `fewest`: minimum in all, filled up with further ones; `most`: maximum in all, reached by
+    Of a problem in two editions the first is taken. limits: maximum per part; `fewest`: minimum in all, filled up with further ones; `most`: maximum in all, reached by
     dropping the last ones, but never the first of a part.
     """
-    ranked = sorted((p for p in problems if p.finding), key=lambda p: [*order, p.key].index(p.key))
+    firsts_by_key = {p.key: p for p in reversed(problems) if p.finding}
+    ranked = sorted((p for p in problems if firsts_by_key.get(p.key) is p), key=lambda p: [*order, p.key].index(p.key))
     by_part = {p.part: [other for other in ranked if other.part == p.part] for p in ranked}
     chosen = [p for p in ranked if p in by_part[p.part][: limits.get(p.part)]]
     chosen += [p for p in ranked if p not in chosen][: max(0, limits["fewest"] - len(chosen))]
