@@ -19,8 +19,8 @@ RAN = ("ok", "oom", "timeout", "failed")  # statuses of cells that ran, with or 
 def findings(problems: Sequence[Problem], order: Sequence[str], limits: Mapping[str, int]) -> list[Problem]:
     """Select problems whose sentences appear on the first page; keys in `order` come first, in that order.
 
-    Of a problem in two editions the first is taken. limits: maximum per part; `fewest`: minimum in all, filled up with further ones; `most`: maximum in all, reached by
-    dropping the last ones, but never the first of a part.
+    Of a problem in two editions the first is taken. limits: maximum per part; `fewest`: minimum in all, filled up with
+    further ones; `most`: maximum in all, reached by dropping the last ones, but never the first of a part.
     """
     firsts_by_key = {p.key: p for p in reversed(problems) if p.finding}
     ranked = sorted((p for p in problems if firsts_by_key.get(p.key) is p), key=lambda p: [*order, p.key].index(p.key))
