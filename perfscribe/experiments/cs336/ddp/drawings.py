@@ -132,6 +132,6 @@ def buckets(canvas: Any, rows: pd.DataFrame) -> None:
     axes.set_xscale("log")
     f.power_of_two_ticks(axes, sorted(set(_floats(rows, "bucket_mb"))))
     axes.set_xlabel("Bucket (MB)")
-    axes.set_ylabel("Exposed communication (ms)")
+    axes.set_ylabel("Cost of communication (ms)")
     axes.axhline(0, color="#555555", linewidth=0.8)
     axes.legend(fontsize=7)

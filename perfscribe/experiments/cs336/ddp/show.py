@@ -46,7 +46,7 @@ CHECK_NOTE = (
 )
 STEP_NOTE = (
     "Implementations were interleaved around the same parameters; a step is the slowest rank's by the host clock. "
-    "Exposed: a step less one without communication, median and IQR over turns, which noise may make negative. A step "
+    "Cost: a step less one without communication, median and IQR over turns, which noise may make negative. A step "
     "without communication keeps flat's copies and leaves out torch_ddp's. Tail and backward: on a GPU by events on "
     "the stream that computes, without a profiler; a step of PyTorch's DDP has communicated when its backward ends."
 )
@@ -56,15 +56,15 @@ TIMELINE_NOTE = (
     "rank."
 )
 OVERHEAD_NOTE = (
-    "Exposed = s / (n_b·w) + n_b·o, the handout's model, by least squares over bucket sizes and overlap_individual. "
-    "It is not fitted where all exposed times are within noise, and not used where a residual is beyond its time's ±."
+    "Cost = s / (n_b·w) + n_b·o, the handout's model, by least squares over bucket sizes and overlap_individual. "
+    "It is not fitted where all costs are within noise, and not used where a residual is beyond its time's ±."
 )
 TIMELINE_CAPTION = (
     "One traced step of rank 0: its phases (on a GPU from their first to their last kernel), and what the device "
     "computes and communicates. NCCL's kernels also run while they wait for another rank. The fainter a bar, the less "
     "of it is busy."
 )
-BUCKETS_CAPTION = "Exposed communication over bucket size, with intervals over turns; dashed: the model, where it fits."
+BUCKETS_CAPTION = "Cost of communication over bucket size, with intervals over turns; dashed: the model, where it fits."
 
 
 def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
@@ -232,7 +232,7 @@ BENCHMARK = [
     *t.timed("step_ms", "Step (ms)"),
     t.rounded("spent_ms", "Communicating after backward (ms)", "spent_spread"),
     t.rounded("spent_percent", "Share of the step that waits (%)", "spent_percent_spread"),
-    t.rounded("exposed_ms", "Exposed (ms)", "exposed_spread"),
+    t.rounded("exposed_ms", "Cost (ms)", "exposed_spread"),
     *t.unshown(*LIMITS),
     *(marked(*one) for one in MARKED.items()),
     t.value("all_reduces", "All-reduces", exact=True, without="PyTorch's own"),
@@ -274,7 +274,7 @@ TIMELINE = [
 OVERHEAD = [
     *EVERY,
     t.value("bucket_count", "n_b", exact=True),
-    t.rounded("exposed_ms", "Exposed (ms)", "exposed_spread"),
+    t.rounded("exposed_ms", "Cost (ms)", "exposed_spread"),
     *t.unshown(*LIMITS),
     t.value("model_ms", "Model (ms)"),
     replace(t.value("residual_ms", "Measured less model (ms)"), spread="exposed_ms_spread"),
