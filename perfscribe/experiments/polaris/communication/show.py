@@ -25,7 +25,7 @@ METRIC_NOTE = (
 )
 WAIT_NOTE = (
     "Transfer: for each collective the least time of any rank, an upper bound; waiting: the rest of that rank's time. "
-    "All else: the rank's other kernels, copies and memsets, on a CPU its operators."
+    "All else: the rank's other kernels, copies and memsets, on a CPU its operators. All are sums over the active steps."
 )
 TRAINING_NOTE = (
     "One rank under DistributedDataParallel, which then sends nothing. A profiled training holds one profile and the "
@@ -178,7 +178,7 @@ RANK_COLUMNS = [
     t.median("slowest_ms", "Slowest call (ms)"),
     t.published(NAME, "alcf-training-series", "slowest_all_reduce_ms", "ALCF, slowest (ms)", "published_slowest_ms"),
     t.median("compute_ms", "All else (ms)"),
-    t.median("step_ms", "Step (ms)"),
+    t.median("step_ms", "Step, mean (ms)"),
     t.value("calls", "Calls", exact=True),
     t.count("total_ms"),
     t.timer("total_ms"),
