@@ -25,7 +25,7 @@ METRIC_NOTE = (
 )
 WAIT_NOTE = (
     "Transfer: for each collective the least time of any rank, an upper bound; waiting: the rest of that rank's time. "
-    "All else: the rank's other kernels, copies and memsets, on a CPU its operators. All are sums over the active steps."
+    "All else: the rank's other kernels, copies and memsets, on a CPU its operators. These are sums over active steps."
 )
 TRAINING_NOTE = (
     "One rank under DistributedDataParallel, which then sends nothing. A profiled training holds one profile and the "
