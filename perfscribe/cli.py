@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from perfscribe import config as configuration
-from perfscribe.base import called_from, registry  # noqa: F401 (called_from takes its variable out of the environment)
+from perfscribe.base import called_from, one_line, registry  # noqa: F401 (called_from takes its variable out of the environment)
 from perfscribe.config import reading
 from perfscribe.config.errors import hint
 from perfscribe.instruments import tools
@@ -288,7 +288,7 @@ def entry() -> int:
     except OSError as error:
         reader_left = isinstance(error, BrokenPipeError)  # e.g. in ./run compare A B | head
         if not reader_left:
-            print(f"run: {error.filename or 'a file or standard output'}: {error.strerror}", file=sys.stderr)
+            print(f"run: {error.filename or 'a file or standard output'}: {one_line.why(error)}", file=sys.stderr)
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # for output that Python still flushes
         return 128 + signal.SIGPIPE if reader_left else 1
     except ValueError as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,12 +30,18 @@ def paths(program: str | None, *options: str) -> argparse.Namespace:
     return parser.parse_args()
 
 
+def why(error: OSError) -> str:
+    """Return the reason of an OSError in words, also of NumPy's for a write that fell short, which has no errno."""
+    fell_short = error.errno is None and re.search(r"\d+ requested and \d+ written", str(error))
+    return error.strerror or f"{error}{' (No space left on device?)' if fell_short else ''}"
+
+
 @contextlib.contextmanager
 def in_one_line(program: str, *kinds: type[Exception]) -> Iterator[None]:
     """Turn an OSError (path and reason) and errors of these kinds (their text) into SystemExit."""
     try:
         yield
     except OSError as error:
-        sys.exit(f"{program}: {error.filename or 'a file'}: {error.strerror or error}")
+        sys.exit(f"{program}: {error.filename or 'a file'}: {why(error)}")
     except kinds as error:
         sys.exit(f"{program}: {error}")

@@ -14,6 +14,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from perfscribe.base.one_line import why
 from perfscribe.run import processes
 
 LONGEST = 300  # characters per line
@@ -82,7 +83,7 @@ def main() -> None:
     except KeyboardInterrupt:  # while modules are imported or the workflow is read
         sys.exit(128 + signal.SIGINT)
     except OSError as error:
-        sys.exit(f"run: {error.filename or 'a file'}: {error.strerror or error}")
+        sys.exit(f"run: {error.filename or 'a file'}: {why(error)}")
 
 
 if __name__ == "__main__":

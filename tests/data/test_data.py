@@ -1,12 +1,14 @@
 """Synthetic data sets: their content, their formats, the digest file, and what happens to damaged ones."""
 
 import pickle
+import resource
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from perfscribe.base import one_line
 from perfscribe.data import formats, synthetic, tokens
 from perfscribe.data.digest_file import load_digest, verify
 from perfscribe.data.generate import generate
@@ -93,3 +95,14 @@ def test_token_batches_are_generated_read_and_shared(tmp_path):
     ids = tokens.read(tmp_path, 4, 512)
     assert ids.shape == (4, 513) and ids.dtype == np.int64 and ids.min() >= 0 and ids.max() < 10_000
     assert (tokens.read(tmp_path, 2, 16) == ids[:2, :17]).all()
+
+
+def test_a_write_that_falls_short_is_named_though_numpy_drops_the_reason(tmp_path) -> None:
+    _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, most))
+    told = r"^generate_data: a file: .* requested and .* written \(No space left on device\?\)$"
+    try:
+        with pytest.raises(SystemExit, match=told), one_line.in_one_line("generate_data"):
+            np.save(tmp_path / "a.npy", np.zeros(1_000_000))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
