@@ -100,9 +100,9 @@ def test_token_batches_are_generated_read_and_shared(tmp_path):
 def test_a_write_that_falls_short_is_named_though_numpy_drops_the_reason(tmp_path) -> None:
     _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, most))
-    told = r"^generate_data: a file: .* requested and .* written \(No space left on device\?\)$"
+    expected = r"^generate_data: a file: .* requested and .* written \(No space left on device\?\)$"
     try:
-        with pytest.raises(SystemExit, match=told), one_line.in_one_line("generate_data"):
+        with pytest.raises(SystemExit, match=expected), one_line.in_one_line("generate_data"):
             np.save(tmp_path / "a.npy", np.zeros(1_000_000))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
