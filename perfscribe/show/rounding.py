@@ -6,7 +6,6 @@ import math
 from dataclasses import dataclass
 
 GIB_AS_GB = 2**30 / 1e9
-LACKING = "\0"  # stands for a missing figure in a text
 
 
 def decimals(value: float, digits: int) -> int:
@@ -21,16 +20,12 @@ def decimals(value: float, digits: int) -> int:
 class Number:
     """A number with its spread (standard deviation, or half the interquartile range), both in the same unit.
 
-    unit: printed after it, including the blank. exact: a size or a count, printed as a whole number. single: printed
-    without spread. most: maximum number of digits, if computed from figures with fewer.
-
-    str() formats it for a table cell, f"{figure}" for a sentence. A missing figure is false and has value nan: results
-    computed from it are missing, too, and its sentence is dropped.
+    exact: a size or a count, printed as a whole number. single: printed without spread. most: maximum number of digits,
+    if computed from figures with fewer. str() formats it for a table cell. A missing figure is false and has value nan.
     """
 
     value: float
     spread: float | None = None
-    unit: str = ""
     exact: bool = False
     single: bool = False
     most: int = 3
@@ -46,8 +41,6 @@ class Number:
 
     def _parts(self) -> tuple[str, str]:
         """Number and spread as texts; the spread may be ""."""
-        if not self:
-            return LACKING, ""
         if self.exact:
             return f"{self.value:.0f}", ""
         places = decimals(self.value, self.digits)
@@ -63,40 +56,13 @@ class Number:
 
     @property
     def quoted(self) -> str:
-        """Text in sentences and titles: as in the table, but without spread and unit."""
+        """Text in sentences and titles: as in the table, but without spread."""
         return self._parts()[0]
-
-    def __format__(self, spec: str) -> str:
-        return self.quoted
 
     def __str__(self) -> str:
         number, spread = self._parts()
-        return f"{number}{f' ± {spread}' if spread else ''}{self.unit}"
-
-    def derived(self, value: float, *others: Number) -> Number:
-        """Make a figure computed from this one and others, with no more digits than the coarsest of them."""
-        most = min((number.digits for number in (self, *others) if not number.exact), default=3)
-        return Number(value, most=most)
-
-    def over(self, other: Number) -> Number:
-        """Ratio of this figure to the other."""
-        return self.derived(self.value / other.value, other)
-
-    def share(self, other: Number) -> Number:
-        """Percentage of this figure in the other."""
-        return self.derived(100 * self.value / other.value, other)
-
-    def percent(self) -> Number:
-        """Convert a share to percent."""
-        return self.derived(100 * self.value)
-
-    def plain(self, scale: float = 1.0) -> Number:
-        """Multiply by `scale`, dropping the spread."""
-        return Number(self.value * scale)
+        return f"{number}{f' ± {spread}' if spread else ''}"
 
     def within_noise(self, other: Number) -> bool:
         """Return whether both differ by no more than the sum of their spreads."""
         return abs(self.value - other.value) <= (self.spread or 0.0) + (other.spread or 0.0)
-
-
-NO_FIGURE = Number(math.nan)
