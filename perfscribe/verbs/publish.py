@@ -11,11 +11,11 @@ from __future__ import annotations
 import contextlib
 import gzip
 import re
+import secrets
 import shutil
 import signal
 import sys
-import tempfile
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -85,34 +85,27 @@ def _end(number: int, _: object) -> NoReturn:
     sys.exit(128 + number)
 
 
-def _on_signals(handler: Callable[[int, Any], None]) -> None:
-    for number in ENDING:
-        if signal.getsignal(number) is not signal.SIG_IGN:
-            signal.signal(number, handler)
-
-
 @contextlib.contextmanager
 def made_whole(root: Path, name: str, taken: Collection[str]) -> Iterator[None]:
     """Make the site completely or not at all: on errors and signals, restore the folders that it replaces."""
-    early: list[int] = []
-    _on_signals(lambda number, _: early.append(number))  # until what removes the folder is in place
-    with tempfile.TemporaryDirectory(dir=root, prefix=".replaced-") as aside:
-        try:
-            _on_signals(_end)
-            if early:
-                _end(early[0], None)
-            for folder in taken:
-                Path(aside, folder).parent.mkdir()  # moving a folder within a file system is atomic
-                shutil.move(root / folder, Path(aside, folder))
-            yield
-        except BaseException:
-            for folder in (f"results/{name}", f"report/{name}"):
-                before = Path(aside, folder)
-                if folder not in taken or before.exists():
-                    shutil.rmtree(root / folder, ignore_errors=True)
-                if before.exists():
-                    shutil.move(before, root / folder)
-            raise
+    for number in ENDING:
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, _end)
+    aside = root / f".replaced-{secrets.token_hex(4)}"
+    try:
+        for folder in taken:
+            (aside / folder).parent.mkdir(parents=True)
+            shutil.move(root / folder, aside / folder)  # atomic within a file system
+        yield
+    except BaseException:
+        for folder in (f"results/{name}", f"report/{name}"):
+            if folder not in taken or (aside / folder).exists():
+                shutil.rmtree(root / folder, ignore_errors=True)
+            if (aside / folder).exists():
+                shutil.move(aside / folder, root / folder)
+        shutil.rmtree(aside, ignore_errors=True)
+        raise
+    shutil.rmtree(aside, ignore_errors=True)
 
 
 def go_on(root: Path, names: Sequence[str]) -> int:

@@ -8,7 +8,6 @@ import re
 import shutil
 import signal
 import subprocess
-import tempfile
 from collections.abc import Iterator, Sequence
 from importlib import metadata
 from pathlib import Path
@@ -242,24 +241,6 @@ def test_a_site_is_gone_on_with_and_replaced(site: Site, clone: Site) -> None:
         os.kill(process.pid, signal.SIGTERM)
         assert process.wait() == 128 + signal.SIGTERM, process.log()
     assert drawn(clone.root, "demo") == whole and not list(clone.root.glob(".replaced-*"))
-
-
-def test_a_signal_while_the_folder_aside_is_made_leaves_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def make(*where: Any) -> str:
-        path = make_folder(*where)
-        os.kill(os.getpid(), signal.SIGTERM)
-        return path
-
-    make_folder = tempfile.mkdtemp
-    monkeypatch.setattr(tempfile, "mkdtemp", make)
-    before = {number: signal.getsignal(number) for number in publish.ENDING}
-    try:
-        with pytest.raises(SystemExit), publish.made_whole(tmp_path, "demo", []):
-            raise AssertionError("the signal came later")
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-    assert not list(tmp_path.iterdir())
 
 
 # --- refusals ---------------------------------------------------------------------------------------------------
