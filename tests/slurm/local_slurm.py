@@ -7,7 +7,6 @@ interfaces, nothing is written outside of one temporary folder, and clusters of 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import functools
 import importlib.util
 import os
@@ -20,11 +19,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import sessions
+
+from perfscribe.base import processes
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "ip")
 PATH = f"{os.environ.get('PATH', '')}:/usr/local/sbin:/usr/sbin:/sbin"
@@ -83,17 +84,6 @@ def _run(*command: str | Path, check: bool = True) -> subprocess.CompletedProces
     if check and done.returncode:
         raise RuntimeError(f"{' '.join(map(str, command))}: {done.stdout.strip()}")
     return done
-
-
-def _die_with(parent: int) -> Callable[[], None]:
-    """For preexec_fn: let the kernel kill the process when its parent dies, however that ends."""
-
-    def ask() -> None:
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL)
-        if os.getppid() != parent:
-            os._exit(1)
-
-    return ask
 
 
 class LocalSlurm:
@@ -263,7 +253,7 @@ class LocalSlurm:
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
-                preexec_fn=_die_with(os.getpid()),
+                preexec_fn=functools.partial(processes.die_with, os.getpid()),
             )
 
     def _end(self, name: str) -> None:
