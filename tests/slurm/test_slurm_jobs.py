@@ -54,7 +54,7 @@ class Ran:
     def __post_init__(self) -> None:
         known = self.space.slurm.jobs()
         self.jobs = jobs_of(self.log)
-        self.states = {job: known.get(job, ("FORGOTTEN",))[0] for job in {*self.jobs, self.job} - {""}}
+        self.states = {job: known[job][0] for job in {*self.jobs, self.job} - {""}}
         self.ended, self.lost = faulty.notes(self.side_file, "end"), lost(self.side_file).total()
 
     @property
@@ -164,20 +164,6 @@ def never_starts(folder: Path, slurm: LocalSlurm) -> Ran:
     return Ran(space, run.log(), "", side_file)
 
 
-def forgotten(folder: Path, slurm: LocalSlurm) -> Ran:
-    """While the driver sleeps, as with a login node that is suspended, its job ends and is forgotten."""
-    space = one_job(folder, slurm)
-    side_file = space.add_staged(cells=2)
-    run = space.begin(**DEFAULTS)
-    job, _ = space.after(side_file, 1)
-    os.kill(run.pid, signal.SIGSTOP)
-    faulty.let_end(side_file, 2)
-    wait_for(lambda: not slurm.jobs(), 240, f"{job} to be forgotten")
-    os.kill(run.pid, signal.SIGCONT)
-    assert run.wait(60) == 0, tail(run.log())
-    return Ran(space, run.log(), job, side_file)
-
-
 def spread(folder: Path, slurm: LocalSlurm) -> Ran:
     space = OnSlurm(folder, slurm, max_jobs=2, nodes=["node2", "node1"])
     side_file = space.add_sleeping(cells=6, seconds=0.5)
@@ -215,7 +201,7 @@ def preempted(folder: Path, slurm: LocalSlurm) -> Ran:
 
 
 SHARED = (lost_thrice, time_limit, kill_9, interrupt, never_starts, spread, refused)
-OWN = (node_down, preempted, forgotten)
+OWN = (node_down, preempted)
 
 
 @pytest.fixture(scope="module")
@@ -230,7 +216,7 @@ def ran(slurm: LocalSlurm, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     folder = tmp_path_factory.mktemp("runs")
 
     def alone(scenario: Callable[[Path, LocalSlurm], Ran]) -> Ran:
-        with cluster(more_conf=f"{CONF}\nMinJobAge=2" if scenario is forgotten else CONF) as own:
+        with cluster(more_conf=CONF) as own:
             return scenario(folder / scenario.__name__, own)
 
     with ThreadPoolExecutor(AT_A_TIME) as pool:
@@ -269,12 +255,6 @@ def test_ctrl_c_and_sigterm_cancel_the_jobs(ran: Callable[..., Ran]) -> None:
 def test_sigterm_where_no_job_can_start(ran: Callable[..., Ran]) -> None:
     run = ran(never_starts)
     assert list(run.states.values()) == ["CANCELLED"]
-
-
-def test_a_job_that_slurm_has_forgotten_is_over(ran: Callable[..., Ran]) -> None:
-    run = ran(forgotten)
-    assert run.states == {run.job: "FORGOTTEN"} and run.jobs == [run.job]
-    assert [row["status"] for row in run.space.rows("slow")] == ["ok"] * 2
 
 
 def test_cells_spread_over_jobs_and_nodes_that_are_pinned(ran: Callable[..., Ran]) -> None:
