@@ -43,19 +43,19 @@ class History:
 
     records: dict[Slot, list[Record]] = field(default_factory=dict)
     open_starts: dict[Slot, int] = field(default_factory=dict)
-    _by_cell: dict[tuple[str, int], Record] = field(default_factory=dict, repr=False)
+    _by_cell: dict[tuple[str, int], list[Record]] = field(default_factory=dict, repr=False)
 
     def newest(self, slot: Slot, environment: str | None = None) -> Record | None:
         """Newest record of the slot; environment: of that machine and software only (a digest of their identity)."""
         of_slot = reversed(self.records.get(slot, []))
         return next((record for record in of_slot if environment in (None, record["environment"])), None)
 
-    def of_cell(self, factors: dict[str, Any], number: int) -> Record | None:
-        """Newest record of the cell with these factors in round `number`, whatever its key."""
+    def of_cell(self, factors: dict[str, Any], number: int) -> list[Record]:
+        """Return records of the cell with these factors in round `number`, whatever their keys, by time."""
         if not self._by_cell:
-            by_time = sorted(self.all_records(), key=lambda record: str(record["provenance"].get("time", "")))
-            self._by_cell = {(files.canonical(record["factors"]), int(record["round"])): record for record in by_time}
-        return self._by_cell.get((files.canonical(factors), number))
+            for record in sorted(self.all_records(), key=lambda record: str(record["provenance"].get("time", ""))):
+                self._by_cell.setdefault((files.canonical(record["factors"]), int(record["round"])), []).append(record)
+        return self._by_cell.get((files.canonical(factors), number), [])
 
     def all_records(self) -> list[Record]:
         """Return all valid records, without retired ones."""

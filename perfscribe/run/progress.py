@@ -21,7 +21,6 @@ from typing import Any, TextIO
 
 from perfscribe.base import error_kinds, files
 from perfscribe.plan.plan import Plan
-from perfscribe.plan.plan_cells import cell_key
 from perfscribe.records import journal
 from perfscribe.run import processes
 from perfscribe.run.estimate import Due, Estimate, due
@@ -120,12 +119,7 @@ class Watcher:
         """
         shard = Shard(self.results / "plan" / f"{unit}.json", self.root)
         history = journal.read(shard.folder)
-        experiment, code, seed = (shard.plan[name] for name in ("experiment", "fingerprint", "seed"))
-        by_own_data = {
-            _cell_of(experiment, record["factors"], record["round"]): record
-            for record in history.all_records()
-            if record["key"] == cell_key(experiment, record["factors"], code, record["data_digest"], seed)
-        }
+        experiment = shard.plan["experiment"]
         up_to_date = {name: self._is_up_to_date(name) for name in shard.plan["datasets"]}
         self.waiting[unit] = [name for name, known in up_to_date.items() if not known]
         for task in shard.tasks:
@@ -136,16 +130,13 @@ class Watcher:
             timed = due(experiment, task.cell["factors"], task.cell["cost"])
             here = self.plan.cluster is not None or shard.lacking(task) is None  # cluster nodes differ
             self.left[cell] = timed, shard.plan["shard"] if here else None
-            if last := history.of_cell(task.cell["factors"], task.round):
-                self.estimate.add(timed, last["spent"])
+            for record in history.of_cell(task.cell["factors"], task.round)[-1:]:
+                self.estimate.add(timed, record["spent"])
             levels = self.levels.setdefault(experiment, {})
             for name, level in {**task.cell["factors"], "round": task.round}.items():
                 levels.setdefault(name, set()).add(str(level))
-            data_states = {up_to_date.get(name) for name in task.cell["data"]}
-            known = history.newest(task.slot)
-            if known is None and None in data_states and False not in data_states:
-                known = by_own_data.get(cell)
-            if known is not None and False not in data_states:
+            due_again = any(up_to_date.get(name) is False for name in task.cell["data"])
+            if not due_again and shard.standing(task, history, None) is not None:
                 del self.left[cell]
         left = [cell for cell, where in self.left.values() if cell.experiment == experiment and where is not None]
         self.estimate.look_elsewhere(experiment, left)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -41,11 +41,14 @@ class Task:
 
 
 class Shard:
-    """One shard's plan file (results/<site>/plan/...), journal folder and options. root: the checkout."""
+    """One shard's plan file (results/<site>/plan/...), journal folder and options. root: the checkout.
 
-    def __init__(self, plan_file: Path, root: Path) -> None:
+    content: of a plan file that is not written yet.
+    """
+
+    def __init__(self, plan_file: Path, root: Path, content: dict[str, Any] | None = None) -> None:
         self.root, self.site_folder = root, plan_file.parents[1]
-        self.unit, self.plan = plan_file.stem, files.read_json(plan_file)
+        self.unit, self.plan = plan_file.stem, content or files.read_json(plan_file)
         options = files.read_object(plan_file.with_name("options.json"))
         clock = files.read_object(root / CLOCK)
         self.run_clock = {name: float(time) for name, time in clock.items() if isinstance(time, (int, float))}
@@ -59,14 +62,20 @@ class Shard:
 
     def _tasks(self) -> list[Task]:
         digests = {name: self._data_digest(name) for name in self.plan["datasets"]}
-        same = self.plan["experiment"], self.plan["fingerprint"], self.plan["seed"]
         cells = []
         for cell in self.plan["cells"]:
             cell_from_json(cell)
             digest = "+".join(digests.get(name, "") for name in cell["data"])
-            cells.append((cell, cell_key(same[0], cell["factors"], same[1], digest, same[2]), digest))
+            cells.append((cell, self._key(cell["factors"], digest), digest))
         rounds = range(1, form.count(self.plan["rounds"], MOST_ROUNDS) + 1)
         return [Task(cell, key, number, digest) for number in rounds for cell, key, digest in cells]
+
+    def _key(self, factors: Mapping[str, Any], digest: str) -> str:
+        return cell_key(self.plan["experiment"], factors, self.plan["fingerprint"], digest, self.plan["seed"])
+
+    def _is_of_plan(self, record: journal.Record) -> bool:
+        """Return whether the plan's code and seed made the record, with any version of its data."""
+        return bool(record["key"] == self._key(record["factors"], record["data_digest"]))
 
     def deadline(self, now: float) -> float | None:
         """End of the time budget, in s since the epoch: the run's, or from `now` for a job started by hand."""
@@ -83,12 +92,13 @@ class Shard:
         """Record that stands for the task on a machine of this identity; None if it must be measured.
 
         identity None: the newest record of the plan's key on any machine; without one, of any key if the site is
-        published or data are absent.
+        published, and of the plan's code and seed if data are absent.
         """
         if identity is None:
-            any_key = (self.site_folder / "published.json").is_file() or ABSENT in task.data_digest
-            of_code = history.newest(task.slot)
-            return history.of_cell(task.cell["factors"], task.round) if any_key and of_code is None else of_code
+            spares = history.of_cell(task.cell["factors"], task.round)
+            if not (self.site_folder / "published.json").is_file():
+                spares = [record for record in spares if ABSENT in task.data_digest and self._is_of_plan(record)]
+            return history.newest(task.slot) or next(reversed(spares), None)
         record, newest = history.newest(task.slot, identity), history.newest(task.slot)
         if newest is None:
             return None

@@ -3,65 +3,59 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
-from typing import Any
 
 from tabulate import tabulate
 
 from perfscribe.base import files
 from perfscribe.plan import capabilities
 from perfscribe.plan.plan import Plan
-from perfscribe.plan.plan_cells import cell_key
-from perfscribe.records import journal
+from perfscribe.records import form, journal
 from perfscribe.run import gate, session
 from perfscribe.run.estimate import Due, Estimate, due
 from perfscribe.run.progress import duration
+from perfscribe.run.shard import Shard, Task
 
 
 def _status(
-    unit: dict, cell: dict, number: int, records: dict[str, list[dict]], changed: Collection[str], done: bool
+    shard: Shard, task: Task, history: journal.History, changed: Collection[str], done: bool
 ) -> tuple[str, dict | None]:
     """Return a cell's status, and a record to estimate its time by: the current one, else one of older code or data.
 
-    The record is None if the cell has none, is skipped or cannot run here. unit: the plan of its job. number: of the
-    round. changed: data sets to be made again. done: the job's checksums file exists.
+    The record is None if the cell has none, is skipped or cannot run here. changed: data sets to be made again. done:
+    the job's checksums file exists.
     """
+    cell = task.cell
     lacking = capabilities.shortfall(cell["requires"])
     cannot = f"{lacking.status} ({lacking.reason})" if lacking else ""
     if cell["skip"]:
         return cannot or f"skipped ({cell['skip']})", None
-    same = records.get(_levels(cell), [])
-    measured = [r for r in same if r["fingerprint"] == unit["fingerprint"] and r["round"] == number]
-    # Keys by each record's data: today's digests are unknown until the data are made.
-    key = partial(cell_key, unit["experiment"], cell["factors"], unit["fingerprint"], seed=unit["seed"])
-    current = [r for r in measured if r["key"] == key(r["data_digest"])]
     made_anew = not set(changed).isdisjoint(cell["data"])
-    if current and not made_anew:
-        newest = current[-1]
+    newest = None if made_anew else shard.standing(task, history, None)
+    if newest is not None:
         if done and newest["status"] == gate.HELD_BACK and gate.complaint(newest):
             return f"skipped ({newest['reason']})", None
         if not newest["values"].get("before_start"):  # else check the machine again
             return newest["status"], newest
     if cannot:
         return cannot, None
-    if not same:
+    records = history.of_cell(cell["factors"], task.round)
+    if not records:
         return "to measure", None
-    code_changed = all(r["fingerprint"] != unit["fingerprint"] for r in same)
-    of_seed = "seed changed" if measured and not current else ""
-    why = "code changed" if code_changed else "data changed" if made_anew else of_seed
-    return f"to measure{f' ({why})' if why else ''}", same[-1]
+    code_changed = all(record["fingerprint"] != shard.plan["fingerprint"] for record in records)
+    of_seed = " (seed changed)" if newest is None else ""
+    why = " (code changed)" if code_changed else " (data changed)" if made_anew else of_seed
+    return f"to measure{why}", records[-1]
 
 
-def _published(cell: dict, number: int, records: dict[str, list[dict]]) -> tuple[str, dict | None]:
-    """Return a cell's status in this round of a read-only site, and its newest record; None if it never started."""
-    rounds = [record for record in records.get(_levels(cell), []) if record["round"] == number]
-    if rounds and not rounds[-1]["values"].get("before_start"):
-        return rounds[-1]["status"], rounds[-1]
-    status, reason = (rounds[-1]["status"], rounds[-1]["reason"]) if rounds else ("skipped", cell["skip"])
-    return (f"{status} ({reason})" if reason else "not_run"), None
+def _published(shard: Shard, task: Task, history: journal.History) -> tuple[str, dict | None]:
+    """Return a cell's status in this round of a read-only site, and its record; None if it never started."""
+    row = shard.row(task, history, None)
+    if row["status"] in form.RAN:
+        return row["status"], row
+    return "not_run" if row["status"] == "not_run" else f"{row['status']} ({row['reason']})", None
 
 
 def _changed(root: Path, plan: Plan, name: str) -> set[str]:
@@ -76,10 +70,6 @@ def _changed(root: Path, plan: Plan, name: str) -> set[str]:
     return {
         dataset for dataset, content in planned.items() if files.read_object(folder / f"data-{dataset}.json") != content
     }
-
-
-def _levels(cell: Mapping[str, Any]) -> str:
-    return repr(sorted(cell["factors"].items()))
 
 
 @dataclass
@@ -97,29 +87,23 @@ class Counted:
 
 def _count(root: Path, plan: Plan, experiment: str, estimate: Estimate) -> Counted:
     history = journal.read(root / "results" / plan.site / "journal" / experiment)
-    records: dict[str, list[dict]] = {}
-    for record in history.all_records():
-        records.setdefault(_levels(record), []).append(record)
     counted, published = Counted(), session.is_committed(root, plan.site)
     for shard in range(plan.shards[experiment]):
         name = f"measure-{experiment}-{shard}"
-        # For a committed site only the presentation is planned.
-        unit = plan.units.get(name) or files.read_json(root / "results" / plan.site / "plan" / f"{name}.json")
         changed = _changed(root, plan, name)
         done = (root / "results" / plan.site / "checksums" / f"{name}.json").is_file()
-        for number in range(1, unit["rounds"] + 1):
-            for cell in unit["cells"]:
-                if published:  # read-only, regardless of code and machine
-                    status, known = _published(cell, number, records)
-                else:
-                    status, known = _status(unit, cell, number, records, changed, done)
-                timed = due(experiment, cell["factors"], cell["cost"])
-                if status.startswith("to measure"):
-                    counted.waiting[shard].append(timed)
-                if known is not None:  # perhaps of older code
-                    estimate.add(timed, known["spent"])
-                factors = " ".join(f"{name}={level}" for name, level in cell["factors"].items())
-                counted.rows.append([experiment, factors, number, status])
+        planned = Shard(root / "results" / plan.site / "plan" / f"{name}.json", root, plan.units.get(name))
+        for task in planned.tasks:
+            if published:  # read-only, regardless of code and machine
+                status, known = _published(planned, task, history)
+            else:
+                status, known = _status(planned, task, history, changed, done)
+            timed = due(experiment, task.cell["factors"], task.cell["cost"])
+            if status.startswith("to measure"):
+                counted.waiting[shard].append(timed)
+            if known is not None:  # perhaps of older code
+                estimate.add(timed, known["spent"])
+            counted.rows.append([experiment, task.label(), task.round, status])
     estimate.look_elsewhere(experiment, [cell for cells in counted.waiting.values() for cell in cells])
     return counted
 
