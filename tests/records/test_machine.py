@@ -1,11 +1,10 @@
 """Identity of a machine and versions of its libraries."""
 
-import importlib.metadata
 import json
 import re
 import sys
 
-from perfscribe.base import cpu_sets
+from perfscribe.base import cpu_sets, files
 from perfscribe.records import libraries, machine, scrub
 
 
@@ -57,9 +56,8 @@ def test_local_version_part_comes_from_the_source(tmp_path, monkeypatch):
     package.mkdir()
     (package / "__init__.py").write_text("raise RuntimeError('must not be imported')")
     (package / "version.py").write_text("__version__ = '2.11.0+cu130'\ncuda: str | None = '13.0'\n")
+    files.write_text(tmp_path / "localpart-2.11.0.dist-info" / "METADATA", "Name: localpart\nVersion: 2.11.0\n")
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setattr(libraries, "_distributions", lambda: {"localpart": ["localpart"]})
-    monkeypatch.setattr(importlib.metadata, "version", lambda name: "2.11.0")
     assert libraries.version("localpart") == "2.11.0+cu130"
     assert libraries.constants("localpart")["cuda"] == "13.0"
 
