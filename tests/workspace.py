@@ -1,6 +1,7 @@
 """A copy of the project in a temporary folder, with experiments of the test's own, to run the real workflow in."""
 
 import ast
+import functools
 import json
 import os
 import re
@@ -8,11 +9,10 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from functools import cache
 from pathlib import Path
 
 from perfscribe.config.keys import PRESETS
-from perfscribe.run import session
+from perfscribe.plan import cache
 
 ROOT = Path(__file__).resolve().parents[1]
 COPIED = (
@@ -27,7 +27,7 @@ COPIED = (
     "pbs",
     "run",
     # What is found in the sources, by their texts; a checkout has it after its first plan, `./run test` after its lint.
-    str(session.CODE_CACHE),
+    str(cache.CODE),
 )
 
 PRESENT = '''"""Table of a test's experiment."""
@@ -97,7 +97,7 @@ snakemake.cli.main()
 """
 
 
-@cache
+@functools.cache
 def dry_runner() -> subprocess.Popen[str]:
     """The process that makes dry runs; it ends with this one."""
     variables, pipe = {**os.environ, "PYTHONPATH": ""}, subprocess.PIPE

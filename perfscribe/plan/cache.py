@@ -15,6 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from perfscribe.base import files
+from perfscribe.plan import fingerprint
+
+CODE = Path(".perfscribe") / "code.json"
 
 
 class Memory:
@@ -49,6 +52,11 @@ class Memory:
             with contextlib.suppress(OSError):
                 text = files.canonical({"method": self.method, "found": self._now})
                 files.write_text(self.path, f"{_digest(text)}\n{text}")
+
+
+def of_code(root: Path) -> Memory:
+    """Imports and digests of the modules in the checkout's last plan."""
+    return Memory(root / CODE, fingerprint.method())
 
 
 def _digest(text: str) -> str:

@@ -22,8 +22,7 @@ from perfscribe import config as configuration
 from perfscribe.base import chapters, files
 from perfscribe.base.one_line import in_one_line
 from perfscribe.instruments import tools
-from perfscribe.plan import capabilities, cluster, fingerprint, plan
-from perfscribe.plan.cache import Memory
+from perfscribe.plan import cache, capabilities, cluster, fingerprint, plan
 from perfscribe.records import checkout, checksums
 from perfscribe.records.scrub import account
 from perfscribe.run import processes, progress
@@ -33,8 +32,6 @@ from perfscribe.tracking import trackers
 LOCAL_SITE = "local"
 # Touched when a run starts jobs.
 STARTED = Path(".perfscribe") / "started"
-# Cached imports and digests of the modules in the last plan.
-CODE_CACHE = Path(".perfscribe") / "code.json"
 MOST_LINES = 5  # files
 LOCK = Path(".perfscribe") / "run.lock"
 LOCK_WAIT_S = 0.5
@@ -131,7 +128,7 @@ def make_plan(root: Path, raw: Mapping[str, Any], executor: str | None = None) -
 
     executor: Snakemake's, if it submits jobs to a cluster.
     """
-    memory = memory_of_code(root)
+    memory = cache.of_code(root)
     code = fingerprint.Sources(root, memory.recall)
     site = site_of(raw)
     if is_committed(root, site):
@@ -146,11 +143,6 @@ def make_plan(root: Path, raw: Mapping[str, Any], executor: str | None = None) -
         planned = plan.build(raw, resolve_preset(raw.get("preset", "auto"), settings), root, settings, code)
     memory.save()
     return planned
-
-
-def memory_of_code(root: Path) -> Memory:
-    """Results of analysing modules for earlier plans."""
-    return Memory(root / CODE_CACHE, fingerprint.method())
 
 
 def write_plan(root: Path, raw: Mapping[str, Any], planned: plan.Plan) -> None:

@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 
 from perfscribe.base import error_kinds, files, registry
 from perfscribe.instruments import tools
-from perfscribe.plan import capabilities, cluster, subjects
+from perfscribe.plan import cache, capabilities, cluster, subjects
 from perfscribe.plan.fingerprint import Sources
 from perfscribe.records import journal, machine, provenance, records
 from perfscribe.records.disturbances import flags_of
@@ -49,6 +49,7 @@ class Worker:
         self.identity = machine.identity_id(identity)
         files.write_json_if_changed(shard.site_folder / "environments" / f"{self.identity}.json", identity)
         self.provenance = provenance.collect(shard.root)
+        self.code = cache.of_code(shard.root)
         if of_cluster := cluster.recorded(shard.site_folder / "plan"):
             self.provenance["cluster"] = of_cluster
         self.child: Child | None = None
@@ -95,7 +96,8 @@ class Worker:
 
         Checked for a running child, too: imports within functions, and by ranks, happen when they are called.
         """
-        code, experiment, factors = Sources(self.shard.root), self.shard.plan["experiment"], task.cell["factors"]
+        code = Sources(self.shard.root, self.code.recall)
+        experiment, factors = self.shard.plan["experiment"], task.cell["factors"]
         module = registry.module_name(experiment, "measure", code.root)
         if code.fingerprint(module) != self.shard.plan["fingerprint"]:
             return True

@@ -17,8 +17,7 @@ from workspace import ROOT, Workspace
 
 from perfscribe import config
 from perfscribe.base import files
-from perfscribe.plan import fingerprint, plan
-from perfscribe.run import session
+from perfscribe.plan import cache, fingerprint, plan
 
 SITE = "local"
 RESULTS, SHOWN = f"results/{SITE}", f"report/{SITE}"
@@ -276,7 +275,7 @@ def planned_units(root: Path) -> plan.Plan:
     """The plan of a project tree as its config.yaml has it."""
     raw = config.load(root / "config.yaml")
     config.check(raw)
-    return plan.build(raw, raw["preset"], root, code=fingerprint.Sources(root, session.memory_of_code(root).recall))
+    return plan.build(raw, raw["preset"], root, code=fingerprint.Sources(root, cache.of_code(root).recall))
 
 
 def jobs_behind(made: plan.Plan, units: set[str]) -> set[str]:
