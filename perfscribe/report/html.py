@@ -21,7 +21,7 @@ from markdown_it.token import Token
 
 from perfscribe import __version__
 from perfscribe.base import called_from
-from perfscribe.report.page import anchor
+from perfscribe.report.anchors import anchor
 
 Heading = dict[str, str]  # id, text, level
 FOLDER = Path(__file__).parent

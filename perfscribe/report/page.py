@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from perfscribe.base.chapters import Chapter, Source
+from perfscribe.report.anchors import anchor
 from perfscribe.report.quantities import END_REASON, NOTHING, PRIVATE, REASON, TOKEN, in_prose, is_incomplete
 from perfscribe.report.rows import Renamed, Site
 from perfscribe.report.templates import Template
@@ -188,11 +189,6 @@ def _table(title: str, lines: list[str], source: Source) -> HandinTable:
     text = in_prose("; ".join(clauses)).rstrip("; ")
     header = [in_prose(name) for name in header]
     return HandinTable(in_prose(bold), f"{text}." if text else "", header, cells)
-
-
-def anchor(heading: str) -> str:
-    """Anchor of a heading within its page, as Git hosts derive it."""
-    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
 
 
 class Problem:

@@ -12,7 +12,7 @@ from chapter_sites import site as chapter_site
 from workspace import ROOT
 
 from perfscribe.base import chapters
-from perfscribe.report import page
+from perfscribe.report.anchors import anchor
 from perfscribe.report.rows import known_tables
 from perfscribe.verbs.fill import verb
 
@@ -47,7 +47,7 @@ def test_problems_and_headers_are_the_courses_and_the_first_page_is_short(site: 
     ]
     assert list(problems(site)) == wanted
     linked = re.findall(r"\]\(#([^)]*)\)", text_of(site))
-    assert set(linked) <= {page.anchor(heading) for heading in [*wanted, "Not measured here"]}
+    assert set(linked) <= {anchor(heading) for heading in [*wanted, "Not measured here"]}
     folder = ROOT / "report" / site
     beside = set(re.findall(r"\]\(((?:details/|figures/|appendix)[^)]*)\)", text_of(site)))
     assert all((folder / name).is_file() for name in beside)
