@@ -99,10 +99,10 @@ def test_notes_survive_and_pages_of_what_is_gone_go(tmp_path: Path) -> None:
     space.only()
     space.add_experiment("one", CHEAP, n=[1, 2, 3])
     space.add_experiment("two", CHEAP, n=[1])
-    note = space.root / "report" / "notes" / "local" / "cs336.md"
-    files.write_text(note, "### Problem (flash_benchmark)\nMine.\n")
+    note = space.root / "report" / "notes" / "local" / "polaris.md"
+    files.write_text(note, "### 1. Single GPUs\nMine.\n")
     told = space.run("report")
-    assert told.returncode == 1 and "notes/local/cs336.md: no problem 'Problem (flash_benchmark)'; did" in told.stdout
+    assert told.returncode == 1 and "notes/local/polaris.md: no problem '1. Single GPUs'; did" in told.stdout
     assert not (space.root / "results" / "local" / "journal").exists(), "told before anything is measured"
     files.write_text(note, "Written by hand: {{ 1 }}.\n")
     space.succeed("report")
@@ -114,9 +114,9 @@ def test_notes_survive_and_pages_of_what_is_gone_go(tmp_path: Path) -> None:
     space.succeed("report")
     assert "## one" in more.read_text() and "## two" not in more.read_text()
     assert note.read_text() == "Written by hand: {{ 1 }}.\n"
-    note.rename(note.with_name("cs366.md"))
+    note.rename(note.with_name("polars.md"))
     told = space.run("report")
-    assert told.returncode and "report/notes/local/cs366.md: expected the name of a chapter: cs336" in told.stdout
+    assert told.returncode and "report/notes/local/polars.md: expected the name of a chapter: cs336" in told.stdout
 
 
 MINE = """\

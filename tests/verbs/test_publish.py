@@ -26,7 +26,7 @@ from perfscribe.verbs import publish
 USER, NODE = "zelda_quist", "qx-node-417"
 PRIVATE_ENVIRONMENT = {"USER": USER, "LOGNAME": USER, "HOSTNAME": NODE, "NCCL_DEBUG_FILE": f"/home/{USER}/nccl.log"}
 TOOL = "/opt/Quilla Drew/nsys"  # where a path ends that has a blank, no text can tell
-NOTE = "report/notes/{}/cs336.md"
+NOTE = "report/notes/{}/polaris.md"
 WRITTEN = f"Written by {USER} on {NODE}:\r\nthe fan of /home/{USER}/gpu is loud, {{{{ site }}}}.\n"
 MEASURE = '''"""Cells that tell what they should not."""
 import os
