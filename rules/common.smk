@@ -63,10 +63,6 @@ onstart:
     with session.one_line_errors():  # before measuring, which may take an hour
         for chapter in PLAN.chapters:
             notes(ROOT, SITE, chapter)
-    # To keep its default limit of jobs a second, Snakemake looks at all open jobs once a second more after each job that
-    # ends: 5500 times in the 250 s of the tiny preset on two cores, which took 8 s of CPU from what is measured.
-    if (limiter := workflow.scheduler.job_rate_limiter) and limiter.max_jobs == 100:
-        workflow.scheduler.job_rate_limiter = None
     SESSION.start()
 
 
