@@ -17,13 +17,11 @@ import tempfile
 import time
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import Any, TextIO
 
 from perfscribe.base import error_kinds
 from perfscribe.base.processes import die_with, exit_text
-
-if TYPE_CHECKING:
-    from perfscribe.run.leases import Lease
+from perfscribe.run.leases import Lease
 
 IMPORT_TIMEOUT_S = 300.0
 # A process that the kernel cannot kill (hanging driver or file server) is abandoned after this time.

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 from perfscribe.analytic.traffic import bus_factor, size_bytes
 from perfscribe.base.cells import Cell
 from perfscribe.base.registry import Shown
 from perfscribe.config.keys import choice, choices, constant, constants, experiment, numbers, whole, wholes
 from perfscribe.distributed import needs
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 LEVELS = experiment(
     "Collectives between the processes of one machine: all-reduce by backend, processes and size, and the others",

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 from perfscribe.base.cells import Cell, grid
 from perfscribe.base.registry import Shown
 from perfscribe.config.keys import choices, constant, devices, experiment
 from perfscribe.instruments import precision
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 LEVELS = experiment(
     "Dtype of each part of a small model under autocast, and accuracy of the variance in LayerNorm",

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 from perfscribe.base.cells import Cell, Level, grid
 from perfscribe.base.registry import Shown
@@ -11,9 +12,6 @@ from perfscribe.config.keys import alone, constant, constants, devices, experime
 from perfscribe.experiments.cs336.calibration.host import AUTOGRAD, LAUNCH, ONE_THREAD, PYTHON
 from perfscribe.experiments.cs336.calibration.measure import DISK, HOST, LINK, MEMORY, MIB, PRODUCT, TRANSFER
 from perfscribe.instruments import precision
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 LEVELS = experiment(
     "Ceilings of the machine: products, memory, links between GPUs, host to device, disk, launches",

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import fields
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from perfscribe.analytic.communication import Inputs
 from perfscribe.base.cells import Cell
 from perfscribe.base.registry import Shown
 from perfscribe.config.keys import experiment
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 LEVELS = experiment("The pen-and-paper problem of a large model's memory and communication; nothing is timed")
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 from perfscribe.analytic.shapes import SIZES
 from perfscribe.base.cells import Cell, grid
@@ -13,9 +14,6 @@ from perfscribe.data import tokens
 from perfscribe.distributed import needs
 from perfscribe.experiments.cs336.ddp.variants import as_level, variants
 from perfscribe.instruments import precision
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 LEVELS = experiment(
     "Training steps of the language model on several ranks, gradients averaged in several ways, interleaved",

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 from perfscribe.analytic.shapes import SIZES
 from perfscribe.base.cells import Cell, grid
@@ -10,9 +11,6 @@ from perfscribe.base.registry import Shown
 from perfscribe.config import shared
 from perfscribe.config.keys import devices, dtypes, experiment, section, whole
 from perfscribe.data import tokens
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 LEVELS = experiment(
     "Forward, backward and optimizer step of a whole language model",

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 from perfscribe.attention import backends
 from perfscribe.base.cells import Cell, Level, grid
@@ -10,9 +11,6 @@ from perfscribe.base.registry import Shown
 from perfscribe.config import shared
 from perfscribe.config.keys import choices, constant, constants, devices, experiment, lengths, whole, wholes
 from perfscribe.instruments import precision
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 SDPA = ["sdpa_flash", "sdpa_cudnn", "sdpa_efficient", "sdpa_math"]
 IMPLEMENTATIONS = ["eager", "compiled", "tiled", "triton", *SDPA, "flex"]

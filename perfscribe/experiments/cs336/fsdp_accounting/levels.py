@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 from perfscribe.analytic.parameters import transformer_parameters
 from perfscribe.analytic.shapes import SIZES
@@ -14,9 +15,6 @@ from perfscribe.data import tokens
 from perfscribe.distributed import needs
 from perfscribe.experiments.cs336.fsdp_accounting.measure import IMPLEMENTATIONS
 from perfscribe.instruments import precision
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 LEVELS = experiment(
     "Training steps on several ranks with and without sharding of weights, gradients and optimizer state, interleaved",

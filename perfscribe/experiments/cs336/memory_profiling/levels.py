@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 from perfscribe.analytic.shapes import SIZES
 from perfscribe.base.cells import Cell, grid
 from perfscribe.base.registry import Shown
 from perfscribe.config.keys import choices, devices, dtypes, experiment, isolation, lengths, sizes, whole
 from perfscribe.data import tokens
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
 
 LEVELS = experiment(
     "Every allocation and free of one pass of that model: memory over its course, by kind and by line of code",

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 from perfscribe.base.cells import Cell, grid
 from perfscribe.base.registry import Shown
 from perfscribe.config.keys import constant, devices, experiment
 from perfscribe.experiments.cs336.mixed_precision_accumulation.measure import ACCUMULATIONS
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 LEVELS = experiment(
     "The sum of many small equal terms in fp32, in fp16 and in a mix of both",

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 from perfscribe.analytic.shapes import SIZES
 from perfscribe.base.cells import Cell, grid
@@ -12,9 +13,6 @@ from perfscribe.config.keys import choices, constant, constants, experiment, who
 from perfscribe.data import tokens
 from perfscribe.distributed import needs
 from perfscribe.instruments import precision
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 LEVELS = experiment(
     "Training steps with AdamW's state on every rank, and divided among the ranks by our optimizer and by PyTorch's",

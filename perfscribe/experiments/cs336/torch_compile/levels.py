@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from perfscribe.analytic.shapes import SIZES
 from perfscribe.base.cells import Cell, grid
@@ -23,9 +24,6 @@ from perfscribe.config.keys import (
 )
 from perfscribe.data import tokens
 from perfscribe.instruments import precision
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
 
 LEVELS = experiment(
     "Attention and training steps, eager and compiled, interleaved",

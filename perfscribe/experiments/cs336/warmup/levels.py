@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 from perfscribe.analytic.shapes import SIZES
 from perfscribe.base.cells import Cell, grid
 from perfscribe.base.registry import Shown
 from perfscribe.config.keys import alone, devices, dtypes, experiment, isolation, lengths, sizes, whole, wholes
 from perfscribe.data import tokens
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 LEVELS = experiment(
     "Full training steps of that model after few warm-up steps or none",

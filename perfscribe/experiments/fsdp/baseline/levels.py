@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 from perfscribe.analytic.workshop_shapes import BLOOM
 from perfscribe.base.cells import Cell, grid
@@ -13,9 +14,6 @@ from perfscribe.data import model_weights, squad_sets
 from perfscribe.experiments.fsdp.baseline.measure import SIMPLE_GPT, shape_of
 from perfscribe.instruments import precision
 from perfscribe.training import knobs
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 LEVELS = experiment(
     "Training on one device without FSDP: BLOOM, and the workshop's custom model, keys named as there",

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
+from perfscribe.base.cells import Cell
 from perfscribe.base.registry import Shown
 from perfscribe.config import shared
 from perfscribe.config.keys import constant, experiment, whole
 from perfscribe.data import squad_sets
 from perfscribe.training import launching
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from perfscribe.base.cells import Cell
 
 LEVELS = experiment(
     "The workshop's SimpleGPTModel on several GPUs, by Trainer, and tuned",

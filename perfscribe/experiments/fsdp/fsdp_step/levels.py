@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 from perfscribe.analytic.fsdp_plan import FSDP1, FSDP2, IMPLICIT, PER_BLOCK, WHOLE
 from perfscribe.analytic.workshop_shapes import BLOOM
@@ -12,9 +13,6 @@ from perfscribe.config import shared
 from perfscribe.config.keys import choice, choices, experiment, whole, wholes
 from perfscribe.distributed import needs
 from perfscribe.instruments import precision
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 LEVELS = experiment(
     "One training step under FULL_SHARD, traced: computing, communication and idle time, by wrapping and batch",

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from perfscribe.base.cells import Cell
 from perfscribe.base.registry import Shown
 from perfscribe.config.keys import choice, choices, constant, experiment, number, section, timeout, whole, wholes
 from perfscribe.distributed import needs
 from perfscribe.experiments.fsdp.preflight.measure import NCCL_CHOOSES
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
 
 LEVELS = experiment(
     "All-reduce that is tried before trainings on several processes; these are skipped where it is too slow",

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 from perfscribe.analytic.fsdp_plan import DDP, FSDP1, FSDP2, HYBRID_SHARD, SINGLE
 from perfscribe.analytic.workshop_shapes import BLOOM
@@ -14,9 +15,6 @@ from perfscribe.config.keys import choices, constant, experiment, flag, flags, w
 from perfscribe.distributed import needs
 from perfscribe.experiments.fsdp.strategies.measure import ACCUMULATION, EACH, GRID, LAST, PLAN, WRAPPING
 from perfscribe.instruments import precision
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 LEVELS = experiment(
     "Training steps under DDP and FSDP by sharding strategy, off-load, checkpointing, dtype and number of ranks",

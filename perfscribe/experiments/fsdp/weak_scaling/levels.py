@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 from perfscribe.analytic.weak_scaling import Setup, setups
 from perfscribe.analytic.workshop_shapes import SimpleGptShape
+from perfscribe.base.cells import Cell
 from perfscribe.base.registry import Shown
 from perfscribe.config import shared
 from perfscribe.config.keys import choice, experiment, whole, wholes
 from perfscribe.data import squad_sets
 from perfscribe.training import launching
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from perfscribe.base.cells import Cell
 
 LEVELS = experiment(
     "The workshop's weak scaling, and two variants of it whose work a GPU stays the same",

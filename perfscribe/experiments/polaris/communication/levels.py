@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from perfscribe.base.cells import Cell
 from perfscribe.base.registry import Shown
@@ -12,9 +13,6 @@ from perfscribe.config.keys import constant, experiment
 from perfscribe.distributed import needs
 from perfscribe.experiments.polaris.communication.measure import RANKS
 from perfscribe.instruments import precision
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 LEVELS = experiment(
     "The Polaris homework's training on two ranks of a node against a rank on each of two nodes, profiled, interleaved",

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from perfscribe.base.cells import Cell
 from perfscribe.base.registry import Shown
 from perfscribe.config import shared
 from perfscribe.config.keys import experiment
 from perfscribe.experiments.polaris.communication.levels import placements
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from perfscribe.base.cells import Cell
 
 LEVELS = experiment("The same between two real nodes of a cluster; skipped elsewhere", **shared.PROFILED)
 

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from perfscribe.base.cells import Cell
 from perfscribe.base.registry import Shown
 from perfscribe.config.keys import choices, constant, experiment, wholes
 from perfscribe.data.chunked_files import CONTIGUOUS, WHOLE, file_name
 from perfscribe.experiments.polaris.io_settings.measure import ALONE
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
 
 LEVELS = experiment(
     "One data set in HDF5 files of several chunk shapes, with and without gzip, read by several workers and threads",

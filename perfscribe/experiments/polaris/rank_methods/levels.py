@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from perfscribe.base.cells import Cell
 from perfscribe.base.registry import Shown
@@ -20,9 +21,6 @@ from perfscribe.experiments.polaris.rank_methods.measure import (
     POLARIS,
     SIZES,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 BINDING = Form(
     "^(even|nearest|(list|map_cpu|mask_cpu):[0-9a-fA-Fx,:-]+)$",

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 from perfscribe.base.cells import Cell, grid
 from perfscribe.base.registry import Shown
 from perfscribe.config import shared
 from perfscribe.config.keys import choices, constant, constants, devices, experiment, isolation, whole, wholes
 from perfscribe.instruments import precision
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 LEVELS = experiment(
     "The same training on wider tensors, in fp32 and bf16, and with more samples",
