@@ -1,7 +1,5 @@
 """Entry point of `./run`: handles its own verbs and passes everything else to Snakemake."""
 
-from __future__ import annotations
-
 import signal
 
 STOPPED = signal.getsignal(signal.SIGINT)

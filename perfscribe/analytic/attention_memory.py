@@ -5,8 +5,6 @@ the start; the gradient of the output is a dense tensor allocated beforehand. CU
 for the sizes in use, these tensors are multiples of it.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from perfscribe.analytic.ledger import Held, Items, Ledger

@@ -8,8 +8,6 @@ and o seconds per bucket, the exposed time is
     s / (n·w) + n·o, least for n = √(s / (o·w)), that is for buckets of √(s·w·o) bytes.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

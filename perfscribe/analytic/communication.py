@@ -13,8 +13,6 @@ with C the FLOP/s of a device, W the bandwidth of a mesh axis, and M_X, M_Y the 
 bound is for the best X and Y; the problem's X and Y give another one, so both are here.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

@@ -10,8 +10,6 @@ A multiply-add counts as two FLOP. batch: sequences; seq_len: tokens in each. Th
   attention_backward_flop).
 """
 
-from __future__ import annotations
-
 from perfscribe.analytic.parameters import transformer_matmul_parameters
 from perfscribe.analytic.shapes import Shape
 

@@ -6,8 +6,6 @@ parameters, each aligned to 16 bytes as gathered, and splits the result (torch/d
 Imports no torch.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

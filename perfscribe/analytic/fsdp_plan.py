@@ -1,7 +1,5 @@
 """How to wrap a model for data-parallel training. Imports nothing heavy, because the planner uses it."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 SINGLE, DDP, FSDP1, FSDP2 = "single", "ddp", "fsdp1", "fsdp2"

@@ -5,8 +5,6 @@ all-reduce. With P bytes of parameters that is 3P(n - 1)/n for FULL_SHARD (gathe
 gradients reduced), and 2P(n - 1)/n for SHARD_GRAD_OP and DDP. No torch.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """A ledger of live tensors, on which memory models replay their allocations."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 Items = dict[str, int]

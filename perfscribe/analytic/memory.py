@@ -4,8 +4,6 @@ The numbers correspond to torch.cuda.memory_allocated and max_memory_allocated: 
 cache, the CUDA context or fragmentation.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Literal
 

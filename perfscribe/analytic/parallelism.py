@@ -11,8 +11,6 @@ So FSDP's communication takes (N_F - 1) / a of the time of the products, with a 
 b = 3 F W / (2 C) forward and 3 F W / C backward. Data parallelism sends nothing forward and as much as FSDP backward.
 """
 
-from __future__ import annotations
-
 
 def device_limits(
     tokens: int, d_ff: int, flop_per_s: float, bytes_per_s: float

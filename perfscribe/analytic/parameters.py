@@ -1,7 +1,5 @@
 """Numbers of parameters, in the order in which the models register their tensors."""
 
-from __future__ import annotations
-
 from perfscribe.analytic.shapes import Shape
 
 

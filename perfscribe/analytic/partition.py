@@ -1,7 +1,5 @@
 """Assigns each parameter's optimizer state to a rank. No torch: memory predictions use it too."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 # Size of the pieces in which a rank updates its parameters, sending one while it updates the next. Large enough that an

@@ -3,8 +3,6 @@
 Memory: reads and writes together. PCIe: one direction; data sheets print the sum of both, which is halved here.
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 

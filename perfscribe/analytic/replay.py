@@ -6,8 +6,6 @@ backward(). Backward passes run in autograd's order in PyTorch 2.11 to 2.13, out
 of one number per token inside RMSNorm's backward.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from functools import partial
 

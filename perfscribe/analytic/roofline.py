@@ -5,8 +5,6 @@ Source: Williams, Waterman, Patterson, CACM 52 (2009). An implementation moves m
 point is further left; a rate above the bound means that operands were in a cache.
 """
 
-from __future__ import annotations
-
 from perfscribe.analytic import flops, memory
 from perfscribe.analytic.parameters import transformer_parameters
 from perfscribe.analytic.shapes import Shape

@@ -1,7 +1,5 @@
 """Shapes of the models, without torch: counters, plans and configurations read them."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 

@@ -5,8 +5,6 @@ ZeRO stage 1 (Rajbhandari et al., SC 2020, P_os) instead gives each rank an equa
 gradients are reduce-scattered to the pieces' owners, updated pieces are all-gathered.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass

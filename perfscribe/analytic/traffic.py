@@ -6,8 +6,6 @@ that all ranks together gather or scatter. 1 GB = 10^9 bytes.
 Source: nccl-tests, doc/PERFORMANCE.md.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 GB = 10**9

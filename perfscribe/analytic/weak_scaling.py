@@ -4,8 +4,6 @@ FLOP are the exact matrix products of a training step (a multiply-add is two, ba
 mask saves nothing, as in analytic.flops.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 

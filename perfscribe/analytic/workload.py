@@ -1,7 +1,5 @@
 """Input of the transformer's memory models."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from perfscribe.analytic.shapes import Shape

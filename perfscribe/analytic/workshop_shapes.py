@@ -4,8 +4,6 @@ Source: KAUST's workshop on distributed training (kaust-rccl/Dist-DL-training, f
 of bigscience/bloom-560m.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 

@@ -1,7 +1,5 @@
 """Atomic replacement of large files and folders: whole or absent, never partial."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import tempfile

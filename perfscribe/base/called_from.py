@@ -1,7 +1,5 @@
 """Paths from the command line, relative to the folder where the user called `./run` (it changes to the checkout)."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -4,8 +4,6 @@ Wrappers put it anywhere: data loader workers after their traceback, compilers i
 above a summary, programs above their usage. Measuring code imports this module, so it must stay small.
 """
 
-from __future__ import annotations
-
 import re
 import subprocess
 from collections.abc import Iterable, Iterator

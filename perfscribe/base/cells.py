@@ -4,8 +4,6 @@ Kept small on purpose: every experiment's fingerprint covers this file, so editi
 everything.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields

@@ -1,7 +1,5 @@
 """Limits that Linux's control groups set for this process."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -4,8 +4,6 @@ The planner uses it to find out which tables a report needs, so it imports neith
 Format: docs/write-a-chapter.md.
 """
 
-from __future__ import annotations
-
 import hashlib
 import re
 from collections.abc import Collection, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Output of external commands."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Sets of CPU cores, in the kernel's numbers: as lists, as masks, divided among ranks."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Iterable, Sequence

@@ -1,7 +1,5 @@
 """Kinds of errors: why a cell has no figures, as its record keeps it (provenance.error.kind)."""
 
-from __future__ import annotations
-
 UNSUPPORTED = "unsupported"  # the machine lacks what the cell needs
 TOO_FEW = "too_few"  # fewer GPUs or nodes than the cell needs
 HELD_BACK = "held_back"  # the self-test that the cell waits for failed

@@ -1,7 +1,5 @@
 """Atomic writing of files (temporary file, flush, rename), and JSON."""
 
-from __future__ import annotations
-
 import json
 import os
 import tempfile

@@ -1,7 +1,5 @@
 """Ends a program with one line for errors caused by a file, a disk or the config."""
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import re

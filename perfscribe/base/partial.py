@@ -1,7 +1,5 @@
 """Keeps measurements from before a failure: a pass that runs out of memory does not lose earlier numbers."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 

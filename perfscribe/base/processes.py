@@ -1,7 +1,5 @@
 """Processes: dying with the parent, exit statuses in words."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

@@ -1,7 +1,5 @@
 """Finds the experiments: folders experiments/COURSE/NAME, recognised by the files in them."""
 
-from __future__ import annotations
-
 import importlib
 from dataclasses import dataclass
 from functools import cache

@@ -4,8 +4,6 @@ Below `experiments`, a value may be plain, or a mapping by preset with only the 
 the mapping omits has the default. The schema describes the config after one preset was chosen.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Mapping

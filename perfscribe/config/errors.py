@@ -1,7 +1,5 @@
 """Messages about a bad config: one line with the dotted key, the value given and the values expected."""
 
-from __future__ import annotations
-
 import difflib
 import json
 from collections.abc import Iterable, Sequence

@@ -5,8 +5,6 @@ to every preset that is not given. Each declaration is a node of a JSON schema, 
 words, and `x-default`, the default by preset. `constant(128, tiny=64)` is no key.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 

@@ -4,8 +4,6 @@ PyYAML follows YAML 1.1: it reads 010 as 8, 1:30 as 90, yes as true and 1e-3 as 
 keys.
 """
 
-from __future__ import annotations
-
 import functools
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Writes docs/config.md and docs/config.schema.json from the declared keys: `python -m perfscribe.config.reference`."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator, Mapping

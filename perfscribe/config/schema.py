@@ -1,7 +1,5 @@
 """The config's JSON schema, and its uses: list paths of keys, fill in defaults, find the first fault of a config."""
 
-from __future__ import annotations
-
 import copy
 import functools
 import math

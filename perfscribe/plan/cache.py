@@ -5,8 +5,6 @@ damaged or of another method is ignored. Its first line is the digest of the res
 cells measured again.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import json

@@ -3,8 +3,6 @@
 The process that the user starts decides this and writes plan/cluster.json; jobs on other machines read that file.
 """
 
-from __future__ import annotations
-
 import contextlib
 import io
 import os

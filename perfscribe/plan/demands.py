@@ -1,7 +1,5 @@
 """Requirements of cells beyond a device: self-tests to pass first, exactly one GPU."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple

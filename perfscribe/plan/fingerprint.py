@@ -7,8 +7,6 @@ of ast.dump and ast.unparse differs between Python 3.11, 3.12 and 3.13 (ast.unpa
 only the standard library, so that any Python can compute a fingerprint.
 """
 
-from __future__ import annotations
-
 import ast
 import hashlib
 import sys

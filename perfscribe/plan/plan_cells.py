@@ -1,7 +1,5 @@
 """Conversion of cells to and from plan files, and cell keys."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Mapping
 from typing import Any

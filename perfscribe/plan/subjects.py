@@ -5,8 +5,6 @@ checkout module that these import, directly or indirectly. Edits of another kern
 errors there do not stop the kernel (adapter_file.py). Ignores libraries, non-Python files, imports by computed names.
 """
 
-from __future__ import annotations
-
 import ast
 import hashlib
 import importlib

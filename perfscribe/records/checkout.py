@@ -1,7 +1,5 @@
 """Commit of a checkout, and git's other answers about it."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

@@ -4,8 +4,6 @@ Derived files are never trusted: before a run, a unit is due again if its files 
 the journal, which a measuring unit reads anew. The lists also show which tables and figures no unit makes any more.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import re

@@ -4,8 +4,6 @@ Records keep the samples and the flags made then; flags are derived again when r
 follow today's rules.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Mapping

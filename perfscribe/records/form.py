@@ -1,7 +1,5 @@
 """Validates the format of our files; readers report a violation in one line."""
 
-from __future__ import annotations
-
 import csv
 import re
 from collections.abc import Iterator, Mapping

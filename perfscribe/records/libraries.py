@@ -1,7 +1,5 @@
 """Versions of installed libraries, without importing them."""
 
-from __future__ import annotations
-
 import ast
 import importlib.metadata
 import importlib.util

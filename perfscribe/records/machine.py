@@ -3,8 +3,6 @@
 Nothing here imports torch or starts a CUDA context, so that login nodes, parsers and parent processes can call it.
 """
 
-from __future__ import annotations
-
 import hashlib
 import platform
 import re

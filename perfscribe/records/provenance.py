@@ -1,7 +1,5 @@
 """Provenance of measurements: facts that are in no key."""
 
-from __future__ import annotations
-
 import os
 import platform
 import re

@@ -1,7 +1,5 @@
 """Records: results of cells, one per cell and round in files, one per cell in memory."""
 
-from __future__ import annotations
-
 import datetime
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """Details: one page per problem with the full tables behind it, and the figures that the hand-in omits."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 

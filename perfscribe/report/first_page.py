@@ -1,7 +1,5 @@
 """The first page: findings, headlines, figures, counts and caveats, from chapters/first_page.md."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """The hand-in as one Markdown text: first page, problems of the chapters, and what could not be measured."""
 
-from __future__ import annotations
-
 import difflib
 import re
 from collections.abc import Collection, Mapping, Sequence

@@ -3,8 +3,6 @@
 Text from records, notes and sources is escaped, so that tags in it are shown, not interpreted.
 """
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import re

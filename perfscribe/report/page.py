@@ -1,7 +1,5 @@
 """A rendered chapter file as a problem of the hand-in: answers, tables with their cells, figures."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass

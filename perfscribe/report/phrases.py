@@ -1,7 +1,5 @@
 """Helpers for the text of chapters: units, lists, names, and comparisons that respect noise."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """A site's report: hand-in, pages of details, and appendix (environment, method, cells that are not ok)."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence

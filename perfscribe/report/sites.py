@@ -3,8 +3,6 @@
 `python -m perfscribe.report.sites > report/README.md` makes it from the sites' summaries.
 """
 
-from __future__ import annotations
-
 import re
 import sys
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Summary of a site, saved with its tables: machines, software, days, numbers of cells by status."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence

@@ -4,8 +4,6 @@ Jinja2, sandboxed, strict about undefined names. Names, columns and filters are 
 rendering, so also in branches that this site's numbers do not take.
 """
 
-from __future__ import annotations
-
 import re
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence

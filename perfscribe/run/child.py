@@ -4,8 +4,6 @@ Reads one JSON request per line from stdin and writes one JSON line per answer t
 run(cell) goes to stderr, and so to the job's log.
 """
 
-from __future__ import annotations
-
 import contextlib
 import gc
 import importlib

@@ -3,8 +3,6 @@
 Of a failed job Snakemake itself prints 60 lines, or 14 under `--quiet rules progress`, neither with the end of its log.
 """
 
-from __future__ import annotations
-
 import contextlib
 import io
 import logging

@@ -1,7 +1,5 @@
 """Expected times of cells, for `./run plan` and for the progress of a run."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass

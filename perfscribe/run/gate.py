@@ -6,8 +6,6 @@ a job measures such a cell, it runs the test on its own nodes; a recent pass on 
 is not planned, nothing is held back.
 """
 
-from __future__ import annotations
-
 import os
 import platform
 import time

@@ -1,7 +1,5 @@
 """Host memory that a job may use."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

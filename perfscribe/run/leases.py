@@ -13,8 +13,6 @@ suffices for a lock, never through a link, and never written: files that others 
 fail. Containers that share GPUs exclude each other if PERFSCRIBE_LEASES names a folder that they share.
 """
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import os

@@ -1,7 +1,5 @@
 """Processes that measure: a supervisor restarts the worker, whose child runs the cells; how each of them ends."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import json

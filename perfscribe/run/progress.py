@@ -3,8 +3,6 @@
 On a terminal one live line, elsewhere one line per finished cell. Each cause of failure is printed once in both.
 """
 
-from __future__ import annotations
-
 import functools
 import logging
 import os

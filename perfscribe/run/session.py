@@ -1,7 +1,5 @@
 """One run of the workflow: checks the config, writes the plan, holds the run lock, shows progress."""
 
-from __future__ import annotations
-
 import atexit
 import contextlib
 import fcntl

@@ -1,7 +1,5 @@
 """One shard: its cells in every round, and the journal's record of each."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ waits for its next poll, up to three minutes. With PreemptMode CANCEL it waits f
 Slurm does only on request. And Slurm queues jobs for ever that a partition can never run.
 """
 
-from __future__ import annotations
-
 import asyncio
 import atexit
 import contextlib

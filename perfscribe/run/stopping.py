@@ -1,7 +1,5 @@
 """Runs a command that, on a stop signal, ends together with all processes it started."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import os

@@ -1,7 +1,5 @@
 """Paths of a site's files in the workflow's rules."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from perfscribe.plan.plan import Plan

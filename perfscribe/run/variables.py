@@ -1,7 +1,5 @@
 """Removes harmful environment variables: names of interfaces that this machine lacks, and an override of TF32."""
 
-from __future__ import annotations
-
 import re
 import socket
 from collections.abc import Callable, Collection, MutableMapping

@@ -4,8 +4,6 @@ Three processes (processes.py): the supervisor restarts a worker that a cell kil
 time-outs and crashes; the child runs cells (child.py).
 """
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """Comparisons of rows with a base row: the same workload at other levels of the compared factors."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterable
 from typing import Any
 

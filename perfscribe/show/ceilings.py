@@ -1,7 +1,5 @@
 """Ceilings for rates: measured by calibration if it ran, else from the data sheet."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from typing import Any
 

@@ -3,8 +3,6 @@
 Written as SVG, byte-identical for the same tables and library versions.
 """
 
-from __future__ import annotations
-
 import io
 import math
 import re

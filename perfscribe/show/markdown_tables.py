@@ -1,7 +1,5 @@
 """Renders table files as Markdown: figures rounded by spread, statuses with footnotes, rows without figures folded."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Makes an experiment's tables, figures and captions from its records, as files."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

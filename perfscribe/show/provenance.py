@@ -1,7 +1,5 @@
 """Provenance in words: short names of machines and commits, and the footer of figures."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path

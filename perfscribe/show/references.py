@@ -5,8 +5,6 @@ the metric's name, which is the unit of the measured figure with that name.
 references/sources.csv names every source. Formats and accepted units: SCALES and WORDS below.
 """
 
-from __future__ import annotations
-
 import csv
 import re
 from collections.abc import Mapping

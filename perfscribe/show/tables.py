@@ -4,8 +4,6 @@ If a cell is not ok, missing figures show its status, with the reason as footnot
 either.
 """
 
-from __future__ import annotations
-
 import csv
 import io
 import math

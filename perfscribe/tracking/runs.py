@@ -1,7 +1,5 @@
 """Converts records of trainings to tracker runs with curves."""
 
-from __future__ import annotations
-
 import datetime
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass

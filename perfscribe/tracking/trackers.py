@@ -1,7 +1,5 @@
 """Trackers: each writes runs into a folder of the site, offline unless the user's settings say otherwise."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 from collections.abc import Callable, Iterable, Mapping

@@ -1,7 +1,5 @@
 """`./run chapter FILE [--site NAME]`: print one problem of a chapter, or the whole chapter, with a site's results."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path

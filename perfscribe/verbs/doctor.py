@@ -1,7 +1,5 @@
 """Text of `./run doctor`: the machine and its tools, what it can measure, and what is missing."""
 
-from __future__ import annotations
-
 import platform
 import shutil
 from collections.abc import Collection, Iterable, Sequence

@@ -1,7 +1,5 @@
 """Downloads SQuAD v1.1: the two original files, validated before they are kept."""
 
-from __future__ import annotations
-
 import http.client
 import urllib.request
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """The verb `launch`: prints, but does not run, a job script that starts ranks under Slurm or PBS."""
 
-from __future__ import annotations
-
 import argparse
 import re
 import shlex

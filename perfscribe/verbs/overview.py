@@ -1,7 +1,5 @@
 """Text of `./run plan`: number of cells to measure per experiment, and their expected time."""
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from collections.abc import Collection
 from dataclasses import dataclass, field

@@ -6,8 +6,6 @@ itself it starts ranks on this machine; with --read it judges the output of NVID
 with GPUs, else gloo; sizes, calls and algorithm are those of the config, experiments.preflight.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import sys

@@ -6,8 +6,6 @@ Records repeat the journal, so they are not committed, but made again when neede
 and scrubbed, too.
 """
 
-from __future__ import annotations
-
 import contextlib
 import gzip
 import re

@@ -5,8 +5,6 @@ which suits edits of one experiment, but is slow for several whole sites. HTML i
 it on demand.
 """
 
-from __future__ import annotations
-
 import functools
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """`./run remeasure`: discards finished cells, so that the next report measures them again."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any

@@ -3,8 +3,6 @@
 A "GB" of the workshop's titles is 2^30 bytes here.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Epoch times of the Polaris homework's training runs, and the columns that its experiments share."""
 
-from __future__ import annotations
-
 from statistics import median
 
 from perfscribe.records.records import Record

@@ -1,7 +1,5 @@
 """Compares two sides: pairs cells and gives each common figure a verdict, or a reason for having none."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase

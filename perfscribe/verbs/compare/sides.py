@@ -1,7 +1,5 @@
 """A side of a comparison: a site's results, or the local results of one commit or subject."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """`./run compare A B`: compare two sites, or commits of site local, figure by figure."""
 
-from __future__ import annotations
-
 import argparse
 import csv
 import math

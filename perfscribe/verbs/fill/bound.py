@@ -1,7 +1,5 @@
 """Matches a document's table with the table that the comment above it names: columns, their units, and rows."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -4,8 +4,6 @@ markdown-it says which lines are a table (not those of a code block) and what th
 and ends in its line is found here and checked against that.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Advice on a table without a match: the site's most similar table, and the comment that would name it."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

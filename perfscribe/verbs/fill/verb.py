@@ -1,7 +1,5 @@
 """`./run fill FILE.md`: fill the empty tables of a Markdown file, in place, with the figures of a site."""
 
-from __future__ import annotations
-
 import codecs
 import difflib
 import io

@@ -1,7 +1,5 @@
 """Keys of experiments.all_reduce with their defaults, its cells, and what it shows."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Mapping
 from typing import Any

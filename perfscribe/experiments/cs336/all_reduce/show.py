@@ -1,7 +1,5 @@
 """Tables and figure of all_reduce."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from typing import Any
 

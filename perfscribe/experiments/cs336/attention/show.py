@@ -1,7 +1,5 @@
 """Tables and figures of pytorch_attention."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Tables of benchmarking_mixed_precision, parts a and b."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 
 from perfscribe.experiments.cs336.autocast_dtypes.levels import SHOWN

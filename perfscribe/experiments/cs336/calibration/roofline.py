@@ -3,8 +3,6 @@
 Measures nothing: its points are cells of other experiments.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Tables of calibration: products by dtype and size, bandwidths, the host's times, and the roofline."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial

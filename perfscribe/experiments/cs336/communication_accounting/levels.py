@@ -1,7 +1,5 @@
 """The cell and tables of experiments.communication_accounting, which has no keys."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any

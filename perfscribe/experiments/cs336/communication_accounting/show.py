@@ -1,7 +1,5 @@
 """Tables of communication_accounting: the problem's inputs, then the steps of its parts."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial

@@ -1,7 +1,5 @@
 """Figures of ddp."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Tables and figures of ddp: rows by implementation, made from a cell's record and its turns."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

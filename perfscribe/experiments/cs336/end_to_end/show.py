@@ -1,7 +1,5 @@
 """Tables and figure of the problem benchmarking_script, and of the times of benchmarking_mixed_precision."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Tables and figure of flash_benchmarking."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import partial

@@ -1,7 +1,5 @@
 """Tables and figure of fsdp_accounting: a row per implementation of a cell."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import partial
 

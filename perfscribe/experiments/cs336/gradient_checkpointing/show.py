@@ -6,8 +6,6 @@ are freed. So the peak is either at the loss, with all inputs and three tensors 
 block, with the gradients of all others. analytic.memory replays both, tensor by tensor.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial

@@ -1,7 +1,5 @@
 """Tables and figure of memory_profiling."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial

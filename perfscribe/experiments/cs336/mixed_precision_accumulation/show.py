@@ -1,7 +1,5 @@
 """Table of mixed_precision_accumulation."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from perfscribe.experiments.cs336.mixed_precision_accumulation.levels import SHOWN

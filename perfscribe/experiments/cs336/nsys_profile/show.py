@@ -1,7 +1,5 @@
 """Tables and figure of nsys_profile."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Keys of experiments.optimizer_state_sharding with their defaults, its cells, and what it shows."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Tables and figure of optimizer_state_sharding."""
 
-from __future__ import annotations
-
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace

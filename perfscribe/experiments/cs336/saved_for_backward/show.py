@@ -1,7 +1,5 @@
 """Tables and figure of saved_for_backward."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping
 from functools import partial

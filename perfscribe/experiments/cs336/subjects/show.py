@@ -1,7 +1,5 @@
 """Tables of the subjects, with the columns of our own tables and our times from the same cells."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace

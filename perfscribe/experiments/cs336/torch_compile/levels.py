@@ -1,7 +1,5 @@
 """Keys of experiments.torch_compile with their defaults, its cells, and what it shows."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from typing import Any
 

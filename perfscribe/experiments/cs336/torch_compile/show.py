@@ -1,7 +1,5 @@
 """Tables and figure of torch_compile."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial

@@ -1,7 +1,5 @@
 """Tables and figure of how few warm-up steps change timings: a question of CS336's problem benchmarking_script."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Tables and figures of trainings on one device without FSDP: BLOOM and the workshop's small model, by labels."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from statistics import fmean, median

@@ -1,7 +1,5 @@
 """Tables and figure of custom_multi_gpu."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 

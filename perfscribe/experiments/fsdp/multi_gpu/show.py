@@ -1,7 +1,5 @@
 """Tables and figure of multi_gpu."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from perfscribe.experiments.fsdp import trainings as c

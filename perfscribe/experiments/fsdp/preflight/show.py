@@ -1,7 +1,5 @@
 """Table of the all-reduce self-test."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Tables and figure of strategies, with the predictions of the analytic models for each plan."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from statistics import median
 from typing import Any

@@ -1,7 +1,5 @@
 """Tables and figure of weak_scaling: one row per variant of a cell, and the work it requires of a GPU."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial

@@ -1,7 +1,5 @@
 """Tables and figure of communication: each record by metric, placement and rank; trainings of one rank."""
 
-from __future__ import annotations
-
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import median

@@ -1,7 +1,5 @@
 """Keys of experiments.communication_nodes with their defaults, its cells, and what it shows."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from itertools import product

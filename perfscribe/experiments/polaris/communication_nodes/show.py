@@ -1,7 +1,5 @@
 """Communication between real nodes next to its stand-in on one machine."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Table and figure of the Polaris homework's data types."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

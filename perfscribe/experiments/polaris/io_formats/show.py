@@ -1,7 +1,5 @@
 """Tables and figure of the Polaris homework's I/O formats."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from statistics import median
 from typing import Any

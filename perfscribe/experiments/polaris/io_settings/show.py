@@ -1,7 +1,5 @@
 """Tables of chunk shapes, compression, workers and threads."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Keys of experiments.rank_methods with their defaults, its cells, and what it shows."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from itertools import product
 from typing import Any

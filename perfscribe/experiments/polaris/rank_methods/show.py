@@ -1,7 +1,5 @@
 """Tables of rank methods and of core bindings."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

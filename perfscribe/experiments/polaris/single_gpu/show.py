@@ -1,7 +1,5 @@
 """Tables of the Polaris homework on one device."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from perfscribe.experiments.polaris import epoch_columns as columns

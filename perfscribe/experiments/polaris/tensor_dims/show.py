@@ -1,7 +1,5 @@
 """Tables of the Polaris homework on larger tensors."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from perfscribe.experiments.polaris import epoch_columns as columns
