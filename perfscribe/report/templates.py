@@ -38,17 +38,8 @@ PLAIN = (Mistake, TemplateError, TypeError, AttributeError, ZeroDivisionError, V
 # Attributes allowed after a dot, in addition to columns and levels of the homework.
 ATTRIBUTES = {name for kind in (Rows, Row, Quantity, phrases.Extremes) for name in dir(kind) if name[0] != "_"}
 ATTRIBUTES |= {"ok", "status", "reason", "flags", "least", "most", "same", "count", "value", "spread", "has_subject"}
-ATTRIBUTES |= {
-    "last",
-    "first",
-    "index",
-    "get",
-    "split",
-    "startswith",
-    "endswith",
-    "items",
-    "append",
-}  # of loops, texts, mappings
+# Of loops, texts, mappings.
+ATTRIBUTES |= {"last", "first", "index", "get", "split", "startswith", "endswith", "items"}
 
 
 class Reason(Extension):
@@ -246,14 +237,14 @@ class Template:
             body = jinja.parse(text, filename=path)
         except TemplateError as error:
             raise ValueError(f"{self._place(error)}: {_one_line(error)}") from None
-        parts = list(_below(body))
         known = {*self.names, *jinja.globals, "loop"}
-        known |= {node.name for node in parts if isinstance(node, nodes.Macro)}
-        known |= {node.name for node in parts if isinstance(node, nodes.Name) and node.ctx != "load"}
-        known |= {name for node in parts if isinstance(node, nodes.FromImport) for name in _imported(node)}
-        lacks_tables = any(isinstance(node, nodes.Name) and node.name in self._lacking for node in parts)
-        columns = self._columns() | {key.key for node in parts if isinstance(node, nodes.Call) for key in node.kwargs}
-        for node in parts:
+        known |= {macro.name for macro in body.find_all(nodes.Macro)}
+        known |= {node.name for node in body.find_all(nodes.Name) if node.ctx != "load"}
+        imported = [name for node in body.find_all(nodes.FromImport) for name in node.names]
+        known |= {name if isinstance(name, str) else name[1] for name in imported}
+        lacks_tables = any(node.name in self._lacking for node in body.find_all(nodes.Name))
+        columns = self._columns() | {key.key for call in body.find_all(nodes.Call) for key in call.kwargs}
+        for node in body.find_all(nodes.Node):
             problem, name, names = "", "", known
             if isinstance(node, nodes.Name):
                 problem, name = "unknown name", node.name
@@ -280,21 +271,6 @@ def _keys(value: Any) -> Iterator[str]:
         yield from value
     for child in value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ():
         yield from _keys(child)
-
-
-def _below(node: nodes.Node) -> Iterator[nodes.Node]:
-    """Yield all nodes below the root."""
-    waiting = [node]
-    while waiting:
-        for field in vars(waiting.pop()).values():
-            for child in field if isinstance(field, list | tuple) else (field,):
-                if isinstance(child, nodes.Node):
-                    yield child
-                    waiting.append(child)
-
-
-def _imported(node: nodes.FromImport) -> Iterator[str]:
-    return (name if isinstance(name, str) else name[1] for name in node.names)
 
 
 def _lets(where: str, layer: Mapping[str, Any]) -> Iterator[tuple[str, str, str, str]]:
