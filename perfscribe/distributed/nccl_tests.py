@@ -76,9 +76,9 @@ def _complaint(output: str) -> str:
 def parse(output: str, expected_ranks: int = 0) -> Bandwidth:
     """Return the bandwidth of one run over all its ranks.
 
-    expected_ranks: 0 if not known. Raises NoFigure if the output has no bandwidth; several, from independent runs (a
-    build without MPI, started once per rank); a value that is not a number, or 0, as a single rank has by definition;
-    wrong results; another number of ranks.
+    expected_ranks: 0 if not known. Raises NoFigure if the output has no bandwidth, or several (a build without MPI,
+    started once per rank), or one that is not a positive number; if there was a single rank or another number than
+    expected; if results were wrong.
     """
     bandwidths, ranks = _BANDWIDTH.findall(output), _RANK.findall(output)
     hosts = tuple(dict.fromkeys(host for _, host in ranks))

@@ -53,7 +53,7 @@ class Trial:
 class Outcome:
     """Result of the test: times of each call (the longest of any rank), or none if another program timed them.
 
-    hosts: of each rank. machines: number of distinct kernels, because one machine may have several host names. pairs:
+    hosts: of each rank. machines: number of distinct boot ids, as one machine may have several host names. pairs:
     empty unless the bandwidth is below the threshold and there are more than two ranks.
     """
 
@@ -119,7 +119,7 @@ class Outcome:
 
 
 def prefix(code: int) -> str:
-    """Return the beginning of every line of a self-test and of the reason of blocked cells."""
+    """Return how Outcome.line() and the reasons of cells that the test blocks begin."""
     return f"preflight {code}: "
 
 
@@ -142,12 +142,12 @@ def algorithm(environment: MutableMapping[str, str], name: str | None) -> Iterat
 
 
 def on_rank(arguments: Mapping[str, Any], rank: Rank) -> dict[str, Any]:
-    """Program of a rank: run the test; returns the outcome as JSON, the same on every rank."""
+    """Run the test; every rank must call it and gets the same Outcome, as a dict."""
     return asdict(try_out(Trial(**arguments["trial"]), rank))
 
 
 def pairs_on_rank(arguments: Mapping[str, Any], rank: Rank) -> list[dict[str, Any]]:
-    """Program of a rank: test the pairs; returns their bandwidths as JSON, the same on every rank."""
+    """Test the pairs; every rank must call it and gets the same list of Pair, as dicts."""
     return [asdict(pair) for pair in try_pairs(rank, Trial(**arguments["trial"]))]
 
 

@@ -1,4 +1,4 @@
-"""A third timer: device time by replaying CUDA graphs, without the time to launch kernels one by one.
+"""Device time by replaying CUDA graphs, without the time to launch kernels one by one.
 
 A call is captured once and replayed. CUDA events enclose each replay; before it, outside the events, 256 MiB are
 overwritten, so that none of the call's inputs are in L2.
@@ -65,7 +65,7 @@ class GraphTiming:
 
 
 def samples_within(call_ms: float, samples: int) -> int:
-    """Return how many calls to time: as requested, at least FEWEST_SAMPLES, limited to about ENOUGH_MS in total."""
+    """Return `samples`, or as many as fit in ENOUGH_MS if fewer, but then not below FEWEST_SAMPLES."""
     affordable = int(ENOUGH_MS / call_ms) if call_ms > 0 else samples
     return max(min(FEWEST_SAMPLES, samples), min(samples, affordable))
 
@@ -73,7 +73,7 @@ def samples_within(call_ms: float, samples: int) -> int:
 def time_replays(make: Make, *, samples: int, recorder: CudaGraphs) -> GraphTiming:
     """Time a call by graph replay, or by CUDA events around plain calls if it cannot be captured.
 
-    make() returns a call with its own tensors; both run on the recorder's stream, which autograd records for backward.
+    make() returns a call with its own tensors. For graphs both run on the recorder's stream, and so does backward.
     The timer's name tells which method was used. Out-of-memory errors are raised.
     """
     started, reason = time.perf_counter(), ""
@@ -117,7 +117,7 @@ def _by_events(make: Make, samples: int, reason: str) -> GraphTiming:
 
 
 def time_launched(make: Make, *, call_ms: float, turns: int = LAUNCHED_TURNS) -> Timing:
-    """Time the same call by CUDA events around plain calls, launches included, like triton.testing.do_bench.
+    """Time a call by CUDA events around plain calls, launches included, like triton.testing.do_bench.
 
     Returns the median of each turn; the first is warmed up, the others follow at once. call_ms: duration of a call
     without launches. The host runs ahead while the device overwrites 256 MiB before each call, so launches are hidden
@@ -215,7 +215,7 @@ class Graph:
 class Clocks:
     """The timers of a device: graph replay and plain events on CUDA, the host clock on the CPU.
 
-    launched_turns: of each call timed with launches; as many samples. replays: whether to time replays, too.
+    launched_turns: number of samples with launches, one per turn. replays: False skips graph replay.
     """
 
     def __init__(self, device: str, samples: int, launched_turns: int = LAUNCHED_TURNS, replays: bool = True) -> None:

@@ -33,7 +33,7 @@ class Interrupted(BaseException):
 
 
 class Worker:
-    """Measures a shard's missing cells."""
+    """Runs a shard's cells in a child."""
 
     def __init__(self, shard: Shard, book: journal.Journal) -> None:
         self.shard, self.book = shard, book
@@ -90,9 +90,9 @@ class Worker:
             yield task
 
     def _code_changed(self, task: Task) -> bool:
-        """Return whether the code differs from the plan's, whose digests are in the keys of records.
+        """Return whether the experiment's or the subject's code differs from what was planned.
 
-        Checked for a running child, too: imports within functions, and by ranks, happen when they are called.
+        Checked before every cell, as a running child and its ranks may import modules late.
         """
         code = Sources(self.shard.root, self.code.recall)
         experiment, factors = self.shard.plan["experiment"], task.cell["factors"]

@@ -1,4 +1,4 @@
-"""Tables and figure of fsdp_accounting: a row per implementation of a cell."""
+"""Tables and figure: time and memory of DDP, sharded optimizer and FSDP."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -65,7 +65,7 @@ def by_implementation(cell: Record) -> list[Record]:
 
 
 def expected_gib(row: Record) -> float:
-    """Return what sharding should save on each rank; norms, which ours keeps whole, are within rounding."""
+    """Return the GiB that sharding should save per rank; norms, whole in our FSDP, are negligible."""
     parameters = transformer_parameters(SIZES[row.factors["size"]])
     divided_bytes = SHARDED_BYTES.get(row.factors["implementation"], ALL_BYTES) * parameters
     return divided_bytes * (1 - 1 / int(row.factors["world_size"])) / t.GIB
