@@ -63,7 +63,7 @@ def split_length(walks: Walks, multiprocessors: int, warps: int, chosen: int | N
 
 @lru_cache(maxsize=1024)
 def best_splits(walks: Walks, slots: int) -> int:
-    """Return the number of splits that ends first on this many slots, the fewest of equals."""
+    """Return the fastest number of splits, the fewest of equals, if the GPU runs `slots` programs at once."""
     if walks.programs >= ENOUGH * slots:
         return 1
     most = max(1, min(MOST_SPLITS, walks.streamed // SHORTEST_SPLIT))

@@ -42,7 +42,7 @@ class Row:
 
 
 class Text(NamedTuple):
-    """A heading, a paragraph or a comment. line: from 0."""
+    """A heading, a paragraph, a comment or a warning, and its line (from 0)."""
 
     line: int
     text: str
@@ -52,8 +52,8 @@ class Text(NamedTuple):
 class MarkdownTable:
     """A table. line: its header's, from 0; unread: lines of rows whose cells could not be located.
 
-    above: texts about it, nearest first: a caption below it, the last MOST_TEXTS paragraphs since the heading or the
-    table before, the first of them, and the headings over it. comment: text of the perfscribe comment right above.
+    above: texts about it, nearest first: a caption below it, the last MOST_TEXTS paragraphs above it and below the last
+    heading, the first paragraph below that heading, the headings over it. comment: its perfscribe comment, right above.
     """
 
     line: int
@@ -66,7 +66,7 @@ class MarkdownTable:
 
 @dataclass
 class Document:
-    """A parsed file: its lines with their ends, tables in order; loose: table-like lines and unused comments, why."""
+    """A parsed file: lines with their ends, tables in order; loose: warnings about what cannot be used as a table."""
 
     lines: list[str]
     tables: list[MarkdownTable] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""A subject's FlashAttention: checked against float64 as the handout requires, then timed interleaved with ours."""
+"""Checks a subject's FlashAttention against float64, then times it in turns with ours."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ PASSES = ("forward", "backward", "both")
 
 
 def cells(of: Sequence[Cell], name: str, kernels: Collection[str]) -> list[Cell]:
-    """Return a subject's cell for each cell of our implementation."""
+    """Return our implementation's cells as the subject's, where the subject has the cell's kernel."""
     found = []
     for cell in of:
         kernel = FLASH[cell["device"]]
@@ -173,7 +173,7 @@ def check(
 
 
 def _saved(out: Tensor, shape: tuple[int, ...]) -> list[Tensor]:
-    """Return tensors of this shape that the function behind a view of its output saved for backward."""
+    """Return tensors of this shape saved by the autograd function that made `out`, behind views."""
     nodes, found = [out.grad_fn], []
     while nodes:
         node = nodes.pop()

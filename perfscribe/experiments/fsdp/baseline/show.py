@@ -22,7 +22,7 @@ WAYS = {  # kinds of labels, and who uses them
 
 
 def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
-    """Return, of records["baseline"]: losses and answers per model, labels, trainings."""
+    """Return tables of records["baseline"]: losses and answers of each model; kinds of labels; trainings."""
     cells, by_model = records["baseline"], []
     first_round = [replace(cell, ranges={}, rounds=1) for cell in cells]  # of losses and answers, shown for it only
     for model, (table, name) in MODELS.items():

@@ -1,4 +1,4 @@
-"""Tables of rank methods and of core bindings."""
+"""Tables of the ways in which a process learns its rank, and of launchers' core bindings."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -51,7 +51,7 @@ def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
 
 
 def _launched(record: Record, rank: int) -> dict[str, Any]:
-    """Return the place that the method finds for a rank, where the rank runs, and its training times."""
+    """Return a rank's sizes by the method, its host, device and cores, and the whole run's times."""
     numbers, mask = record.series[f"said_{record.factors['method']}"][rank], record.series["mask"][rank]
     bound = record.series.get("bound_mask")
     return {
@@ -100,7 +100,7 @@ def _bound(record: Record, rank: int) -> dict[str, Any]:
 
 
 def _published_mask(record: Record) -> str:
-    """Return the mask that a write-up's launcher reported; "none" for other bindings."""
+    """Return the published mask of this rank (Polaris, the homework's binding), else "none"."""
     comparable = record.has(machine=POLARIS, cpu_bind=HOMEWORK_BINDING)
     entries = references.find(NAME, "cpu_mask", rank=record.factors["rank"]) if comparable else []
     return entries[0].text if entries else "none"
