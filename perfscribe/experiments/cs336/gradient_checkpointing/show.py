@@ -7,6 +7,8 @@ block, with the gradients of all others. analytic.memory replays both, tensor by
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pandas as pd
@@ -17,12 +19,10 @@ from perfscribe.analytic.shapes import SIZES
 from perfscribe.analytic.workload import Workload
 from perfscribe.experiments.cs336.gradient_checkpointing.levels import SHOWN
 from perfscribe.records.records import Record
-from perfscribe.show import against
 from perfscribe.show import figures as f
 from perfscribe.show import tables as t
 
 NONE = "none"
-NO_BASE = "no step without recomputation"
 SETTING = {"size": "Size", "seq_len": "Context", "dtype": "Dtype", "batch": "Batch", "device": "Device"}
 NOTE = (
     "Peak: of forward and backward, without optimizer state; full step: with AdamW. Inputs: of all blocks together; "
@@ -37,7 +37,7 @@ CAPTION = (
 def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
     """Return a row per block size."""
     cells = records["gradient_checkpointing"]
-    without = against.base_of(cells, ["block_size"], block_size=NONE)
+    baselines = {_setting(cell): cell for cell in cells if cell.ok and cell.factors["block_size"] == NONE}
     columns = [
         *t.factors(**SETTING, block_size="Block size (layers)"),
         t.gib("peak_passes", "Peak", "peak"),
@@ -48,10 +48,17 @@ def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
         t.derived("gradients_gib", "Gradients (GiB)", _gradients_gib),
         *(t.median(f"{phase}_ms", f"{phase.capitalize()} (ms)") for phase in ("forward", "backward", "optimizer")),
         *t.timed("full_step_ms", "Full step (ms)", counted="n"),
-        against.ratio("step_ratio", "Step against none", without, NO_BASE, sample="full_step_ms"),
+        replace(
+            t.derived("step_ratio", "Step against none", partial(_against_none, baselines), "step_ratio_spread"),
+            spread_get=partial(_against_none, baselines, spread=True),
+        ),
         t.published("gradient_checkpointing", "csdiywithme", "peak_gib", "Peak, csdiywithme (GiB)"),
     ]
     return [t.make(SHOWN.tables[0], "Recomputation in blocks of layers", cells, columns, [NOTE])]
+
+
+def _setting(record: Record) -> tuple[Any, ...]:
+    return tuple(record.factors[name] for name in SETTING)
 
 
 def _load(record: Record) -> Workload:
@@ -73,6 +80,16 @@ def _inputs_gib(record: Record) -> float | str:
 
 def _gradients_gib(record: Record) -> float:
     return 4 * sum(transformer_tensors(_load(record).shape)[1:10]) / t.GIB
+
+
+def _against_none(baselines: Mapping[tuple[Any, ...], Record], record: Record, spread: bool = False) -> float | str:
+    """Return a step's time over that without recomputation, or the spread of this ratio."""
+    step, baseline = t.summary(record, "full_step_ms"), baselines.get(_setting(record))
+    if baseline is None:
+        return "no step without recomputation"
+    plain = t.summary(baseline, "full_step_ms")
+    ratio = step.median / plain.median
+    return t.ratio_spread(ratio, step, plain) if spread else ratio
 
 
 def figures(tables: Mapping[str, t.Table]) -> list[f.Figure]:
