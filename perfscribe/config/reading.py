@@ -12,6 +12,7 @@ from typing import Any
 from perfscribe.base import called_from
 from perfscribe.config.errors import ConfigError, shown
 
+MAX_CHARACTERS = 131_072
 # YAML 1.2.2, chapter 10.3 (core schema), without octal and hexadecimal numbers, infinity and NaN. The rest is text.
 PLAIN = {
     "null": r"|~|null|Null|NULL",
@@ -70,13 +71,15 @@ def value(text: str) -> Any:
 
 
 def read(path: Path) -> dict[str, Any]:
-    """Return the mapping in a YAML file; raises ConfigError if it is unreadable, not YAML or no mapping."""
+    """Return the mapping in a YAML file; raises ConfigError if it is unreadable, too long, not YAML or no mapping."""
     import yaml
 
     try:
         text = called_from.text(path)
     except ValueError as error:
         raise ConfigError(f"{error}; expected a YAML file") from None
+    if len(text) > MAX_CHARACTERS:
+        raise ConfigError(f"{path}: got more than {MAX_CHARACTERS} characters, expected a smaller file")
     try:
         document = _loader()(text).get_single_data()
     except yaml.MarkedYAMLError as error:

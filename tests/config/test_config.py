@@ -12,7 +12,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from perfscribe.config import PRESETS, ConfigError, check, keys, load, reference, resolve
+from perfscribe.config import PRESETS, ConfigError, check, keys, load, reading, reference, resolve
 from perfscribe.config.schema import properties, schema
 
 ROOT = Path(__file__).parents[2]
@@ -44,6 +44,7 @@ UNREADABLE: dict[str, tuple[str | bytes, tuple[str, ...]]] = {
     "list at the top": ("- site\n- preset\n", ('["site", "preset"]', "site: local")),
     "not UTF-8": (b"site: local\npreset: \xff\n", ("UTF-8", "byte 20")),
     "leading tab": ("experiments:\n\tattention: {}\n", ("line 2", "'\\t'")),
+    "too large": ("#" * (reading.MAX_CHARACTERS + 1), ("131072 characters",)),
     "deep mapping": ("{a: " * 15_000, ("expected key: value", "recursion")),
     "alias bomb": (
         "a: &a [1,1,1,1,1,1,1,1,1]\n"
