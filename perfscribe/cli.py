@@ -81,7 +81,7 @@ def _settings(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
 
 
 def command_line_config(arguments: Sequence[str]) -> dict[str, Any]:
-    """Return --config KEY=VALUE ... as top-level settings; text if not YAML; SystemExit if malformed or given twice."""
+    """Return the KEY=VALUE words of --config, each value read as YAML; SystemExit if malformed or a key repeats."""
     found: dict[str, Any] = {}
     for word in _settings(arguments)[0].config:
         key, equals, text = word.partition("=")
@@ -94,7 +94,7 @@ def command_line_config(arguments: Sequence[str]) -> dict[str, Any]:
 
 
 def other_words(verb: str, arguments: Sequence[str], names: Sequence[str] = ()) -> list[str]:
-    """Words other than --config KEY=VALUE ...; SystemExit with one line if one is not among the names."""
+    """Return words outside --config and --configfile; SystemExit (one line) unless all are among the names."""
     words = _settings(arguments)[1]
     for word in words:
         if word not in names:
@@ -194,7 +194,7 @@ def test(arguments: Sequence[str]) -> int:
 
 
 def _lint(command: Sequence[str]) -> int:
-    """Run Snakemake's lint and print its advice; exit status 0 if all of it is UNHEEDED."""
+    """Run Snakemake's lint; return 0 if all advice is UNHEEDED, else print all of it."""
     done = subprocess.run(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
     advice = set(re.findall(r"(?m)^    \* (.+):$", done.stderr))
     if not done.returncode or (advice and advice <= UNHEEDED):

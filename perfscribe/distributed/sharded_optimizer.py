@@ -61,7 +61,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
         self.state = self._inner.state
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add a group, on all ranks; its parameters go to the ranks with the fewest elements, none moves."""
+        """Add a group, on all ranks; its parameters go to the ranks with the fewest elements, earlier ones stay."""
         super().add_param_group(param_group)
         if self._inner is None:  # called by torch's constructor: ours assigns all groups at once
             return

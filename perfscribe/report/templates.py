@@ -38,7 +38,7 @@ PLAIN = (Mistake, TemplateError, TypeError, AttributeError, ZeroDivisionError, V
 # Attributes allowed after a dot, in addition to columns and levels of the homework.
 ATTRIBUTES = {name for kind in (Rows, Row, Quantity, phrases.Extremes) for name in dir(kind) if name[0] != "_"}
 ATTRIBUTES |= {"ok", "status", "reason", "flags", "least", "most", "same", "count", "value", "spread", "has_subject"}
-# Of loops, texts, mappings.
+# Attributes of loops, strings and mappings.
 ATTRIBUTES |= {"last", "first", "index", "get", "split", "startswith", "endswith", "items"}
 
 

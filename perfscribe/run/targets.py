@@ -45,7 +45,7 @@ class Targets:
         return f"{self.results}/tables/{experiment}.figures.json"
 
     def figures_of(self, experiment: str) -> list[str]:
-        """Figures of an experiment."""
+        """Figures of an experiment, as SVG."""
         return [f"{self.report}/figures/{figure}.svg" for figure in self.plan.presentations[experiment].figures]
 
     def shown(self) -> list[str]:
@@ -62,7 +62,7 @@ class Targets:
         ]
 
     def digests_for(self, experiment: str) -> list[str]:
-        """Digests of the data sets that an experiment reads; they change only with the arrays."""
+        """Digest files of the data sets that an experiment reads; they change only with the data."""
         return [f"{self.results}/data/{name}.digest" for name in self.plan.experiment_datasets[experiment]]
 
     def data_for(self, experiment: str) -> list[str]:
@@ -74,5 +74,5 @@ class Targets:
         return [f"{self.results}/data/{dataset}/{file}" for file in self.plan.datasets[dataset]]
 
     def tracked(self) -> list[str]:
-        """List of the runs written for the chosen tracker; empty without one."""
+        """File that lists the runs written for the chosen tracker; [] without one."""
         return [] if self.tracker == trackers.NONE else [f"{self.results}/tracking/{self.tracker}.json"]

@@ -262,8 +262,8 @@ def test_the_journal_gives_each_cell_its_status(tmp_path: Path) -> None:
     for seed, digest in ((0, "a"), (1, "b")):
         keep(tmp_path, record(1, data_digest=digest, key=cell_key("probe", factors, CODE, digest, seed)))
     for seed, status in ((0, "ok"), (1, "ok"), (2, "to measure (seed changed)")):
-        made = planned(tmp_path, [cell(1, data=("numbers",))], seed=seed, datasets=["numbers"])
-        assert planned_by(tmp_path, made)[0] == {1: status}
+        of_seed = planned(tmp_path, [cell(1, data=("numbers",))], seed=seed, datasets=["numbers"])
+        assert planned_by(tmp_path, of_seed)[0] == {1: status}
     assert planned_by(tmp_path, planned(tmp_path, [cell(1)]))[0] == {1: "ok"}
 
 

@@ -61,7 +61,7 @@ class PerSample:
 
 @dataclass(frozen=True)
 class Source:
-    """Files of one format in the data set's folder; the format memory has none, its arrays are generated again."""
+    """The data set in one format, in `folder`; format "memory" has no files: its arrays are generated."""
 
     name: str
     folder: Path
@@ -83,7 +83,7 @@ class Source:
         return [self.folder / name for name in FILES[self.name]]
 
     def facts(self) -> dict[str, int]:
-        """Return bytes of the files (of the arrays if there are none), of the arrays, and decoded for one sample."""
+        """Return bytes of the files (if none, the arrays), of the arrays, and decoded to read one sample."""
         raw = int(self.digest["raw_bytes"])
         if not self.files:
             each = raw // int(self.digest["parameters"]["samples"])
@@ -98,7 +98,7 @@ class Source:
         return Whole(FORMATS[self.name].load(self.path))
 
     def per_sample(self) -> Whole | PerSample:
-        """Return the data set that reads one sample at a time."""
+        """Return a PerSample, or a Whole if the format has no files."""
         if not self.files:
             return Whole(synthetic.arrays(**self.digest["parameters"]))
         return PerSample(self.name, self.path)
@@ -123,13 +123,13 @@ class Source:
             return None
 
     def check(self) -> None:
-        """Raise ValueError (one line) unless the files are whole and every way of reading gives the right arrays."""
+        """Raise ValueError (one line) unless files and arrays match the digest and a few samples read correctly."""
         _check_once(self, tuple(path.stat().st_mtime_ns for path in (self.digest_path, *self.files) if path.exists()))
 
 
 @cache
 def _check_once(source: Source, stamps: tuple[int, ...]) -> None:
-    """Run Source.check for these versions of the files, once for all cells that differ only in their cache."""
+    """Carry out Source.check, once per process for the same modification times of the files (stamps)."""
     digest = source.digest
     if source.files:
         verify(source.folder, digest, FILES[source.name])
@@ -151,7 +151,7 @@ def _check_once(source: Source, stamps: tuple[int, ...]) -> None:
 
 @dataclass
 class Reads:
-    """Times of single-sample reads; cached_share_after: cached share of the files after each cold read."""
+    """Times and cached shares of single reads; if warm, one open_ms, one share before and none after."""
 
     open_ms: list[float] = field(default_factory=list)
     read_ms: list[float] = field(default_factory=list)
