@@ -136,6 +136,15 @@ def test_no_two_hold_one_and_none_waits_for_ever(tmp_path: Path) -> None:
     assert [taker.wait(120) for taker in takers] == [0] * 6
 
 
+def test_a_job_for_several_holds_none_after_the_one_it_waits_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    held = []
+    with holding(1):
+        monkeypatch.setattr(nvml, "load", lambda: FakeNvml(4))
+        lease = leases.Lease(4, say=lambda _: held.append(len(lease.descriptors)))
+        assert not lease.take(deadline=0.0)
+    assert held == [0]
+
+
 def test_a_file_system_without_locks_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def refuse(descriptor: int, operation: int) -> None:
         raise OSError(errno.ENOLCK, "No locks available")
