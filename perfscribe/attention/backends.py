@@ -31,10 +31,10 @@ _HEADER = re.compile(r"(.*?) (?:attention )?kernel not used because:?\s*$", re.I
 class Implementation:
     """One implementation of attention.
 
-    name, title: in records and in tables. make: returns a fresh call, which imports and compiles at its first use and
-    caches the mask of the last shape, so that later calls are timed without creating it. devices: supported devices.
-    capabilities: required names from plan/capabilities.py, without the device's. head_dims: supported values of
-    d; None: any. sdpa: the only member of torch.nn.attention.SDPBackend that it allows.
+    name, title: in records and in tables. make: imports what it needs and returns a fresh call, which compiles at its
+    first use, if at all, and caches a mask of the last shape, if it takes one. devices: supported devices. capabilities:
+    names from plan/capabilities.py, beyond those of the device. head_dims: supported values of d; None: any. sdpa: the
+    only member of torch.nn.attention.SDPBackend that it allows; "" if it is no SDPA.
     """
 
     name: str
@@ -197,7 +197,7 @@ def ours(device: str) -> str:
 
 
 def make_call(name: str, device: str, dtype: torch.dtype, head_dim: int, is_causal: bool) -> Call:
-    """Return a fresh call of the implementation; raises Unsupported, with torch's reason, if it cannot run."""
+    """Return a fresh call of the implementation; raises Unsupported, with the reason, if it cannot run."""
     chosen = named(name)
     lacking = chosen.lack(device, head_dim)
     if lacking:

@@ -68,7 +68,7 @@ def require(launcher: str) -> None:
 
 
 def torchrun(world_size: int) -> list[str]:
-    """Return torchrun's command line for ranks on this machine; their module is appended."""
+    """Return torchrun's command line for ranks on this machine, up to -m: the caller appends their module."""
     return [*TORCHRUN, "--standalone", f"--nproc-per-node={world_size}", "-m"]
 
 
@@ -147,7 +147,7 @@ def environment_of_job() -> dict[str, str]:
 def bound(launcher: str, bindings: Sequence[cpu_sets.Cores], folder: str) -> list[str]:
     """Return the command whose ranks, one per binding, are bound to these cores and write their masks into `folder`.
 
-    launcher: an mpiexec or srun. folder: also receives a file for the launcher. Raises Unsupported if it is missing.
+    launcher: an mpiexec or srun; raises Unsupported if it is missing. folder: also receives a file for the launcher.
     """
     require(launcher)
     return [*_start(launcher, len(bindings)), *_binding(launcher, bindings, folder), *AFFINITY, folder]

@@ -77,7 +77,7 @@ def _is_ampere_or_newer() -> bool:
 
 
 def _several_gpus(count: int) -> tuple[Condition, ...]:
-    """Conditions of "cuda:<count>". The reason is the number of GPUs; having none is a condition of _CUDA."""
+    """Conditions of "cuda:<count>": those of "cuda", which report a lack of any GPU, then enough visible GPUs."""
     have = len(nvml.visible_gpus())
     reason, fix = f"{have} GPU{'' if have == 1 else 's'}", f"run on a machine with {count} GPUs"
     return (*_CUDA, Condition(lambda: have not in range(1, count), reason, fix, status="skipped"))

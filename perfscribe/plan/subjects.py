@@ -134,7 +134,7 @@ def is_planned(experiment: str, factors: Mapping[str, Any], adapters: Path, sour
 
 
 class Code:
-    """Modules of a checkout, each parsed once."""
+    """Digests of a subject's kernels; each module that they reach is parsed once."""
 
     def __init__(self, adapters: Path) -> None:
         self.adapters, self.roots, self.module = adapters, roots(adapters), module_name(adapters)
@@ -144,7 +144,7 @@ class Code:
         self.file = AdapterFile(self._parse(adapters))
 
     def digest(self, kernel: str) -> str:
-        """16 hex digits of the code that the kernel's adapters run, and of its import obstacles."""
+        """Return a hash (16 hex digits) of the code that the kernel's adapters use, and of the imports that fail."""
         statements = self.file.needed(filter(None, self.file.written(kernel)))
         digests, obstacles = self._closure(ast.Module(body=statements, type_ignores=[]))
         return _digest("\n".join([*sorted(digests), *sorted(obstacles)]))

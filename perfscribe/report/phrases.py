@@ -24,7 +24,7 @@ def plural(count: Any, noun: str, several: str = "") -> str:
 
 
 def word(text: str) -> str:
-    """Mark a word as the result of a cell, as a number is: `within noise`."""
+    """Mark a word that was derived from measurements, such as `within noise`, as numbers are marked."""
     return token(text, text)
 
 
@@ -77,7 +77,7 @@ def greatest(rows: Iterable[Row], column: str) -> Row:
 
 
 def share(part: Any, whole: Any) -> Quantity:
-    """Share in percent."""
+    """`part` as a percentage of `whole`; a plain number as part is exact."""
     percent: Quantity = _quantity(part) * 100 / whole
     return percent
 
@@ -135,7 +135,7 @@ def ranking(pairs: Iterable[tuple[str, Quantity]], unit: str = "", most: int = 3
 def published(experiment: str, source: str, metrics: Sequence[str] | str, **levels: Any) -> str:
     """Published figures for these levels, joined by commas; `-` if one is missing.
 
-    One is printed as in its source, several are rounded; what is no number is code.
+    One is printed as in its source, several are rounded; text that is not a number is put in backticks.
     """
     texts, names = [], [metrics] if isinstance(metrics, str) else metrics
     for metric in names:
@@ -152,7 +152,7 @@ def published(experiment: str, source: str, metrics: Sequence[str] | str, **leve
 
 
 def noise(ours: Quantity, theirs: Quantity, words: str = ", the same within noise") -> str:
-    """Words to append to two numbers that may be equal; "" if they differ."""
+    """Return `words`, to append after two numbers, if they are within noise of each other, else ""."""
     return words if ours.within_noise(theirs) else ""
 
 
@@ -167,7 +167,7 @@ def spelt(name: Any) -> Any:
 
 
 def kernel(name: Any) -> Any:
-    """Format a kernel's name as code, without the digest of a truncated name and without common parts."""
+    """Format a kernel's name in backticks: names of GEMMs shortened, without the digest of a truncated name."""
     if not isinstance(name, str):
         return name
     parts = re.match(r"(\w+?_gemm)_\w*?_([nt]{2})_n_(tilesize\d+x\d+x\d+)", name)

@@ -1,4 +1,4 @@
-"""Compares two sides: pairs cells and gives each common figure a verdict, or a reason for having none."""
+"""Compares two sites or commits: pairs cells; each number of both gets a verdict, or a reason for having none."""
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
@@ -78,7 +78,7 @@ class Comparison:
 
 
 def kind_of(name: str) -> str:
-    """Kind of a figure: time, rate, memory, loss or score; "" if it does not measure machine or code."""
+    """Kind of a figure by its name (KINDS): time, rate, memory, loss or score; "" if it is not compared."""
     return next((kind for kind, globs in KINDS if any(fnmatchcase(name, glob) for glob in globs.split())), "")
 
 

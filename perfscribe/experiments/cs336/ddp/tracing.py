@@ -22,9 +22,10 @@ GATHER = re.compile(r"(?i)all_?gather")
 
 @dataclass(frozen=True)
 class Lanes:
-    """Spans within a step, ns from its start, not touching others of their lane; phases by name.
+    """Timeline of one step on a rank: a lane is a sorted list of disjoint (start, end), in ns from the step's start.
 
-    gathers: communication that is an all-gather. own_stream: whether no CUDA stream carries both lanes.
+    gathers: the all-gathers of communication. phases: one span per name. own_stream: on CUDA, compute and communication
+    share no stream; False on the CPU. tool: the profiler.
     """
 
     step_ns: int
@@ -48,7 +49,7 @@ class Lanes:
         return found | {"own_stream": self.own_stream, "trace_tool": self.tool}
 
     def series(self, **others: list[Span]) -> dict[str, list[Any]]:
-        """Return the lanes, others and phases as parallel lists."""
+        """Return all spans as columns lane, start_ns and ns; others: further lanes by name. Small gaps are closed."""
         nearest = int(self.step_ns * SHORTEST)
         lanes = {"compute": self.compute, "communication": self.communication, **others}
         named = [(lane, span) for lane, spans in lanes.items() for span in merged(spans, nearest)]
@@ -61,7 +62,7 @@ class Lanes:
 
 
 def record(prepare: Callable[[], object], step: Callable[[Mark], object], device: str) -> Trace:
-    """Trace one step with its phases in ranges; the device is synchronised only at its end."""
+    """Trace one step, after prepare(); step calls its mark where a phase ends. Only the end synchronises the device."""
     from perfscribe.instruments.profiling.torch_profiler import recording
     from perfscribe.instruments.timing import synchronise
 

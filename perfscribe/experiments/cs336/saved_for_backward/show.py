@@ -1,4 +1,4 @@
-"""Tables and figure of saved_for_backward."""
+"""Tables and figure of what a transformer block saves for its backward pass."""
 
 import json
 from collections.abc import Iterator, Mapping

@@ -69,7 +69,7 @@ def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
 
 
 def figures(tables: Mapping[str, t.Table]) -> list[f.Figure]:
-    """Return the timeline of the DDP that is handed in, next to naive's."""
+    """Return the timeline of a traced step of the user's overlapped DDP, next to that of our naive DDP."""
     spans = tables["cs336.subject_ddp_spans"].ok
     draw = f.of(spans, drawings.timelines, traced=spans)
     return [f.Figure(SHOWN.figures[0], ddp.TIMELINE_CAPTION, draw, (7.0, 3.2))]
@@ -107,7 +107,7 @@ def _with_ratio(row: Record, ours: Record, prefix: str, sample: str) -> Record:
 
 
 def _wrapped(cell: Record) -> list[Record]:
-    """Return a row per variant of the subject's, named like ours with the subject appended."""
+    """Return a row per DDP variant of the subject, with its time over ours; named like ours, the subject appended."""
     rows = []
     for variant in v.from_level(str(cell.factors["variants"])):
         if counterpart := ddp_subject.parsed(variant):
@@ -179,7 +179,7 @@ def _of_kernel(kernel: str, subject: str, rows: Sequence[Record]) -> Record:
 
 
 def _over_ours(title: str) -> t.Column:
-    """Return the column of the ratio of medians, with the interquartile range that both samples give it."""
+    """Return the column of the subject's time over ours, with a spread from both samples' interquartile ranges."""
     spread = "over_ours_iqr"
     return replace(t.value("over_ours", title), spread=spread, spread_get=lambda row: row.values[spread])
 
@@ -206,7 +206,7 @@ def _swapped(columns: Iterable[t.Column], *others: t.Column) -> list[t.Column]:
 
 
 def _measured(columns: Iterable[t.Column], *prefixes: str) -> list[t.Column]:
-    """Return the columns except published ones and those whose names start with `without`."""
+    """Return the columns except published ones and those whose names start with one of `prefixes`."""
     return [column for column in columns if column.kind != "published" and not column.name.startswith(prefixes)]
 
 

@@ -22,7 +22,7 @@ TIMEOUT_S = 170.0  # below the worker's limit, so that a hanging rank is named
 
 @dataclass(frozen=True)
 class AllReduce:
-    """Factors of a cell."""
+    """Factors of a cell. warmup, iterations: calls. threshold_gb_per_s: least bus bandwidth. algorithm: NCCL's."""
 
     device: str
     world_size: int
@@ -81,7 +81,7 @@ def _by_own_loop(cell: Cell) -> tuple[Outcome, list[str]]:
 
 
 def _by_nvidia(cell: Cell, program: str) -> tuple[Outcome, list[str]]:
-    """Run NVIDIA's program, which has no times of single calls; if it is too slow, our own loop tests the pairs."""
+    """Run NVIDIA's program, which has no times of single calls; below the threshold, our loop tests pairs of ranks."""
     import os
 
     from perfscribe.distributed import nccl_tests

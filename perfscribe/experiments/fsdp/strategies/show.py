@@ -86,7 +86,7 @@ def _variant(record: Record, variant: dict[str, str]) -> Record:
 
 
 def _by_turns(record: Record, sample: str) -> list[list[float]]:
-    """Return the median of each turn, as the ratio uses it, so that a longer step never has a ratio below 1."""
+    """Return the median of each turn (a variant's run of steps), as the ratio has it; raw samples if not ok."""
     if not record.ok:  # it may have ended during a turn
         return [list(samples) for samples in record.samples[sample]]
     turns = int(record.factors["turns"])
@@ -94,7 +94,7 @@ def _by_turns(record: Record, sample: str) -> list[list[float]]:
 
 
 def _ratio(record: Record, sample: str) -> dict[str, Any]:
-    """Return the variant's time over the baseline variant's, over turns."""
+    """Return the columns of the variant's time over the baseline's: ratio, interval, verdict, spread."""
     names, baseline = ("ratio", "interval", "verdict", "ratio_spread"), f"{COMPARED_WITH}_step_ms"
     if baseline not in record.samples:
         return dict.fromkeys(names, f"no {COMPARED_WITH}")

@@ -1,4 +1,4 @@
-"""Table and figure of the Polaris homework's data types."""
+"""Table and figure of training speed and peak memory by data type (Polaris homework)."""
 
 from collections.abc import Mapping
 from typing import Any
