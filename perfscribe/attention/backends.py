@@ -32,7 +32,7 @@ class Implementation:
     """One implementation of attention.
 
     name, title: in records and in tables. make: imports what it needs and returns a fresh call, which compiles at its
-    first use, if at all, and caches a mask of the last shape, if it takes one. devices: supported devices. capabilities:
+    first use, if at all, and caches the last mask, if it takes one. devices: supported devices. capabilities:
     names from plan/capabilities.py, beyond those of the device. head_dims: supported values of d; None: any. sdpa: the
     only member of torch.nn.attention.SDPBackend that it allows; "" if it is no SDPA.
     """
