@@ -53,6 +53,7 @@ class Worker:
         self.child: Child | None = None
         self.import_failure: dict[str, Any] | None = None
         self.current: Task | None = None
+        self.too_large: set[str] = set()  # keys of cells that ran out of memory here
         self.deadline = shard.deadline(time.time())
 
     def measure(self, history: journal.History) -> int:
@@ -73,7 +74,10 @@ class Worker:
         """
         last = (0, "")
         for task in self.shard.tasks:
-            if self.shard.standing(task, history, self.identity) is not None:
+            standing = self.shard.standing(task, history, self.identity)
+            if standing is not None:
+                if standing["status"] == "oom":
+                    self.too_large.add(task.key)
                 continue
             if task.cell["skip"]:
                 self._say_lacking(task)
@@ -133,13 +137,22 @@ class Worker:
         if history.open_starts.get(task.slot, 0) >= MAX_STARTS:
             self._keep(task, ended(error_kinds.DIED, "killed its job twice"))
             return 0
+        if task.key in self.too_large:
+            reason = "out of memory in an earlier round"
+            error = {"kind": error_kinds.OUT_OF_MEMORY, "message": reason}
+            self._keep(task, {"status": "oom", "reason": reason, "error": error}, attempts=0)
+            return 0
         if not self.lease.take(self.deadline):  # time budget spent: the next task ends the loop
             return 0
+        fresh = self.child is None or not self.child.alive
         answer, attempts = self._attempt(task, 1), 1
-        if answer["status"] == "oom" or has_died(answer):
+        # What earlier cells left in the process may have filled the memory; a killed process may have been in the way.
+        if (answer["status"] == "oom" and not fresh) or has_died(answer):
             self._stop_child()
             answer, attempts = self._attempt(task, 2), 2
         self._keep(task, answer, attempts=attempts)
+        if answer["status"] == "oom":
+            self.too_large.add(task.key)
         if self.shard.options["isolation"] == "cell" or answer["status"] == "oom":
             self._stop_child()
         return 1

@@ -124,6 +124,16 @@ def test_what_was_measured_before_a_failure_is_kept(job: MakeJob) -> None:
     assert (spoilt["status"], spoilt["samples"], spoilt["values"]) == ("oom", {}, {})
 
 
+def test_out_of_memory_is_tried_again_only_after_other_cells_and_not_in_later_rounds(job: MakeJob) -> None:
+    probe = job(PARTIAL)
+    probe.plan([Cell({"what": what}) for what in ("bad", "oom", "oom too")], rounds=3)
+    rows = probe.measure()
+    assert statuses(rows) == ["failed", "oom", "oom"] * 3
+    assert [row["provenance"]["attempts"] for row in rows] == [1, 2, 1, 1, 0, 0, 1, 0, 0]
+    assert rows[4]["reason"] == "out of memory in an earlier round" and not rows[4]["samples"]
+    assert probe.measure() == rows, "nothing is due"
+
+
 GREEDY = """def run(cell):
     note("start", cell)
     blocks = [bytearray(16 << 20) for _ in range(cell["n"])]
