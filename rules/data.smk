@@ -11,8 +11,9 @@ for _dataset in PLAN.datasets:
             files=FILES.data(_dataset),
         log:
             f"logs/{SITE}/generate_{_dataset}.log",
-        # Before the measuring jobs that do not wait for it: those may hold all nodes for long.
-        priority: 2
+        # Before the measuring jobs that do not wait for it: those may hold all nodes for long. The scheduler adds up
+        # priorities, so this is more than all jobs that run at a time have together.
+        priority: 1000
         # All where it would else run beside a measuring job.
         threads: ALL_CORES if PLAN.at_a_time > 1 else 1
         resources:
