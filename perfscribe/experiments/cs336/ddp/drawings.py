@@ -117,6 +117,8 @@ def buckets(canvas: Any, rows: pd.DataFrame) -> None:
     """Draw exposed communication over bucket size, one colour per cell, with the model where it fits."""
     axes = canvas.subplots()
     rows = rows[rows["implementation"] == v.BUCKETED]
+    if rows.empty:  # a chapter may ask for no bucketed DDP
+        return
     cells = _cells(rows)
     for number, (key, own) in enumerate(cells):
         own = own.sort_values("bucket_mb", key=lambda sizes: sizes.astype(float), kind="stable")
