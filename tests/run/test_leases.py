@@ -72,6 +72,15 @@ def run(cell):
 '''
 
 
+DATA = """
+
+def datasets(config):
+    from perfscribe.data import tokens
+
+    return tokens.datasets([1], [8], 0)
+"""
+
+
 PYNVML = '''"""Answers as NVML of {count} GPUs does."""
 from fake_nvml import FakeNvml, NVMLError
 
@@ -244,10 +253,12 @@ def test_a_job_leases_for_the_cell_that_uses_most_of_those_that_can_run(
 
 
 def test_as_many_jobs_at_a_time_as_gpus_and_one_that_is_alone(tmp_path: Path) -> None:
-    """Six shards of one GPU each, and one experiment that needs the machine; four GPUs."""
+    """Six shards of one GPU each, one that reads data, and an experiment that needs the machine; four GPUs."""
     project = Workspace(tmp_path)
     project.only()
     project.add_experiment("single", TELLS.format(seconds=3.0), n=[0, 1, 2, 3, 4, 5])
+    reading = TELLS.format(seconds=0.5).replace("cost=n)", "cost=n, data=(*datasets(config),))")
+    project.add_experiment("reading", reading + DATA, n=[0])
     project.add_experiment("wide", TELLS.format(seconds=0.5), alone=True, n=[0])
     pretend_gpus(project.root, 4)
     project.set_config("preset: gpu\nexperiments: {single: {shards: 6}}\n")
@@ -259,3 +270,5 @@ def test_as_many_jobs_at_a_time_as_gpus_and_one_that_is_alone(tmp_path: Path) ->
         meanwhile = [other for other in single if one["began"] < other["ended"] and other["began"] < one["ended"]]
         assert all(other["gpus"] != one["gpus"] for other in meanwhile if other is not one)
         assert all(one["ended"] < alone["began"] or alone["ended"] < one["began"] for alone in wide)
+    # Its data set needs all cores, so it would wait for the end of all others if it were not made first.
+    assert told(project.rows("reading")[0])["began"] < max(one["ended"] for one in single)
