@@ -159,7 +159,7 @@ class Template:
         self.names: dict[str, Any] = {"machine": Machine(site), **self._helpers(), **(names or {})}
         for _, layer in layers:
             self.names |= (layer.get("words") or {}).get(self.names["machine"].kind, {})
-        lets = [line for name, layer in layers[:-1] for line in _lets(name, layer)]  # the file's are in its text
+        lets = [line for name, layer in layers[:-1] for line in let_lines(name, layer)]  # the file's are in its text
         self._lacking: set[str] = set()  # names of tables that this site lacks, so their columns are unknown
         for layer_name, layer in layers:
             for name, table in (layer.get("tables") or {}).items():
@@ -273,7 +273,7 @@ def _keys(value: Any) -> Iterator[str]:
         yield from _keys(child)
 
 
-def _lets(where: str, layer: Mapping[str, Any]) -> Iterator[tuple[str, str, str, str]]:
+def let_lines(where: str, layer: Mapping[str, Any]) -> Iterator[tuple[str, str, str, str]]:
     """Yield lines of `let`: file, text of the line, name, expression."""
     for line in (layer.get("let") or "").splitlines():
         if not line.strip() or line.lstrip().startswith("#"):
@@ -285,7 +285,7 @@ def _lets(where: str, layer: Mapping[str, Any]) -> Iterator[tuple[str, str, str,
 
 def _value(expression: str, names: Mapping[str, Any]) -> Any:
     """Evaluate an expression, given names before globals; Mistake if it uses an unknown name."""
-    used = _names(expression)
+    used = names_in(expression)
     for name in used - set(names) - {*environment().globals}:
         raise Mistake("unknown name", name, sorted(names))
     return _compiled(expression)(**{name: names[name] for name in used & set(names)})
@@ -297,13 +297,14 @@ def _compiled(expression: str) -> Callable[..., Any]:
 
 
 @cache
-def _names(expression: str) -> set[str]:
+def names_in(expression: str) -> set[str]:
+    """Names that an expression uses."""
     return {node.name for node in environment().parse(f"{{{{ {expression} }}}}").find_all(nodes.Name)}
 
 
 def _column(where: str, expression: str, row: Row) -> Any:
     """Compute a column from others of its row."""
-    columns = _names(expression) - {*environment().globals}
+    columns = names_in(expression) - {*environment().globals}
     return _at_line(where, expression, lambda: _value(expression, {name: row[name] for name in columns}))
 
 

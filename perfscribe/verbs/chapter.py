@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from perfscribe.base import called_from, chapters, registry
-from perfscribe.base.chapters import Chapter
+from perfscribe.base.chapters import Chapter, Source
 from perfscribe.base.one_line import Parser
 from perfscribe.report.page import Problem
 from perfscribe.report.rows import Mistake, of_name
+from perfscribe.report.templates import let_lines, names_in
 
 
 def main(root: Path, arguments: Sequence[str], read_config: Callable[[], Mapping[str, Any]]) -> int:
@@ -36,11 +37,25 @@ def _shown(problem: Problem) -> str:
     parts = [problem.markdown(figures)]
     for title, text in (("First page", problem.finding), ("Details", problem.remarks), ("Status", problem.status())):
         parts += [f"{title}: {text}"] if text else []
+    if unmeasured := [table for table in problem.ids if not problem.site.table(table).columns]:
+        parts.append(f"Tables not measured here: {', '.join(unmeasured)}")
     conditions = re.findall(r"{% reason (.+?) %}", problem.source.text)
     names = dict.fromkeys(name for condition in conditions for name in re.findall(r"\w+", condition))
-    if failed := [name for name in names if problem.variables.get(name) == "False"]:
+    failed = [name for name in names if problem.variables.get(name) == "False"]
+    if failed := [name for name in failed if name not in _resting_on(unmeasured, problem.source)]:
         parts.append(f"Reasons left out, as these do not hold here: {', '.join(failed)}")
     return "\n\n".join(parts)
+
+
+def _resting_on(unmeasured: Sequence[str], source: Source) -> set[str]:
+    """Names of these tables in a file, and of its `let` and {% set %} that use one, directly or through others."""
+    tables = source.front.get("tables", {})
+    names = {name for name, table in tables.items() if (table if isinstance(table, str) else table["id"]) in unmeasured}
+    lets = [(name, expression) for _, _, name, expression in let_lines(source.name, source.front)]
+    for name, expression in [*lets, *re.findall(r"{% set (\w+) = (.+?) %}", source.text)]:
+        if names & names_in(expression):
+            names.add(name)
+    return names
 
 
 def _default_site(root: Path) -> str:

@@ -14,3 +14,11 @@ def test_an_author_learns_which_reasons_do_not_hold_here(capsys: pytest.CaptureF
         printed[site] = capsys.readouterr().out
     left_out = "Reasons left out, as these do not hold here: four_matrices, mostly_softmax, launches_dominate\n"
     assert left_out in printed["cpu2"] and "launches_dominate" not in printed["h100"]
+
+
+def test_reasons_that_rest_on_an_unmeasured_table_are_not_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    path = str(ROOT / "chapters" / "cs336" / "2026" / "memory_profiling.md")
+    assert chapter.main(ROOT, [path, "--site", "h100"], dict) == 0
+    printed = capsys.readouterr().out
+    assert printed.count("Tables not measured here: cs336.saved_by_operation, cs336.saved_by_block\n") == 1
+    assert "Reasons left out, as these do not hold here: three_sets\n" in printed  # a reason of a measured table
