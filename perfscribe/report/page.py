@@ -7,6 +7,7 @@ from typing import Any
 
 from perfscribe.base.chapters import Chapter, Source
 from perfscribe.report.anchors import anchor
+from perfscribe.report.phrases import listed
 from perfscribe.report.quantities import END_REASON, NOTHING, PRIVATE, REASON, TOKEN, in_prose, is_incomplete
 from perfscribe.report.rows import Renamed, Site
 from perfscribe.report.templates import Template
@@ -122,14 +123,15 @@ def _joined(lines: list[str]) -> list[str]:
 
 @dataclass
 class Picture:
-    """A figure of the site and its title, which is "" if a number in it is missing."""
+    """A figure of the site and its title, which is "" if a number in it is missing. names: of levels in the figure."""
 
     title: str
     figure: str
+    names: str = ""
 
     def markdown(self) -> str:
         """Embed the figure, repeating its title below, as Markdown does not show it."""
-        return f"![{self.title}](figures/{self.figure}.svg)  \n*{self.title}*"
+        return f"![{self.title}](figures/{self.figure}.svg)  \n*{self.title}{self.names}*"
 
 
 Block = HandinTable | Text | Picture
@@ -232,6 +234,10 @@ class Problem:
         self.tables = [block for block in self.blocks if isinstance(block, HandinTable) and block.rows]
         self.texts = [block for block in self.blocks if isinstance(block, Text)]
         self.pictures = [block for block in self.blocks if isinstance(block, Picture)]
+        if isinstance(site, Renamed) and site.renamed:
+            renamed = listed(f"{new} is named {name}" for name, new in site.renamed.items())
+            for picture in self.pictures:
+                picture.names = f". In the figure {renamed}"
         self.finding = _sentences(self.variables.get("first_page", ""))
         self.remarks = _sentences(self.variables.get("details", ""))
         self.check = self.variables.get("check", "").strip()  # code: checked, or check failed

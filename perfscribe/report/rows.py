@@ -76,19 +76,23 @@ class Site:
 
 
 class Renamed(Site):
-    """A site whose levels have an edition's names: {column: {name in the tables: name}}."""
+    """A site whose levels have an edition's names: {column: {name in the tables: name}}. renamed: those it has."""
 
     def __init__(self, site: Site, names: Mapping[str, Mapping[str, str]]) -> None:
         super().__init__(site.name, site.folder, site.device)
         self._site, self._names = site, names
+        self.renamed: dict[str, str] = {}
 
     def table(self, table: str) -> tables.Stored:
         """Table by id, with the edition's names."""
         stored = self._site.table(table)
         rows = [{**row} for row in stored.rows]
         for column in self._names.keys() & stored.columns.keys():
+            names = self._names[column]
+            there = {row[column] for row in rows}
+            self.renamed |= {name: new for name, new in names.items() if name in there}
             for row in rows:
-                row[column] = self._names[column].get(row[column], row[column])
+                row[column] = names.get(row[column], row[column])
         return tables.Stored(stored.columns, rows)
 
 

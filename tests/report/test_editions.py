@@ -49,6 +49,14 @@ def test_a_size_has_the_editions_name_in_its_chapter() -> None:
         assert "2.7B" not in problem("cs336-2026", key, site("h200x2-2026")).markdown({}), key
 
 
+def test_a_caption_says_what_its_figure_calls_a_size() -> None:
+    renamed = ". In the figure xl is named 2.7B and xl of 2025 is named xl*"
+    figures = {"cs336.nsys_forward", "cs336.attention_by_length"}
+    former, today = (problem(chapter, "nsys_profile", site("h200x4")).markdown(figures) for chapter in BOTH)
+    assert renamed in today and renamed not in former
+    assert "In the figure" not in problem("cs336-2026", "pytorch_attention", site("h200x4")).markdown(figures)
+
+
 def test_headings_links_and_pages_of_two_editions_differ() -> None:
     notes: dict[str, dict[str, str]] = {
         "cs336": {},
