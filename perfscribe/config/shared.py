@@ -4,6 +4,10 @@ from perfscribe.config.keys import Key, choice, choices, constant, constants, dt
 
 BACKEND = choices("gloo: processes on the CPU | nccl: a GPU for each", ["gloo", "nccl"], ["gloo"], gpu=["nccl"])
 
+ATTENTION_LENGTHS = lengths(
+    "sequence lengths, in tokens", [64, 128, 256], tiny=[16, 32, 64], gpu=[256, 1024, 4096, 8192, 16384]
+)
+
 STRATEGY_RUNS = {
     "backend": choice("gloo: processes on the CPU | nccl: a GPU for each rank", ["gloo", "nccl"], "gloo", gpu="nccl"),
     "model": choice(

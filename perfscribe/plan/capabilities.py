@@ -191,9 +191,7 @@ CAPABILITIES: dict[str, tuple[Condition, ...]] = {
     # Launching Triton kernels.
     "c_compiler": (
         Condition(
-            lambda: _has_compiler("CC", "gcc", "clang"),
-            "no C compiler",
-            "install gcc, or name a compiler in CC",
+            lambda: _has_compiler("CC", "gcc", "clang"), "no C compiler", "install gcc, or name a compiler in CC"
         ),
         _PYTHON_HEADERS,
     ),

@@ -198,11 +198,7 @@ def _reads_data(cell: Cell) -> bool:
 
 
 def _cells_by_cost(
-    configs: Configs,
-    full_configs: Configs,
-    experiment: str,
-    checkouts: list[subjects.Subject],
-    code: Sources,
+    configs: Configs, full_configs: Configs, experiment: str, checkouts: list[subjects.Subject], code: Sources
 ) -> list[tuple[int, Cell]]:
     """Planned cells and their positions, by ascending cost, so that an interrupted run has most of them.
 
@@ -213,8 +209,7 @@ def _cells_by_cost(
     grid += subjects.cells(experiment, grid, checkouts, code)
     cells = [demands.waiting(cell, experiment, courses) for cell in grid]
     return sorted(
-        enumerate(cells),
-        key=lambda pair: (bool(pair[1].skip), str(pair[1].factors.get("subject", "")), pair[1].cost),
+        enumerate(cells), key=lambda pair: (bool(pair[1].skip), str(pair[1].factors.get("subject", "")), pair[1].cost)
     )
 
 

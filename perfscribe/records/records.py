@@ -95,6 +95,10 @@ class Record:
         """Return whether the factors have these levels."""
         return all(self.factors.get(name) == level for name, level in factors.items())
 
+    def levels(self, *names: str) -> tuple[Any, ...]:
+        """Levels of these factors, a key to group records by."""
+        return tuple(self.factors[name] for name in names)
+
 
 def _merge(rounds: Sequence[Mapping[str, Any]]) -> Record:
     """Merge a cell's rounds; the worst status wins, so that failed rounds are visible.

@@ -26,11 +26,7 @@ from perfscribe.instruments.memory import is_oom, parse_oom
 from perfscribe.plan.plan_cells import cell_from_json
 
 # Status of a failed cell by the kind of its error; failed for all others.
-STATUSES = {
-    error_kinds.UNSUPPORTED: "unsupported",
-    error_kinds.OUT_OF_MEMORY: "oom",
-    error_kinds.TIMEOUT: "timeout",
-}
+STATUSES = {error_kinds.UNSUPPORTED: "unsupported", error_kinds.OUT_OF_MEMORY: "oom", error_kinds.TIMEOUT: "timeout"}
 # Imported by torch._dynamo, so by torch.compile and by any optimizer.
 COMPILER = "torch._dynamo.convert_frame"
 

@@ -74,11 +74,7 @@ class Monitor:
         self._end = self._counters()
 
     def _counters(self) -> dict[str, float]:
-        return {
-            "time_s": time.monotonic(),
-            "busy_s": _busy_cores_s(self._cores),
-            "own_s": _own_cpu_s(),
-        }
+        return {"time_s": time.monotonic(), "busy_s": _busy_cores_s(self._cores), "own_s": _own_cpu_s()}
 
     def _run(self) -> None:
         due = next_look = time.monotonic()

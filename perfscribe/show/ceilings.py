@@ -50,7 +50,7 @@ class Ceilings:
 
     def __init__(self, records: Mapping[str, Iterable[Record]]) -> None:
         """records: by experiment; those of calibration and flash_benchmarking count."""
-        by_kind = t.grouped(products(records), lambda record: (record.factors["device"], record.factors["dtype"]))
+        by_kind = t.grouped(products(records), lambda record: record.levels("device", "dtype"))
         self._products = {kind: max(map(product_flop_per_s, group)) for kind, group in by_kind.items()}
         moving = [record for record in t.having(records.get(CALIBRATION, []), workload=MEMORY) if record.ok]
         by_size = {

@@ -44,9 +44,7 @@ LEVELS = experiment(
 )
 
 SHOWN = Shown(
-    tables=("cs336.all_reduce", "cs336.collectives"),
-    figures=("cs336.all_reduce_by_size",),
-    reads=("calibration",),
+    tables=("cs336.all_reduce", "cs336.collectives"), figures=("cs336.all_reduce_by_size",), reads=("calibration",)
 )
 
 FACTORS = ("operation", "backend", "transport", "world_size", "size_mb")

@@ -41,20 +41,16 @@ def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
     ]
 
 
-def _way_of(record: Record) -> tuple[Any, ...]:
-    return tuple(record.factors[name] for name in WAY)
-
-
 def _once(records: Iterable[Record]) -> list[Record]:
     """Return the records without skipped cells whose message the preset measures with other limits."""
     cells = list(records)
-    planned = {(*_way_of(record), record.factors["size_mb"]) for record in cells if record.status != "skipped"}
-    return [r for r in cells if r.status != "skipped" or (*_way_of(r), r.factors["size_mb"]) not in planned]
+    planned = {record.levels(*WAY, "size_mb") for record in cells if record.status != "skipped"}
+    return [r for r in cells if r.status != "skipped" or r.levels(*WAY, "size_mb") not in planned]
 
 
 def _swept(cells: Iterable[Record]) -> list[Record]:
     """Return the sweep, forced transports and the homework's cells of the same ways by size; without times last."""
-    groups = t.grouped(cells, _way_of).values()
+    groups = t.grouped(cells, lambda record: record.levels(*WAY)).values()
     swept = [group for group in groups if any(record.factors["grid"] != "sizes" for record in group)]
     rows = [record for group in swept for record in sorted(group, key=lambda r: r.factors["size_mb"])]
     return sorted(rows, key=lambda r: ("", "") if r.samples else (r.status, r.reason))

@@ -6,7 +6,7 @@ from typing import Any
 from perfscribe.base.cells import Cell, grid
 from perfscribe.base.registry import Shown
 from perfscribe.config import shared
-from perfscribe.config.keys import devices, dtypes, experiment, lengths, whole, wholes
+from perfscribe.config.keys import devices, dtypes, experiment, whole, wholes
 from perfscribe.instruments import precision
 
 LEVELS = experiment(
@@ -15,9 +15,7 @@ LEVELS = experiment(
     device=devices(["cpu"], gpu=["cuda"]),
     batch=whole("sequences in a batch", 1, 1_048_576, 8),
     head_dim=wholes("widths of a query, key or value vector", 1, 1024, [16, 32, 64, 128], tiny=[8, 16]),
-    seq_len=lengths(
-        "sequence lengths, in tokens", [64, 128, 256], tiny=[16, 32, 64], gpu=[256, 1024, 4096, 8192, 16384]
-    ),
+    seq_len=shared.ATTENTION_LENGTHS,
     dtype=dtypes("fp32 | tf32 | bf16 | fp16", ["fp32"]),
     warmup_passes=whole("passes before the timed ones, forward and backward each", 0, 10_000, 5, tiny=2, gpu=10),
     passes=whole("passes that are timed, forward and backward each", 1, 100_000, 20, tiny=5, gpu=100),

@@ -82,10 +82,7 @@ def _accounting(cells: list[Record]) -> t.Table:
     out = [record for record in cells if record.status == "oom"]
     cell = min(out, key=work) if out else max((record for record in cells if record.ok), key=work, default=None)
     title = "Predicted memory of one cell"
-    columns = [
-        t.factor("item", "Item"),
-        t.value("bytes", "Before backward (MiB)", 1 / t.MIB, "before_backward_mib"),
-    ]
+    columns = [t.factor("item", "Item"), t.value("bytes", "Before backward (MiB)", 1 / t.MIB, "before_backward_mib")]
     if cell is None:
         return t.make(TABLES[1], title, [], columns, ["No cell ran and none ran out of memory."])
     items = predicted_items(cell.factors)["before_backward"]

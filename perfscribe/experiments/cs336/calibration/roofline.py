@@ -46,7 +46,7 @@ def table(table_id: str, records: Mapping[str, list[Record]]) -> t.Table:
 def _steps(cells: Sequence[Record]) -> list[Record]:
     """Return each size and dtype at its longest context that ran; if none ran, the cell with the first status."""
     found = []
-    same = t.grouped(cells, lambda one: (one.factors["device"], one.factors["size"], one.factors["dtype"]))
+    same = t.grouped(cells, lambda one: one.levels("device", "size", "dtype"))
     for group in same.values():
         cell = min(group, key=lambda one: (STATUSES.index(one.status), -one.factors["seq_len"] if one.ok else 0))
         of = cell.factors
@@ -67,7 +67,7 @@ def _eager(cells: Sequence[Record]) -> list[Record]:
 def _flash(cells: Sequence[Record]) -> list[Record]:
     """Return eager, ours and SDPA's flash backend at the shortest and longest length that ours ran, by dtype."""
     found = []
-    for group in t.grouped(cells, lambda one: (one.factors["device"], one.factors["dtype"])).values():
+    for group in t.grouped(cells, lambda one: one.levels("device", "dtype")).values():
         ours = backends.ours(group[0].factors["device"])
         of_ours = t.having(group, implementation=ours)
         ran = [one for one in of_ours if one.ok] or of_ours

@@ -62,11 +62,7 @@ FACTORS = [t.factor("size", "Size"), *SETTING, *t.factors(dtype="Dtype", device=
 
 
 def _spread_columns(sample: str, title: str) -> list[t.Column]:
-    return [
-        t.mean(sample, f"{title}, mean (ms)"),
-        t.std(sample, "Std (ms)"),
-        *t.timed(sample, f"{title}, median (ms)"),
-    ]
+    return [t.mean(sample, f"{title}, mean (ms)"), t.std(sample, "Std (ms)"), *t.timed(sample, f"{title}, median (ms)")]
 
 
 TIMES = [

@@ -84,10 +84,7 @@ LEVELS = experiment(
     ),
 )
 
-SHOWN = Shown(
-    tables=("cs336.flash_leaderboard", "cs336.flash_cells"),
-    figures=("cs336.flash_times",),
-)
+SHOWN = Shown(tables=("cs336.flash_leaderboard", "cs336.flash_cells"), figures=("cs336.flash_times",))
 
 # In the cells' order; the implementation varies fastest.
 PROBLEM = ("workload", "device", "seq_len", "head_dim", "dtype", "batch", "heads", "causal")

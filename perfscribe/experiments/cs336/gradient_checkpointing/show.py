@@ -37,7 +37,7 @@ CAPTION = (
 def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
     """Return a row per block size."""
     cells = records["gradient_checkpointing"]
-    baselines = {_setting(cell): cell for cell in cells if cell.ok and cell.factors["block_size"] == NONE}
+    baselines = {cell.levels(*SETTING): cell for cell in cells if cell.ok and cell.factors["block_size"] == NONE}
     columns = [
         *t.factors(**SETTING, block_size="Block size (layers)"),
         t.gib("peak_passes", "Peak", "peak"),
@@ -55,10 +55,6 @@ def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
         t.published("gradient_checkpointing", "csdiywithme", "peak_gib", "Peak, csdiywithme (GiB)"),
     ]
     return [t.make(SHOWN.tables[0], "Recomputation in blocks of layers", cells, columns, [NOTE])]
-
-
-def _setting(record: Record) -> tuple[Any, ...]:
-    return tuple(record.factors[name] for name in SETTING)
 
 
 def _load(record: Record) -> Workload:
@@ -84,7 +80,7 @@ def _gradients_gib(record: Record) -> float:
 
 def _against_none(baselines: Mapping[tuple[Any, ...], Record], record: Record, spread: bool = False) -> float | str:
     """Return a step's time over that without recomputation, or the spread of this ratio."""
-    step, baseline = t.summary(record, "full_step_ms"), baselines.get(_setting(record))
+    step, baseline = t.summary(record, "full_step_ms"), baselines.get(record.levels(*SETTING))
     if baseline is None:
         return "no step without recomputation"
     plain = t.summary(baseline, "full_step_ms")

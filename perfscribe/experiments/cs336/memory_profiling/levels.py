@@ -24,12 +24,7 @@ LEVELS = experiment(
 )
 
 SHOWN = Shown(
-    tables=(
-        "cs336.memory_peaks",
-        "cs336.memory_residual",
-        "cs336.memory_largest",
-        "cs336.memory_timelines",
-    ),
+    tables=("cs336.memory_peaks", "cs336.memory_residual", "cs336.memory_largest", "cs336.memory_timelines"),
     figures=("cs336.memory_timeline",),
 )
 

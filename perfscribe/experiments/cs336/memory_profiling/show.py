@@ -126,7 +126,7 @@ RESIDUAL = [
 
 def _longest(cells: Sequence[Record]) -> list[Record]:
     """Return the cells at the longest context of their size."""
-    alike = t.grouped(cells, lambda record: (record.factors["device"], record.factors["size"]))
+    alike = t.grouped(cells, lambda record: record.levels("device", "size"))
     longest = {key: max(record.factors["seq_len"] for record in group) for key, group in alike.items()}
     return [r for r in cells if r.factors["seq_len"] == longest[r.factors["device"], r.factors["size"]]]
 

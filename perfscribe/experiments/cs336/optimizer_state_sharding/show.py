@@ -95,7 +95,7 @@ def by_implementation(record: Record, names: Sequence[str] = m.IMPLEMENTATIONS) 
 def by_scheme(records: Iterable[Record]) -> list[Record]:
     """Return a row per size, number of processes and sharding scheme, with its cost by arithmetic."""
     # arithmetic needs no GPU, but each row represents a measured cell, or says why it was not measured
-    chosen = t.first_ok(records, lambda record: (record.factors["size"], record.factors["world_size"]))
+    chosen = t.first_ok(records, lambda record: record.levels("size", "world_size"))
     return [
         t.row_of(record, _costs(scheme) if record.ok else {}, scheme=scheme.name)
         for (size, ranks), record in chosen.items()

@@ -121,7 +121,7 @@ def _wrapped(cell: Record) -> list[Record]:
 
 def _spans(cells: Iterable[Record]) -> list[Record]:
     """Return one record per span of the traced steps of the overlapped DDP handed in and of our naive one."""
-    handed_in = [cell for cell in cells if (cell.factors["subject"], cell.factors["kernel"]) == (YOURS, INDIVIDUAL)]
+    handed_in = [cell for cell in cells if cell.levels("subject", "kernel") == (YOURS, INDIVIDUAL)]
     steps = [step for cell in handed_in for step in (ddp._row(cell, v.Variant(v.NAIVE)), *_wrapped(cell))]
     return [replace(span, values=step.values | span.values) for step in steps for span in ddp.spans(step)]
 
@@ -146,7 +146,7 @@ def _is_theirs(row: Record) -> bool:
 
 def _summary(rows: Iterable[Record]) -> list[Record]:
     """Return one row per subject and kernel; within a kernel correct ones first, by speed."""
-    grouped = t.grouped(rows, lambda row: (row.factors["kernel"], row.factors["subject"]))
+    grouped = t.grouped(rows, lambda row: row.levels("kernel", "subject"))
     summaries = [_of_kernel(kernel, subject, group) for (kernel, subject), group in grouped.items()]
     summaries.sort(key=_place)
     return summaries

@@ -41,9 +41,7 @@ LEVELS = experiment(
         ),
         dtype=dtypes("fp32 | tf32 | bf16 | fp16", ["fp32"]),
         head_dim=wholes("widths of a query, key or value vector", 1, 1024, [64], tiny=[8], gpu=[16, 32, 64, 128]),
-        seq_len=lengths(
-            "sequence lengths, in tokens", [64, 128, 256], tiny=[16, 32, 64], gpu=[256, 1024, 4096, 8192, 16384]
-        ),
+        seq_len=shared.ATTENTION_LENGTHS,
         batch=whole("sequences in a batch", 1, 1_048_576, 8),
         passes=whole(
             "passes timed in each turn, forward and backward each; at least 3, and fewer where they last 0.1 s",

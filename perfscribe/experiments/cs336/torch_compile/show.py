@@ -98,10 +98,7 @@ def _cost(record: Record, whole: str, verdict: str) -> dict[str, Any]:
     first_ms = [float(pass_ms) for pass_ms in record.series["first_passes_ms"]]
     compile_s = max(0.0, sum(first_ms) - len(first_ms) * compiled_ms) / 1e3
     pays = verdict == "faster" and eager_ms > compiled_ms
-    return {
-        "compile_s": compile_s,
-        "pays_after": compile_s * 1e3 / (eager_ms - compiled_ms) if pays else "never here",
-    }
+    return {"compile_s": compile_s, "pays_after": compile_s * 1e3 / (eager_ms - compiled_ms) if pays else "never here"}
 
 
 # Columns

@@ -159,7 +159,7 @@ LABEL_NOTES = (
 
 def labelled(records: Sequence[Record]) -> list[Record]:
     """Return a row per (train_size, max_length) and kind of labels, from the first ok record of each."""
-    first = t.first_ok(records, lambda record: (record.factors["train_size"], record.factors["max_length"]))
+    first = t.first_ok(records, lambda record: record.levels("train_size", "max_length"))
     ways = [(record, way) for record in first.values() for way in WAYS]
     return [t.row_of(record, t.of_variant(record, way).values, way=way, used_by=WAYS[way]) for record, way in ways]
 

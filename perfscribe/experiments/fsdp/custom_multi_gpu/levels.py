@@ -28,8 +28,7 @@ LEVELS = experiment(
 )
 
 SHOWN = Shown(
-    tables=("fsdp.custom_multi_gpu", "fsdp.custom_multi_node", "fsdp.custom_loops"),
-    figures=("fsdp.custom_scaling",),
+    tables=("fsdp.custom_multi_gpu", "fsdp.custom_multi_node", "fsdp.custom_loops"), figures=("fsdp.custom_scaling",)
 )
 
 

@@ -26,10 +26,7 @@ LEVELS = experiment(
     tuned=shared.TUNED,
 )
 
-SHOWN = Shown(
-    tables=("fsdp.multi_gpu", "fsdp.multi_node"),
-    figures=("fsdp.multi_gpu",),
-)
+SHOWN = Shown(tables=("fsdp.multi_gpu", "fsdp.multi_node"), figures=("fsdp.multi_gpu",))
 
 
 datasets = squad_sets.datasets

@@ -14,6 +14,19 @@ from perfscribe.distributed import needs
 from perfscribe.experiments.fsdp.strategies.measure import ACCUMULATION, EACH, GRID, LAST, PLAN, WRAPPING
 from perfscribe.instruments import precision
 
+WRAPPINGS = [
+    "fsdp2:per_block:implicit",
+    "fsdp2:per_block:forward",
+    "fsdp2:per_block:backward",
+    "fsdp2:per_block:both",
+    "fsdp2:whole:implicit",
+    "fsdp1:per_block:backward_post_forward",
+    "fsdp1:per_block:backward_pre",
+    "fsdp1:per_block:none",
+    "fsdp1:whole:backward_post_forward",
+    "fsdp1:per_block:backward_post",  # in no preset
+]
+
 LEVELS = experiment(
     "Training steps under DDP and FSDP by sharding strategy, off-load, checkpointing, dtype and number of ranks",
     rounds=shared.ROUNDS,
@@ -47,18 +60,7 @@ LEVELS = experiment(
     offload_steps=constant(3, tiny=2),  # timed with CPU off-load
     wrapping=choices(
         "variants of wrapping and prefetching under FULL_SHARD with several ranks, as api:wrapping:prefetch",
-        [
-            "fsdp2:per_block:implicit",
-            "fsdp2:per_block:forward",
-            "fsdp2:per_block:backward",
-            "fsdp2:per_block:both",
-            "fsdp2:whole:implicit",
-            "fsdp1:per_block:backward_pre",
-            "fsdp1:per_block:backward_post",
-            "fsdp1:per_block:backward_post_forward",
-            "fsdp1:per_block:none",
-            "fsdp1:whole:backward_post_forward",
-        ],
+        WRAPPINGS,
         [
             "fsdp2:per_block:implicit",
             "fsdp2:per_block:both",
@@ -67,17 +69,7 @@ LEVELS = experiment(
             "fsdp1:whole:backward_post_forward",
         ],
         tiny=["fsdp2:per_block:implicit", "fsdp1:per_block:backward_post_forward", "fsdp1:whole:backward_post_forward"],
-        gpu=[
-            "fsdp2:per_block:implicit",
-            "fsdp2:per_block:forward",
-            "fsdp2:per_block:backward",
-            "fsdp2:per_block:both",
-            "fsdp2:whole:implicit",
-            "fsdp1:per_block:backward_post_forward",
-            "fsdp1:per_block:backward_pre",
-            "fsdp1:per_block:none",
-            "fsdp1:whole:backward_post_forward",
-        ],
+        gpu=WRAPPINGS[:-1],
     ),
     turns=whole("turns of those variants; an interval needs 6 or more", 1, 20, 2, tiny=1, gpu=6),
     turn_steps=constant(2, tiny=1, gpu=3),  # timed in each turn, after one that is not

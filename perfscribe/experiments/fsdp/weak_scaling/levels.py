@@ -45,10 +45,7 @@ LEVELS = experiment(
     ),
 )
 
-SHOWN = Shown(
-    tables=("fsdp.weak_setup", "fsdp.weak_scaling"),
-    figures=("fsdp.weak_scaling",),
-)
+SHOWN = Shown(tables=("fsdp.weak_setup", "fsdp.weak_scaling"), figures=("fsdp.weak_scaling",))
 
 
 datasets = squad_sets.datasets

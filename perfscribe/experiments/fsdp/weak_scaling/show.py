@@ -36,15 +36,13 @@ def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
     set_ups = [replace(record, status="ok", **cleared) for record in rows]  # by arithmetic, even without measurements
     ok = [record for record in rows if record.ok]
     # The base of each is its variant's row with the fewest ranks.
-    trained = [c.with_figures(record, (base for base in ok if _way(base) == _way(record))) for record in rows]
+    trained = [
+        c.with_figures(record, (base for base in ok if base.levels(*WAY) == record.levels(*WAY))) for record in rows
+    ]
     return [
         t.make("fsdp.weak_setup", "Set-up of weak scaling", set_ups, SETUP, SETUP_NOTES),
         t.make("fsdp.weak_scaling", "Weak scaling", trained, MEASURED, NOTES),
     ]
-
-
-def _way(record: Record) -> tuple[Any, ...]:
-    return tuple(record.factors[name] for name in WAY)
 
 
 def by_variant(records: Sequence[Record]) -> list[Record]:
@@ -54,7 +52,7 @@ def by_variant(records: Sequence[Record]) -> list[Record]:
         for record in records
         for variant in str(record.factors["variants"]).split("; ")
     ]
-    ways = t.grouped(rows, _way).values()
+    ways = t.grouped(rows, lambda row: row.levels(*WAY)).values()
     return [record for way in ways for record in sorted(way, key=lambda row: row.factors["world_size"])]
 
 

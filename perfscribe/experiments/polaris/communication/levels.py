@@ -21,11 +21,7 @@ LEVELS = experiment(
 )
 
 SHOWN = Shown(
-    tables=(
-        "polaris.communication",
-        "polaris.communication_ranks",
-        "polaris.communication_trainings",
-    ),
+    tables=("polaris.communication", "polaris.communication_ranks", "polaris.communication_trainings"),
     figures=("polaris.communication_wait",),
 )
 

@@ -10,12 +10,7 @@ from perfscribe.data.layout import file_names
 
 LEVELS = experiment(
     "Training from, and reading of, one data set in several file formats",
-    (
-        ("batch", "samples"),
-        ("training_samples", "samples"),
-        ("batch", "training_samples"),
-        ("read_samples", "samples"),
-    ),
+    (("batch", "samples"), ("training_samples", "samples"), ("batch", "training_samples"), ("read_samples", "samples")),
     alone=alone("which would share disk and page cache"),
     device=devices(["cpu"], gpu=["cuda"]),
     format=choices(

@@ -30,7 +30,7 @@ OWN = ("chunk", "compression", "reader", "workers", "threads", "epoch_samples", 
 def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
     """Return the table of chunk shape by compression, and that of workers and threads."""
     cells = records["io_settings"]
-    shared = [r for r in cells if (r.factors["chunk"], r.factors["compression"]) in SHARED]
+    shared = [r for r in cells if r.levels("chunk", "compression") in SHARED]
     workloads = t.grouped(shared, lambda record: against.workload(record, OWN)).values()
     ordered = [row for rows in workloads for row in sorted(rows, key=lambda r: [r.factors[name] for name in ORDER])]
     single = t.having(cells, reader="h5py", workers=0, threads=1)
