@@ -2,10 +2,13 @@
 
 import re
 from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from perfscribe.base import chapters
+from perfscribe.base.chapters import Chapter
 from perfscribe.report.page import Problem, spanned, whole_page
+from perfscribe.report.phrases import listed
 from perfscribe.report.quantities import MISSING
 from perfscribe.report.rows import Site
 from perfscribe.report.templates import Template
@@ -72,7 +75,7 @@ def write(
         "site": {
             "name": site.name,
             "machine": machine(summary),
-            "chapters": [chapters.read(name).title for name in by_chapter],
+            "courses": courses(by_chapter),
             "disturbed": summary["disturbed"],
             "measured": sum(number for status, number in summary["cells"].items() if status in RAN),
             "has_emulated_links": any(table.mark == "†" for problem in problems for table in problem.tables),
@@ -85,6 +88,18 @@ def write(
     }
     text = whole_page(Template(source, site, names=names))
     return text, [(row[1], row[2]) for row in map(ROW.match, _section(text, "Headlines")[2:]) if row]
+
+
+def courses(names: Collection[str]) -> list[str]:
+    """Title of each course, once; with its editions where the report has several."""
+    by_folder: dict[Path, list[Chapter]] = {}
+    for chapter in map(chapters.read, names):
+        by_folder.setdefault(chapter.path.parent, []).append(chapter)
+    return [
+        min((chapter.title for chapter in group), key=len)
+        + (f" of {listed(sorted(chapter.edition for chapter in group))}" if group[1:] else "")
+        for group in by_folder.values()
+    ]
 
 
 def _section(text: str, heading: str) -> list[str]:

@@ -66,6 +66,7 @@ def test_headings_links_and_pages_of_two_editions_differ() -> None:
     summary |= {"nodes": 0, "disturbed": 0}
     pages = handin.write(site("h200x4"), summary, {}, notes)
     text = pages["report.md"]
+    assert "For CS336 assignment 2 (systems) of 2025 and 2026." in text
     headings = re.findall(r"(?m)^### (.+)", text)
     assert len(headings) == len({*headings}) and "Problem (nsys_profile), 2026" in headings
     for name in re.findall(r"\]\((details/[^)]*)\)", text):
