@@ -60,7 +60,8 @@ def write(
     source = chapters.source(chapters.ROOT / chapters.FIRST_PAGE)
     problems = [problem for group in by_chapter.values() for problem in group]
     limits = {part: int(limit) for part, limit in source.front["limits"].items()}
-    pictures = {p.figure: p for problem in problems for p in problem.pictures if p.title and p.figure in figures}
+    # Of a figure in two editions the first.
+    pictures = {p.figure: p for one in reversed(problems) for p in one.pictures if p.title and p.figure in figures}
 
     def picture(*ids: str) -> str:
         """Embed the first of these figures that the site has."""
