@@ -126,14 +126,23 @@ class Workspace:
     def only(self, *experiments: str) -> None:
         """Take away all experiments but these, and what config.yaml says of any.
 
-        Without experiments of the project the report has the shortest chapter, as to write all takes a second a run.
+        Without experiments of the project the report has one problem, as to write all takes a second a run.
         """
         config = self.root / "config.yaml"
         text = config.read_text().partition("\nexperiments:")[0] + "\n"
         config.write_text(text if experiments else re.sub(r"(?m)^chapters: \[.*\]", "chapters: [polaris]", text))
+        if not experiments:
+            self.shorten("polaris/alcf", "single_gpu")
         for folder in (self.root / "perfscribe" / "experiments").glob("*/*/"):
             if folder.name not in experiments:
                 shutil.rmtree(folder)
+
+    def shorten(self, index: str, problem: str) -> None:
+        """Leave one problem in a chapter: most of a report's time goes into compiling the problems' texts."""
+        path = self.root / "chapters" / f"{index}.yaml"
+        head, found, problems = path.read_text().partition("\nproblems:\n")
+        (kept,) = re.findall(rf"(?m)^  {problem}:.*\n(?:   .*\n)*", problems)
+        path.write_text(f"{head}{found}{kept}")
 
     def add_experiment(self, name: str, measure: str, present: str = "", **section: object) -> None:
         """An experiment from the text of its measure.py; section: its own keys, plain values or lists of levels."""

@@ -51,6 +51,8 @@ def ends(space: Workspace, experiment: str) -> dict[int, str]:
 def test_below_the_threshold_trainings_are_skipped_and_the_verdict_fails(tmp_path):
     space = Workspace(tmp_path)
     space.only("preflight")
+    space.shorten("cs336/2025", "pytorch_attention")
+    space.shorten("fsdp/kaust", "baseline")
     space.add_experiment("trained", MEASURE, worlds=[1, 2, 3])
     space.set_config(CONFIG.format(threshold=50_000))
     done = space.run("report")
