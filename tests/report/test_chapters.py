@@ -30,10 +30,10 @@ def test_no_half_sentence_whatever_rows_are_missing_and_figures_say(chapter: str
     rarely = (chapter, key) not in DEFAULT and of.file(key).parent == of.path.parent  # a file that the default has too
     for name in SITES:
         assert_whole(problem(chapter, key, Newer(name)), f"{name} newer")
-        for seed in range(1 if rarely else 4):
+        for seed in range(1 if rarely else 2):
             assert_whole(problem(chapter, key, Mutilated(name, f"{name} {seed} {key}")), f"{name} {seed}")
-        for seed in range(0 if rarely else 2):
-            assert_whole(problem(chapter, key, Shaken(name, f"{name} {seed} {key}")), f"{name} shaken {seed}")
+        if not rarely:
+            assert_whole(problem(chapter, key, Shaken(name, f"{name} {key}")), f"{name} shaken")
 
 
 @pytest.mark.parametrize("chapter", chapters.names())

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from chapter_sites import SITES, Newer, keys, problem
+from chapter_sites import SITES, Newer, problem, texts
 from chapter_sites import site as chapter_site
 from workspace import ROOT
 
@@ -95,7 +95,7 @@ def words(text: str) -> int:
 LONG = ("communication_accounting", "memory_profiling", "ddp_bucketed_benchmarking")
 
 
-@pytest.mark.parametrize(("chapter", "key"), [*keys()])
+@pytest.mark.parametrize(("chapter", "key"), texts())
 def test_sentences_and_answers_are_short(chapter: str, key: str) -> None:
     for name, of in [(name, of(name)) for name in SITES for of in (chapter_site, Newer)]:
         for text in problem(chapter, key, of).texts:
