@@ -46,13 +46,17 @@ def subject(tmp_path: Path) -> Callable[..., Path]:
     return make
 
 
-# Runs cells in processes forked from one that has imported torch, which is most of a cell's time.
+# Runs cells in processes forked from one that has imported torch, which is most of a cell's time. So has the server of
+# all their ranks, for which a process that did not start it may not wait.
 SERVER = """
 import json, os, sys
+from multiprocessing import forkserver
 import torch
 from perfscribe.base import registry
+from perfscribe.distributed.starting import start_server
 from perfscribe.run import child
 modules = {name: registry.module(name, "measure") for name in sys.argv[1:]}
+start_server()
 for line in sys.stdin:
     order = json.loads(line)
     pid = os.fork()
@@ -64,6 +68,7 @@ else:
     sys.exit()
 os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
 os.dup2(2, 1)
+forkserver.ensure_running = forkserver._forkserver.ensure_running = lambda: None
 os.environ.update(order["variables"])
 answer = child.run_cell(modules[order["experiment"]], order["request"])
 with open(order["file"], "w") as stream:
