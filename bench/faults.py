@@ -13,8 +13,8 @@ run finish. It holds if
 
 Every second trial damages a file: each one below results/ and .perfscribe/ in turn. Seed, number and kinds determine a
 trial (--only N), apart from the machine's speed. Disk full and read-only are mounts in the trial's own namespace; where
-none is allowed they are `not here`. --light, for the tests, omits the real experiment, ranks, all undisturbed runs but
-one, of which columns of times count as unlike, and the run after the next one. Exit status 1: a trial did not hold.
+none is allowed they are `not here`. --light, for the tests, omits the real experiment, ranks and the run after the next
+one; it makes one undisturbed run and does not compare times with it. Exit status 1: a trial did not hold.
 """
 
 from __future__ import annotations

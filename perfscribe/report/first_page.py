@@ -60,8 +60,9 @@ def write(
     source = chapters.source(chapters.ROOT / chapters.FIRST_PAGE)
     problems = [problem for group in by_chapter.values() for problem in group]
     limits = {part: int(limit) for part, limit in source.front["limits"].items()}
-    # Of a figure in two editions the first.
-    pictures = {p.figure: p for one in reversed(problems) for p in one.pictures if p.title and p.figure in figures}
+    # If two editions show a figure, the caption of the first counts.
+    shown = [picture for problem in reversed(problems) for picture in problem.pictures]
+    pictures = {p.figure: p for p in shown if p.title and p.figure in figures}
 
     def picture(*ids: str) -> str:
         """Embed the first of these figures that the site has."""

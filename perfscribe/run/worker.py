@@ -146,7 +146,7 @@ class Worker:
             return 0
         fresh = self.child is None or not self.child.alive
         answer, attempts = self._attempt(task, 1), 1
-        # What earlier cells left in the process may have filled the memory; a killed process may have been in the way.
+        # Try again in a new process: earlier cells may have left memory in use, or something else killed the process.
         if (answer["status"] == "oom" and not fresh) or has_died(answer):
             self._stop_child()
             answer, attempts = self._attempt(task, 2), 2

@@ -160,7 +160,7 @@ def _may_go(row: document.Row, at: int) -> bool:
 
 
 def _counted(texts: Sequence[str], overwrite: bool) -> str:
-    """`3 hold text and were left (--overwrite fills TODO, ?)`."""
+    """Say how many cells were left, such as `3 hold text and were left (--overwrite fills TODO, ?)`."""
     signs = ", ".join(dict.fromkeys(text for text in texts if PLACEHOLDER.fullmatch(text)))
     return f"{len(texts)} hold text and were left" + (f" (--overwrite fills {signs})" * bool(signs and not overwrite))
 
