@@ -380,5 +380,7 @@ class Rows:
         counts = sorted({int(row.get("rounds", 1)) for row in self._rows if row["status"] == "ok"})
         if counts[-1:] in ([], [1]):
             return HALF_IQR
-        span = " to ".join(dict.fromkeys(str(count) for count in (counts[0], counts[-1])))
-        return f"half the range of {span} rounds"
+        several = [str(count) for count in counts if count > 1]
+        span = " to ".join(dict.fromkeys((several[0], several[-1])))
+        # A cell of one round has no range, so its ± is the half IQR.
+        return f"half the range of {span} rounds{', or half IQR where there is one,' if counts[0] == 1 else ''}"

@@ -15,7 +15,7 @@ from perfscribe.report.rows import Mistake, Rows, Site
 from perfscribe.show import tables
 
 
-def rows(*ms: float | str, boots: Sequence[str] = ()) -> Rows:
+def rows(*ms: float | str, boots: Sequence[str] = (), rounds: Sequence[int] = ()) -> Rows:
     """A row for each time in ms (with a spread of 1 either way), by n = 1, 2, 4, …; a text is a row's status."""
     kinds = {"n": "factor", "time_ms": "figure"} | ({"boots": "unshown"} if boots else {})
     columns = {name: {"kind": kind, "exact": kind != "figure", "spread": ""} for name, kind in kinds.items()}
@@ -26,6 +26,8 @@ def rows(*ms: float | str, boots: Sequence[str] = ()) -> Rows:
         stored.append({"n": 2**at, "time_ms": time, "time_ms_iqr": 2, "status": status, "reason": "why"})
     for row, boot in zip(stored, boots, strict=False):
         row["boots"] = boot
+    for row, count in zip(stored, rounds, strict=False):
+        row["rounds"] = count
     return Rows(Site("made", Path("nowhere"), "cpu"), "cs336.made", columns, stored)
 
 
@@ -38,6 +40,20 @@ def test_a_number_is_no_finer_than_what_it_is_computed_from_and_missing_where_th
     assert (text(fine), text(wide), text(wide / fine), text(2 * fine)) == ("7.654", "123", "16", "15.3")
     assert not (MISSING > 1 or MISSING <= 1) and not MISSING + 1 and is_incomplete(f"{MISSING} ms")
     assert text(Quantity(8192.4, exact=True)) == "8192" and text(Quantity(65536.2).whole) == "65536"
+
+
+@pytest.mark.parametrize(
+    ("rounds", "expected"),
+    [
+        ((), "half IQR"),
+        ((1, 1), "half IQR"),
+        ((3, 3), "half the range of 3 rounds"),
+        ((2, 3), "half the range of 2 to 3 rounds"),
+        ((1, 3), "half the range of 3 rounds, or half IQR where there is one,"),
+    ],
+)
+def test_a_spread_says_of_how_many_rounds_and_what_it_is_in_rows_of_one(rounds: Sequence[int], expected: str) -> None:
+    assert rows(10, 20, rounds=rounds).deviation == expected
 
 
 def test_extremes_crossover_and_growth_have_no_figure_where_a_row_has_none() -> None:
