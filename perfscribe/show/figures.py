@@ -235,6 +235,11 @@ def mark_statuses(axes: Any, rows: pd.DataFrame, x: str) -> None:
         )
 
 
+def memory_unit(most_bytes: float) -> tuple[float, str]:
+    """Unit in bytes, and its name, of a figure whose greatest memory this is: GB, or MB below 100 MB."""
+    return (1e9, "GB") if most_bytes >= 1e8 else (1e6, "MB")
+
+
 def key(label: str, **style: Any) -> Line2D:
     """Legend entry for marks drawn in several colours; thin dashes by default."""
     dashes: dict[str, Any] = {"color": "#555555", "linestyle": "--", "linewidth": 0.8}

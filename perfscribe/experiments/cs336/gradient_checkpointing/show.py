@@ -97,15 +97,18 @@ def _draw(canvas: Any, rows: pd.DataFrame) -> None:
     tried = rows[(rows["block_size"] != NONE) & rows["status"].isin(("ok", "oom"))]
     blocks = f.main_device(tried)
     grouping = f.varying(blocks, ("seq_len", "size", "dtype", "batch"))
-    for axes, column in zip(canvas.subplots(1, 2), ("peak_gib", "full_step_ms"), strict=True):
-        is_time = column == "full_step_ms"
+    predicted = pd.to_numeric(blocks["predicted_gib"], errors="coerce") * t.GIB
+    unit, name = f.memory_unit(predicted.max())
+    blocks = blocks.assign(peak=pd.to_numeric(blocks["peak_gib"], errors="coerce") * t.GIB / unit)
+    hollow = {"linestyle": "none", "marker": "o", "color": "black", "markerfacecolor": "none", "markersize": 8}
+    panels = canvas.subplots(1, 2)
+    panels[0].plot(blocks["block_size"].astype(float), predicted / unit, **hollow)
+    canvas.legend(handles=[f.key("hollow: predicted", **hollow)], fontsize=f.LABEL_POINTS, loc="outside upper center")
+    drawn = (("peak", "", f"Peak ({name})"), ("full_step_ms", "full_step_ms_iqr", "Full step (ms)"))
+    for axes, (column, spread, title) in zip(panels, drawn, strict=True):
         measured = blocks[pd.to_numeric(blocks[column], errors="coerce").notna()]
-        if not is_time:
-            predicted = pd.to_numeric(blocks["predicted_gib"], errors="coerce")
-            axes.plot(blocks["block_size"].astype(float), predicted, "ko", markerfacecolor="none", markersize=8)
-        spread = "full_step_ms_iqr" if is_time else ""
         f.lines(axes, measured, "block_size", column, grouping, lambda levels: " ".join(map(str, levels)), spread)
         f.power_of_two_ticks(axes, sorted(set(blocks["block_size"].astype(float))))
         f.mark_statuses(axes, blocks, "block_size")
-        axes.set_title("Full step (ms)" if is_time else "Peak (GiB)")
+        axes.set_title(title)
         axes.set_xlabel("Layers recomputed as one")

@@ -201,7 +201,7 @@ def _draw(canvas: Any, frame: pd.DataFrame) -> None:
         max(map(sum, zip(*course["kinds"].values(), strict=True))) * course["unit_bytes"] for course in courses.values()
     )
     highest = max(sums, default=0)
-    unit, name = (1e9, "GB") if highest >= 1e8 else (1e6, "MB")
+    unit, name = f.memory_unit(highest)
     panels = canvas.subplots(1, 2, sharey=True, width_ratios=(1, 2))
     for axes, (mode, title) in zip(panels, DRAWN.items(), strict=True):
         axes.set_title(title, fontsize=8)

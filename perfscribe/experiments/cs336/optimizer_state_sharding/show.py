@@ -257,7 +257,7 @@ def _draw_memory(canvas: Any, rows: pd.DataFrame) -> None:
     """Draw stacked bars, a panel per moment that is predicted."""
     panels = canvas.subplots(1, len(MODELS), sharey=True)
     rows, setting = _of_one_setting(rows)
-    unit, name = (1e9, "GB") if rows["sum_gib"].astype(float).max() >= 1 else (1e6, "MB")
+    unit, name = f.memory_unit(rows["sum_gib"].astype(float).max() * t.GIB)
     for axes, moment in zip(panels, (MOMENT_NAMES[moment] for moment in MODELS), strict=True):
         chosen = rows[rows["moment"] == moment]
         places, bottom = _places(chosen), pd.Series(0.0, chosen.index)

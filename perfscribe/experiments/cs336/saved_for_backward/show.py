@@ -90,15 +90,17 @@ def _draw(canvas: Any, rows: pd.DataFrame) -> None:
     rows = rows[rows["size"] == max(rows["size"], key=lambda size: SIZES[size].d_model)]
     rows = rows[rows["seq_len"] == rows["seq_len"].max()].drop_duplicates("dtype")
     level, axes = rows.iloc[0], canvas.subplots()
-    for number, row in enumerate(rows.to_dict("records")):
-        ends = [*json.loads(row["forward"]), *reversed(json.loads(row["backward"])[:-1])]
-        heights = [end / t.GIB for end in ends]
-        axes.plot(heights, marker=f.MARKERS[number], color=f.COLOURS[number], label=row["dtype"])
+    courses = [
+        [*json.loads(row["forward"]), *reversed(json.loads(row["backward"])[:-1])] for row in rows.to_dict("records")
+    ]
+    unit, name = f.memory_unit(max(map(max, courses)))
+    for number, (row, ends) in enumerate(zip(rows.to_dict("records"), courses, strict=True)):
+        axes.plot([end / unit for end in ends], marker=f.MARKERS[number], color=f.COLOURS[number], label=row["dtype"])
     blocks = range(1, level["layers"] + 1)
     axes.set_xticks(range(2 * len(blocks) + 1), ["start", *blocks, *reversed(blocks)])
     axes.axvline(len(blocks), color="#000000", linewidth=0.8, linestyle="--", zorder=0)
     axes.set_title(f"{level['size']}, context {level['seq_len']}, batch {level['batch']}")
     axes.set_xlabel("Block that has ended: forward, then backward (right of the dashed line)")
-    axes.set_ylabel("Allocated (GiB)")
+    axes.set_ylabel(f"Allocated ({name})")
     axes.set_ylim(bottom=0)
     axes.legend()
