@@ -70,6 +70,7 @@ def main() -> None:
     if "--quiet" in sys.argv:
         logging.getLogger("snakemake.logging").addFilter(errors)
     try:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # run/stopping.py blocked it
         from snakemake import cli  # its plugins call programs
 
         refuse_unknown(cli)

@@ -22,7 +22,7 @@ class Command:
     """A running command in its own process group, so that a terminal's Ctrl-C reaches only this process."""
 
     def __init__(self, words: Sequence[str], cwd: Path) -> None:
-        begin = functools.partial(die_with, os.getpid())
+        begin = functools.partial(_begin, os.getpid())
         self._process = subprocess.Popen(words, cwd=cwd, process_group=0, preexec_fn=begin)
         self._asked: list[int] = []
         self._steps = [self._end_snakemake, self._end_all]
@@ -69,6 +69,12 @@ class Command:
         self._end_all()
         _say("stopped at once; finished cells are kept")
         os._exit(128 + self._asked[0])
+
+
+def _begin(parent: int) -> None:
+    """Set up the command in preexec_fn: an interrupt waits until Python has started, or it would print a traceback."""
+    die_with(parent)
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
 
 
 def interrupt_at(*numbers: signal.Signals) -> None:
