@@ -161,7 +161,7 @@ class Project(Workspace):
                 sys.exit(self.said)
             self.seconds = time.monotonic() - began
             tables.append(self.columns())
-        fixed = {name: rows for name, rows in tables[0].items() if all(one.get(name) == rows for one in tables)}
+        fixed = {name: rows for name, rows in tables[0].items() if all(table.get(name) == rows for table in tables)}
         self.fixed = {name: rows for name, rows in fixed.items() if not (light and "time_ms" in name)}
         self.slots = set(self.measured()[0])
         for name in MADE:
