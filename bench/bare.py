@@ -88,9 +88,8 @@ def main() -> int:
     parser.add_argument("--tiny", action="store_true")
     tiny = parser.parse_args().tiny
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    sizes = {"d_model": 64, "layers": 1, "d_ff": 128} if tiny else {"d_model": 512, "layers": 6, "d_ff": 2048}
-    shape = {"source_length": 1, "target_length": 20, "samples": 256 if tiny else 2048, "batch": 32}
-    job = Job(device, features=sizes["d_model"], batches="per_sample", **sizes, **shape)
+    d_model, layers, d_ff, samples = (64, 1, 128, 256) if tiny else (512, 6, 2048, 2048)
+    job = Job(device, d_model, layers, d_ff, 1, 20, samples, batch=32, epochs=1, features=d_model, batches="per_sample")
     ours = Seq2SeqTraining(job)
     rows = [compared("epoch of training (s)", bare_epoch(job), lambda: ours.epoch().time_s)]
     if device == "cuda":

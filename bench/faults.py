@@ -33,6 +33,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -397,8 +398,8 @@ def check(project: Project, before: str = "", new_keys: bool = False) -> list[st
 
 Kind = Callable[[Project, random.Random], Outcome]
 KINDS: dict[str, Kind] = {
-    **{f"kill {one}": lambda p, d, one=one: kill(p, d, one) for one in [*sum(ROLES.values(), ()), "all"]},
-    **{one: lambda p, d, one=one: stop(p, d, signal.Signals[f"SIG{one}"]) for one in ("INT", "TERM", "HUP")},
+    **{f"kill {one}": partial(kill, wanted=one) for one in [*sum(ROLES.values(), ()), "all"]},
+    **{one: partial(stop, number=signal.Signals[f"SIG{one}"]) for one in ("INT", "TERM", "HUP")},
     "disk full": lambda p, d: mount(p, d, FULL, "No space left on device"),
     "read-only": lambda p, d: mount(p, d, READ_ONLY, "Read-only file system"),
     "hung collective": hang,
@@ -438,7 +439,7 @@ def main() -> int:
         for number in args.only or range(args.trials):
             turn, place = divmod(number, len(kinds))
             kind, began = kinds[place], time.monotonic()
-            what, wrong, draw = "", [], random.Random(f"{args.seed} {number} {kind}")
+            what, wrong, draw = "", list[str](), random.Random(f"{args.seed} {number} {kind}")
             for _ in range(3):
                 try:
                     what, wrong = trial(project, kind, turn * kinds.count(kind) + kinds[:place].count(kind), draw)

@@ -123,7 +123,8 @@ def steps(root: Path) -> dict[str, Spent]:
         "verdict": ("verdict", "--records", records, "--out", f"{results}/verdict.txt"),
     }
     found = {name: timed(root, f"{scripts}/{words[0]}.py", *words[1:]) for name, words in commands.items()}
-    together = Spent(*map(sum, list(zip(*found.values(), strict=True))[:2]), max(one.peak_mb for one in found.values()))
+    wall_s, cpu_s, peak_mb = zip(*found.values(), strict=True)
+    together = Spent(sum(wall_s), sum(cpu_s), max(peak_mb))
     return found | {"together": together}
 
 
