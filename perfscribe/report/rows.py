@@ -173,6 +173,12 @@ class Row:
         return str(self.cells.get(name, ""))
 
 
+def _span(values: Iterable[float]) -> Any:
+    """Text of the range of numbers, e.g. `3 to 50`, or of the only one."""
+    numbers = sorted(set(values))
+    return " to ".join(dict.fromkeys(f"{end:g}" for end in (numbers[0], numbers[-1]))) if numbers else MISSING
+
+
 class Several(list[Any]):
     """List whose indices out of range give `absent`, a missing row or level."""
 
@@ -362,8 +368,12 @@ class Rows:
 
     def span(self, column: str) -> Any:
         """Range of a column over rows that are ok, e.g. `3 to 50` samples, or its only number."""
-        numbers = sorted({number(row[column]) for row in self.ok if row[column]})
-        return " to ".join(dict.fromkeys(f"{end:g}" for end in (numbers[0], numbers[-1]))) if numbers else MISSING
+        return _span(number(row[column]) for row in self.ok if row[column])
+
+    def span_of_round(self, column: str) -> Any:
+        """Range of the samples of one round, by the column of a cell's samples over all its rounds."""
+        rounds = [int(row.get("rounds", 1)) for row in self._rows if row["status"] == "ok"]
+        return _span(number(row[column]) / count for row, count in zip(self.ok, rounds, strict=True) if row[column])
 
     def shared(self, column: str, default: str = "") -> Any:
         """Levels of a column over rows that are ok, joined by `and`."""

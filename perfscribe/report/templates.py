@@ -123,11 +123,12 @@ def environment(folder: Path | None = None) -> ImmutableSandboxedEnvironment:
 
 
 class Machine:
-    """Words for a machine: `one GPU` or `CPU`, `2 GPUs` or `2 processes`."""
+    """Words for a machine: `one GPU` or `CPU`, `2 GPUs` or `2 processes`; how the host times."""
 
     def __init__(self, site: Site) -> None:
         self.gpu, self.kind = site.gpu, "gpu" if site.gpu else "cpu"
         self.device, self.one = ("GPU", "one GPU") if site.gpu else ("CPU", "CPU")
+        self.clock = "host clock with synchronise" if site.gpu else "host clock"
         self.rank, self.ranks_are = ("GPU", "GPUs") if site.gpu else ("process", "processes")
 
     def ranks(self, count: Any) -> str:
@@ -135,7 +136,7 @@ class Machine:
         return f"{count} {self.rank if str(count) == '1' else self.ranks_are}"
 
 
-ATTRIBUTES |= {"gpu", "kind", "device", "one", "rank", "ranks_are", "ranks"}
+ATTRIBUTES |= {"gpu", "kind", "device", "one", "clock", "rank", "ranks_are", "ranks"}
 
 
 class Template:

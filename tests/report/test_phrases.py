@@ -43,17 +43,20 @@ def test_a_number_is_no_finer_than_what_it_is_computed_from_and_missing_where_th
 
 
 @pytest.mark.parametrize(
-    ("rounds", "expected"),
+    ("rounds", "deviation", "samples"),
     [
-        ((), "half IQR"),
-        ((1, 1), "half IQR"),
-        ((3, 3), "half the range of 3 rounds"),
-        ((2, 3), "half the range of 2 to 3 rounds"),
-        ((1, 3), "half the range of 3 rounds, or half IQR where there is one,"),
+        ((), "half IQR", "12 to 24"),
+        ((1, 1), "half IQR", "12 to 24"),
+        ((3, 3), "half the range of 3 rounds", "4 to 8"),
+        ((2, 3), "half the range of 2 to 3 rounds", "6 to 8"),
+        ((1, 3), "half the range of 3 rounds, or half IQR where there is one,", "8 to 12"),
     ],
 )
-def test_a_spread_says_of_how_many_rounds_and_what_it_is_in_rows_of_one(rounds: Sequence[int], expected: str) -> None:
-    assert rows(10, 20, rounds=rounds).deviation == expected
+def test_a_spread_says_of_how_many_rounds_and_samples_of_each_and_what_it_is_in_rows_of_one(
+    rounds: Sequence[int], deviation: str, samples: str
+) -> None:
+    timed = rows(12, 24, rounds=rounds)
+    assert timed.deviation == deviation and timed.span_of_round("time_ms") == samples
 
 
 def test_extremes_crossover_and_growth_have_no_figure_where_a_row_has_none() -> None:

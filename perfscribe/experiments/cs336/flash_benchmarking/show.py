@@ -36,7 +36,7 @@ CELLS_NOTE = (
 )
 CAPTION = (
     "Median time of forward and backward together over sequence length, one line per implementation; bars: ± half "
-    "the interquartile range, with launches half the range over turns. With launches: CUDA events around plain "
+    "the interquartile range, or half the range of turns. With launches: CUDA events around plain "
     "calls, on a CPU the host clock."
 )
 PROBLEM = t.factors(seq_len="Sequence length", head_dim="d", dtype="Dtype", batch="Batch", device="Device")
