@@ -161,6 +161,7 @@ def lines(
         ends.append((label(level), float(xs.iloc[-1]), float(ys.iloc[-1]), colour))
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
+    axes.autoscale(axis="y")  # a panel that shares this axis may have fixed the limits below
     low, high = axes.get_ylim()
     if high / low < LEAST_RANGE:
         low, high = axes.set_ylim(low / LEAST_RANGE, high * LEAST_RANGE)

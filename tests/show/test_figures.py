@@ -33,6 +33,16 @@ def test_bars_are_as_long_as_the_spread() -> None:
     assert lengths == [[0.1, 0.2], [0.5]]
 
 
+def test_panels_that_share_an_axis_cut_nothing_off() -> None:
+    canvas, panels = plt.subplots(1, 2, sharey=True)
+    low, high = ({"seq_len": [1, 2], "time_ms": times, "head_dim": 16} for times in ([5.5, 18.0], [9.0, 64.0]))
+    for axes, rows in zip(panels, (low, high), strict=True):
+        f.lines(axes, pd.DataFrame(rows), "seq_len", "time_ms", "head_dim")
+    least, most = panels[0].get_ylim()
+    plt.close(canvas)
+    assert least < 5.5 and most > 64.0
+
+
 @pytest.mark.parametrize("experiment", [name for name in unmeasured.EXPERIMENTS if registry.shown(name).figures])
 def test_every_experiment_draws_without_figures(tmp_path: Path, experiment: str) -> None:
     """Nothing measured: each figure is drawn all the same and says in words that there is nothing."""
