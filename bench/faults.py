@@ -398,8 +398,8 @@ def check(project: Project, before: str = "", new_keys: bool = False) -> list[st
 
 Kind = Callable[[Project, random.Random], Outcome]
 KINDS: dict[str, Kind] = {
-    **{f"kill {one}": partial(kill, wanted=one) for one in [*sum(ROLES.values(), ()), "all"]},
-    **{one: partial(stop, number=signal.Signals[f"SIG{one}"]) for one in ("INT", "TERM", "HUP")},
+    **{f"kill {process}": partial(kill, wanted=process) for process in [*sum(ROLES.values(), ()), "all"]},
+    **{name: partial(stop, number=signal.Signals[f"SIG{name}"]) for name in ("INT", "TERM", "HUP")},
     "disk full": lambda p, d: mount(p, d, FULL, "No space left on device"),
     "read-only": lambda p, d: mount(p, d, READ_ONLY, "Read-only file system"),
     "hung collective": hang,

@@ -35,8 +35,8 @@ IN_TURNS = f"{CUDA_EVENTS}, median of each turn"
 SHORT_MS = 0.1  # below this, the start of a graph and the events' resolution would matter
 BATCH_MS = 0.2  # least duration of a graph of several calls, as far as MOST_CALLS allows
 MOST_CALLS = 32
-# Warm-up replays, which measure a call's duration. The first uploads the graph; up to the fourth, eager attention over
-# 32768 tokens and more takes 5 to 12 % longer than from then on, on H100 and H200.
+# Warm-up replays, which measure a call's duration. The first uploads the graph; of eager attention over 32768 tokens
+# and more, the first three have taken up to 12 % longer than later ones (H100, H200).
 PROBES = 4
 FEWEST_SAMPLES = 3
 ENOUGH_MS = 100.0  # total time of timed calls beyond which fewer samples than requested are taken
