@@ -30,9 +30,10 @@ BOARD_NOTE = (
     "differs from the claimed one, it is the staff's."
 )
 CELLS_NOTE = (
-    "On a GPU by replay of CUDA graphs with L2 flushed, with launches by events around plain calls; on a CPU by "
-    "the host clock. Published figures are by do_bench, with launches, and triton is each writer's own kernel. FLOP "
-    "by the convention of the FlashAttention papers, halved as causal, for every implementation."
+    "On a GPU by replay of CUDA graphs with L2 flushed, in the first round; with launches by events around plain "
+    "calls, in every round; on a CPU by the host clock. Published figures are by do_bench, with launches, and triton "
+    "is each writer's own kernel. FLOP by the convention of the FlashAttention papers, halved as causal, for every "
+    "implementation."
 )
 CAPTION = (
     "Median time of forward and backward together over sequence length, one line per implementation; bars: ± half "
