@@ -31,14 +31,12 @@ def _chunk_shape(chunk: str, shape: tuple[int, ...]) -> tuple[int, ...] | bool |
 
 def generate(plan: Mapping[str, Any], folder: Path) -> tuple[list[str], Mapping[str, np.ndarray]]:
     """Write the arrays of plan["parameters"] in the layouts plan["formats"]; returns the file names and the arrays."""
-    import h5py
-
-    from perfscribe.data import synthetic
+    from perfscribe.data import hdf5, synthetic
 
     arrays = synthetic.arrays(**plan["parameters"])
     for layout in plan["formats"]:
         chunk, _, compression = layout.rpartition("-")  # gzip level 4, h5py's default
-        with replacing(folder / file_name(layout)) as temporary, h5py.File(temporary, "w") as file:
+        with replacing(folder / file_name(layout)) as temporary, hdf5.writing(temporary) as file:
             for name, array in arrays.items():
                 chunks = _chunk_shape(chunk, array.shape)
                 packing = None if compression == "none" else compression

@@ -17,7 +17,7 @@ from typing import IO, Any
 import numpy as np
 
 from perfscribe.base.atomic import replacing
-from perfscribe.data import synthetic
+from perfscribe.data import hdf5, synthetic
 from perfscribe.data.layout import FILES, file_names
 
 Arrays = Mapping[str, np.ndarray]
@@ -48,9 +48,7 @@ def _hdf5(compression: str | None) -> Format:
     """Return the HDF5 format: contiguous, or gzip (level 4, h5py's default) in chunks whose shape h5py guesses."""
 
     def save(path: Path, arrays: Arrays) -> None:
-        import h5py
-
-        with h5py.File(path, "w") as file:
+        with hdf5.writing(path) as file:
             for name, array in arrays.items():
                 file.create_dataset(name, data=array, compression=compression)
 

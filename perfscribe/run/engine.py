@@ -83,6 +83,10 @@ def main() -> None:
         sys.exit(128 + signal.SIGINT)
     except OSError as error:
         sys.exit(f"run: {error.filename or 'a file'}: {why(error)}")
+    finally:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            if callable(signal.getsignal(number)):  # it would raise, with a traceback, while Python ends
+                signal.signal(number, signal.SIG_DFL)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,14 @@
 """Synthetic data sets: their content, their formats, the digest file, and what happens to damaged ones."""
 
+import gc
 import pickle
 import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+import h5py
 import numpy as np
 import pytest
 
@@ -97,12 +101,33 @@ def test_token_batches_are_generated_read_and_shared(tmp_path):
     assert (tokens.read(tmp_path, 2, 16) == ids[:2, :17]).all()
 
 
-def test_a_write_that_falls_short_is_named_though_numpy_drops_the_reason(tmp_path) -> None:
+@contextmanager
+def files_of_at_most(size: int) -> Iterator[None]:
+    """Writes beyond this size of a file, in bytes, fail, as on a full disk."""
     _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, most))
-    expected = r"^generate_data: a file: .* requested and .* written \(No space left on device\?\)$"
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, most))
     try:
-        with pytest.raises(SystemExit, match=expected), one_line.in_one_line("generate_data"):
-            np.save(tmp_path / "a.npy", np.zeros(1_000_000))
+        yield
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
+
+
+def test_a_write_that_falls_short_is_named_though_numpy_drops_the_reason(tmp_path) -> None:
+    expected = r"^generate_data: a file: .* requested and .* written \(No space left on device\?\)$"
+    with files_of_at_most(100_000), pytest.raises(SystemExit, match=expected), one_line.in_one_line("generate_data"):
+        np.save(tmp_path / "a.npy", np.zeros(1_000_000))
+
+
+@pytest.mark.parametrize("name", ["hdf5", "hdf5_gzip"])
+def test_hdf5_is_as_h5py_writes_it_and_falls_short_without_its_tracebacks(name, tmp_path, capfd) -> None:
+    arrays = synthetic.arrays(**PARAMETERS)
+    with h5py.File(tmp_path / "plain.h5", "w") as file:
+        for array in arrays:
+            file.create_dataset(array, data=arrays[array], compression="gzip" if name == "hdf5_gzip" else None)
+    formats.write(name, arrays, tmp_path / "ours.h5")
+    assert (tmp_path / "ours.h5").read_bytes() == (tmp_path / "plain.h5").read_bytes()
+    with files_of_at_most(4096), pytest.raises(OSError, match="too large"):
+        formats.write(name, arrays, tmp_path / "short.h5")
+    gc.collect()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["ours.h5", "plain.h5"]
+    assert capfd.readouterr() == ("", "")
