@@ -202,13 +202,13 @@ def peaks() -> list[dict[str, Any]]:
 
 def traced_rows() -> tuple[int, int]:
     """Number of rows of `nsys stats` for a traced program, and how many of them ours has; raises NsysError."""
-    found = nsys.find()
+    installed = nsys.find()
     with tempfile.TemporaryDirectory() as folder:
-        report = nsys.profile(found, [sys.executable, __file__, "--traced"], Path(folder) / "trace", 120)
-        export = nsys.export_sqlite(found, report, Path(folder) / "trace.sqlite")
-        told = nsys.kernel_summary(found, export)
+        report = nsys.profile(installed, [sys.executable, __file__, "--traced"], Path(folder) / "trace", 120)
+        export = nsys.export_sqlite(installed, report, Path(folder) / "trace.sqlite")
+        text = nsys.kernel_summary(installed, export)
         ours = set(nvtx_kernel_summary(read_sqlite(export)))
-    rows = list(csv.reader(io.StringIO(told)))[1:]
+    rows = list(csv.reader(io.StringIO(text)))[1:]
     theirs = [(row[0].lstrip(":"), *row[1:]) for row in rows if row]
     return len(theirs), sum(row in ours for row in theirs)
 
