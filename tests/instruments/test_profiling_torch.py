@@ -85,6 +85,14 @@ def test_operators_that_call_others_count_once(tmp_path: Path) -> None:
     assert all(one.launch_start_ns == one.launch_end_ns == one.start_ns for one in trace.kernels)
 
 
+def test_an_operator_that_waits_for_a_core_is_no_work_of_its_own(tmp_path: Path) -> None:
+    calls = [(0, 11), (100, 111), (200, 260)]  # the thread of the last call was stopped for 49 µs
+    events = [event("cpu_op", "aten::softmax", start, end - start) for start, end in calls]
+    events += [event("cpu_op", "aten::_softmax", start + 1, 9) for start, _ in calls]
+    trace = read(tmp_path, events, "cpu", "2.13.0")
+    assert [found.name for found in trace.kernels] == ["aten::_softmax"] * 3
+
+
 def test_annotated_attention_computes_what_eager_attention_does() -> None:
     torch.manual_seed(0)
     shapes = ((2, 3, 5, 8), (2, 3, 7, 8), (2, 3, 7, 4))

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
+from statistics import median_low
 from typing import Any
 
 from perfscribe.instruments.profiling.summary import device_time
@@ -40,7 +41,8 @@ BOOKKEEPING = re.compile(
     r"empty(_like|_strided)?|new_empty(_strided)?|set|set_data|requires_grad|output_nr|version|is_nonzero|item|"
     r"local_scalar_dense|promote_types|scalar_tensor|has_compatible_shallow_copy_type|to_dense|sparse_mask|record_stream|retain_grad)_?$"
 )
-# An operator that calls others counts as work if its longest stretch outside them is at least this share of it.
+# An operator that calls others counts as work if its longest stretch outside them is at least this share of it: the
+# median of its calls, since a thread that waited for a core inside an operator says nothing about the operator.
 OWN_WORK = 0.25
 
 
@@ -162,7 +164,17 @@ def _operators(events: list[Mapping[str, Any]]) -> list[Kernel]:
         # an operator, not an autograd node or a compiled region
         if event.get("cat") == "cpu_op" and "::" in name and not name.startswith(("autograd::", "torch::autograd::")):
             by_thread[_thread(event)].append((*span_ns(event), name))
-    return [kernel for thread, calls in by_thread.items() for kernel in _thread_operators(calls, thread)]
+    closed = [(call, thread) for thread, calls in by_thread.items() for call in _closed_calls(calls)]
+    shares: dict[str, list[float]] = defaultdict(list)
+    for call, _ in closed:
+        if call.called_work:
+            shares[call.name].append(call.own_share)
+    own_work = {name: median_low(found) >= OWN_WORK for name, found in shares.items()}
+    return [
+        Kernel(call.name, *call.longest, call.longest[0], call.longest[0], thread, kind=OPERATOR)
+        for call, thread in closed
+        if call.computes and (not call.called_work or own_work[call.name])
+    ]
 
 
 @dataclass
@@ -179,30 +191,33 @@ class _Call:
         if until - self.reached > self.longest[1] - self.longest[0]:
             self.longest = (self.reached, until)
 
-    def does_work(self) -> bool:
-        span = self.longest[1] - self.longest[0]
-        return not BOOKKEEPING.match(self.name) and (not self.called_work or span >= OWN_WORK * (self.end - self.start))
+    @property
+    def computes(self) -> bool:
+        return not BOOKKEEPING.match(self.name)
+
+    @property
+    def own_share(self) -> float:
+        return (self.longest[1] - self.longest[0]) / max(1, self.end - self.start)
 
 
-def _thread_operators(calls: list[tuple[int, int, str]], thread: int) -> Iterator[Kernel]:
-    """Yield the operators of one thread that do work."""
+def _closed_calls(calls: list[tuple[int, int, str]]) -> list[_Call]:
+    """Return one thread's calls of operators, each with its longest stretch outside those that it called."""
     open_calls: list[_Call] = []
+    closed: list[_Call] = []
 
-    def close(until: int) -> Iterator[Kernel]:
+    def close(until: int) -> None:
         while open_calls and open_calls[-1].end <= until:
             call = open_calls.pop()
             call.take(call.end)
-            works = call.does_work()
             if open_calls:
                 open_calls[-1].reached = call.end
-                open_calls[-1].called_work |= works or call.called_work
-            if works:
-                start, end = call.longest
-                yield Kernel(call.name, start, end, start, start, thread, kind=OPERATOR)
+                open_calls[-1].called_work |= call.computes or call.called_work
+            closed.append(call)
 
     for start, end, name in sorted(calls, key=lambda call: (call[0], -call[1])):
-        yield from close(start)
+        close(start)
         if open_calls:
             open_calls[-1].take(start)
         open_calls.append(_Call(name, start, end, start, (start, start)))
-    yield from close(2**63)
+    close(2**63)
+    return closed
