@@ -71,10 +71,11 @@ class ShardedOptimizer(torch.optim.Optimizer):
         self._gathering = None
         _copy_settings(self._inner.param_groups[-1:], [group])
 
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
+    def step(self, closure: Callable[[], Any] | None = None, **kwargs: Any) -> Any:  # type: ignore[override]
         """Update this rank's parameters and exchange the updated ones; every rank must call it.
 
-        closure: computes the gradients, once and first; its result, the loss, is returned.
+        closure: computes the gradients, once and first; its result, the loss, is returned. kwargs: of optimizer_cls's
+        step.
         """
         assert self._inner is not None
         loss = None
@@ -83,10 +84,10 @@ class ShardedOptimizer(torch.optim.Optimizer):
                 loss = closure()
         _copy_settings(self.param_groups, self._inner.param_groups)
         if self._is_overlapped():
-            self._step_and_gather()
+            self._step_and_gather(kwargs)
             return loss
         with self.around("update"):
-            self._inner.step()
+            self._inner.step(**kwargs)
         with self.around("exchange"):
             broadcast_all(self._pieces(None)[0], self._group)
         return loss
@@ -114,7 +115,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
         devices = {parameter.device.type for parameter in self._owners}
         return all(served.get(device) == "nccl" for device in devices)
 
-    def _step_and_gather(self) -> None:
+    def _step_and_gather(self, kwargs: Mapping[str, Any]) -> None:
         """Update a piece while the previous one is sent."""
         assert self._inner is not None
         if self._gathering is None:
@@ -127,7 +128,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
         end: Callable[[], None] = lambda: None  # noqa: E731
         for number, members in enumerate(self._members):
             with self.around("update"):
-                self._update(members)
+                self._update(members, kwargs)
             with self.around("exchange"):
                 end()
                 end = self._gathering.begin(number)
@@ -135,14 +136,14 @@ class ShardedOptimizer(torch.optim.Optimizer):
             end()
             self._gathering.close()
 
-    def _update(self, members: Sequence[list[Tensor]]) -> None:
+    def _update(self, members: Sequence[list[Tensor]], kwargs: Mapping[str, Any]) -> None:
         """Run the inner optimizer's step on only these parameters of its groups."""
         assert self._inner is not None
         groups = self._inner.param_groups
         whole = [group["params"] for group in groups]
         for group, parameters in zip(groups, members, strict=True):
             group["params"] = parameters
-        self._inner.step()
+        self._inner.step(**kwargs)
         for group, parameters in zip(groups, whole, strict=True):
             group["params"] = parameters
 

@@ -103,6 +103,30 @@ def test_parameters_are_those_of_the_plain_optimizer(ranks: int) -> None:
     run_ranks(train, ranks)
 
 
+class Scaled(torch.optim.SGD):
+    """Its step takes an argument of its own."""
+
+    def step(self, closure: Any = None, *, scale: float = 1.0) -> Any:
+        for group in self.param_groups:
+            torch._foreach_mul_([p.grad for p in group["params"] if p.grad is not None], scale)
+        return super().step(closure)
+
+
+def scaled(rank: int, backend: str) -> None:
+    nets = net, plain_net = pair()
+    optimizers = ShardedOptimizer(net.parameters(), Scaled, lr=0.1), Scaled(plain_net.parameters(), lr=0.1)
+    with mock.patch.object(sharded_optimizer, "backends", lambda group: {"cpu": backend}):
+        for model, optimizer in zip(nets, optimizers, strict=True):
+            model(batch(0)).backward()
+            optimizer.step(scale=0.5)
+    assert_equal(net, plain_net)
+
+
+@pytest.mark.parametrize("backend", ["gloo", "nccl"])
+def test_arguments_of_a_step_reach_the_optimizer(backend: str) -> None:
+    run_ranks(scaled, 2, backend)
+
+
 # Memory and traffic.
 
 
