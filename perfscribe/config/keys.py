@@ -31,8 +31,8 @@ def constant(value: Any, **by: Any) -> Key:
 
 
 def _key(meaning: str, node: Key, default: Any, *, optional: bool = False, **by: Any) -> Key:
-    """Key for values of a node; optional: or null."""
-    if optional:
+    """Key for values of a node; optional: or null, as wherever the default is null (options list it themselves)."""
+    if optional or (default is None and "enum" not in node):
         node = node | {"type": [node["type"], "null"], "x-expected": f"{node['x-expected']} or null"}
     return {"description": meaning, **node} | constant(default, **by)
 

@@ -20,12 +20,12 @@ VARIABLE = Form("^[A-Za-z_][A-Za-z0-9_]*$", "text of letters, digits and _ that 
 
 def name(meaning: str) -> Key:
     """Key for a name that the cluster knows, or null."""
-    return text(meaning, NAME, None, optional=True)
+    return text(meaning, NAME, None)
 
 
 def path(meaning: str) -> Key:
     """Key for a path, or null."""
-    return text(meaning, PATH, None, optional=True)
+    return text(meaning, PATH, None)
 
 
 TOP = dict(
@@ -53,7 +53,7 @@ TOP = dict(
         "none | wandb | mlflow: gets runs made of the records, offline", ["none", "wandb", "mlflow"], "none"
     ),
     budget_minutes=number(
-        "minutes after which no further cell is started; null: no limit", 0, 10_080, None, above=True, optional=True
+        "minutes after which no further cell is started; null: no limit", 0, 10_080, None, above=True
     ),
     share_machine=flag("jobs that need one GPU each run side by side, one on each; false: one job at a time", True),
     on_identity_change=choice(
@@ -81,24 +81,12 @@ TOP = dict(
         ),
         gpus_per_node=whole("GPUs of a node; 0: none, and preset auto is cpu", 0, 64, 0),
         max_nodes=whole(
-            "most nodes of a job; null: as many as the partition has, if that is known, else 1",
-            1,
-            1024,
-            None,
-            optional=True,
+            "most nodes of a job; null: as many as the partition has, if that is known, else 1", 1, 1024, None
         ),
-        constraint=text("features that nodes must have, as for sbatch; null: none", FEATURES, None, optional=True),
+        constraint=text("features that nodes must have, as for sbatch; null: none", FEATURES, None),
         qos=name("quality of service; null: the cluster's default"),
-        cores=whole(
-            "cores of a measuring job on each node; null: all where it is exclusive, else one",
-            1,
-            4096,
-            None,
-            optional=True,
-        ),
-        mem_mb=whole(
-            "memory of a job on each node, in MB; null: the partition's default", 1, 100_000_000, None, optional=True
-        ),
+        cores=whole("cores of a measuring job on each node; null: all where it is exclusive, else one", 1, 4096, None),
+        mem_mb=whole("memory of a job on each node, in MB; null: the partition's default", 1, 100_000_000, None),
         max_jobs=whole("jobs at the same time, and measuring jobs that all cells are dealt out to", 1, 10_000, 20),
         exclusive=flag("measuring jobs share their nodes with no other job; one-GPU jobs may", True),
         nodes=texts("names of the nodes to measure on, in turn; []: any", NODE, []),

@@ -128,14 +128,11 @@ def _events(path: Path) -> Iterator[dict[str, Any]]:
         raise ValueError(f"{path}: cannot be read ({error})") from None
 
 
-def read(folder: Path, names: str = "*.jsonl") -> History:
-    """Merge all journal files of one experiment in the order of time.
-
-    names: file pattern, to read only some of them.
-    """
+def read(folder: Path) -> History:
+    """Merge all journal files of one experiment in the order of time."""
     history = History()
     retired: set[str] = set()
-    paths = [*folder.glob(names), *folder.glob(f"{names}.gz")] if folder.is_dir() else []
+    paths = [*folder.glob("*.jsonl"), *folder.glob("*.jsonl.gz")] if folder.is_dir() else []
     journals = [_events(path) for path in sorted(paths)]
     for event in heapq.merge(*journals, key=lambda event: float(event.get("time", 0))):
         _apply(history, retired, event)

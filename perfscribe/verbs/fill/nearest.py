@@ -15,19 +15,8 @@ LEAST = 0.3  # least share of a table's headings that are alike
 WORDS = {"fwd": "forward", "bwd": "backward", "mem": "memory", "seq": "sequence", "len": "length", "avg": "mean"}
 WORDS |= {"ctx": "context", "precision": "dtype", "config": "size", "%": "percent", "stddev": "std", "sigma": "std"}
 WORDS |= dict.fromkeys(("s", "us", "µs", "time", "latency"), "ms") | dict.fromkeys(("gib", "mb", "mib"), "gb")
-STATISTICS = {
-    "total",
-    "min",
-    "max",
-    "std",
-    "iqr",
-    "n",
-    "warmup",
-    "×",
-    "percent",
-    "speedup",
-    "predicted",
-}  # a figure of its own each
+# A figure of its own each.
+STATISTICS = {"total", "min", "max", "std", "iqr", "n", "warmup", "×", "percent", "speedup", "predicted"}
 
 
 @dataclass(frozen=True)
