@@ -52,6 +52,7 @@ def cases() -> dict[str, dict[str, Any]]:
             found[f"{name} accumulated {when}"] = case | {"run": "difference", "accumulation": 2}
             if name in EXCHANGED:
                 found[f"{name} exchanges {when}"] = case | {"run": "exchanges"}
+    found |= {f"{name} overflow": {"run": "overflowing", "plan": PLANS[name]} for name in PLANS if "fp16" in name}
     return found | {f"{name} counted": {"run": "counted", "plan": plan} for name, plan in PLANS.items()}
 
 
@@ -105,6 +106,6 @@ def test_what_was_not_applied_is_refused() -> None:
         assert said == [text for *_, text in PAIRS]
 
 
-@pytest.mark.parametrize("name", ["fsdp2_fp16", "offload_fp16", "fsdp1_fp16"])
-def test_an_overflow_on_one_rank_leaves_the_step_out_on_all(name: str) -> None:
-    assert run(fsdp_cases.overflowing, {"plan": PLANS[name]}) == [[False, True, 2.0**9]] * 2
+def test_an_overflow_on_one_rank_leaves_the_step_out_on_all(two: dict[str, list[Any]]) -> None:
+    found = {name: said for name, said in two.items() if name.endswith("overflow")}
+    assert found == dict.fromkeys(found, [[False, True, 2.0**9]] * 2) and len(found) == 4

@@ -98,8 +98,6 @@ def test_one_result_a_rank_in_their_order(monkeypatch):
 # Error, its text, and status and kind of the cell that it ends.
 FAULTS = {
     "raises": (RankError, "rank 1 of 4: ValueError: a bad value", "failed", "exception"),
-    "killed": (RankError, "rank 1 of 4: died by SIGKILL", "failed", "exception"),
-    "exits": (RankError, "rank 1 of 4: left with exit code 3", "failed", "exception"),
     "out_of_memory": (RankOutOfMemory, r"rank 1 of 4: RuntimeError: .*can't allocate memory.*", "oom", "out_of_memory"),
     "unsupported": (Unsupported, "needs a quantum computer", "unsupported", "unsupported"),
     "wrong": (RankWrongResult, "rank 1 of 4: the sum is off", "failed", "wrong_result"),
@@ -137,7 +135,8 @@ def test_a_rank_that_hangs_is_told_from_those_that_wait_for_it(fault, options, w
 
 def test_what_a_dead_rank_had_started_ends_with_it(tmp_path):
     pid_file = tmp_path / "pid"
-    assert "died by SIGKILL" in failing(RankError, "faulty", {"fault": "lingers", "pid_file": str(pid_file)})
+    text = failing(RankError, "faulty", {"fault": "lingers", "pid_file": str(pid_file)}, world_size=4)
+    assert text == "rank 1 of 4: died by SIGKILL"
     assert wait_for(lambda: has_ended(int(pid_file.read_text())))
 
 
@@ -224,28 +223,11 @@ def test_strangers_are_sent_away(monkeypatch):
 # --- ranks that stay --------------------------------------------------------------------------------------------
 
 
-def workers(**more) -> WorkerGroup:
-    return WorkerGroup("rank_programs:stays", world_size=2, timeout_s=60, **more)
-
-
-def test_a_worker_group_runs_its_program_again_in_the_same_processes_until_the_first_failure():
-    with workers() as ranks_that_stay:
-        first = ranks_that_stay.ask({"n": 1})
-        with pytest.raises(ValueError, match="not JSON compliant"):
-            ranks_that_stay.ask({"n": float("nan")})  # costs no rank
-        second = ranks_that_stay.ask({"n": 2})
-        assert [one[1:] for one in (*first, *second)] == [[1.0, {"n": 1}]] * 2 + [[1.0, {"n": 2}]] * 2
-        assert [one[0] for one in first] == [one[0] for one in second]
-        with pytest.raises(RankError, match=r"^rank 1 of 2: ValueError: a bad value\n"):
-            ranks_that_stay.ask({"fault": "raises"})
-        assert not ranks_that_stay.is_open and all(wait_for(lambda pid=one[0]: has_ended(pid)) for one in first)
-
-
 def test_what_a_library_logs_is_there_with_the_result():
     """As NCCL logs: into the file that a variable names."""
-    with workers(nccl_log=True) as ranks_that_stay:
+    with WorkerGroup("rank_programs:stays", world_size=2, timeout_s=60, nccl_log=True) as ranks_that_stay:
         for count in (1, 2, 3):
-            pids = [one[0] for one in ranks_that_stay.ask({"text": f"work {count}"})]
+            pids = ranks_that_stay.ask({"text": f"work {count}"})
             expected = [f"work {n} by rank {number}" for n in range(1, count + 1) for number in (0, 1)]
             assert sorted(ranks_that_stay.nccl_log) == expected
     assert all(wait_for(lambda pid=pid: has_ended(pid)) for pid in pids)

@@ -9,7 +9,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import unmeasured
 
 from perfscribe import config
 from perfscribe.base import cpu_sets
@@ -193,7 +192,7 @@ def need_open_mpi() -> None:
 
 
 def test_one_rank_is_timed_alone_and_once_by_each_launcher() -> None:
-    gpu = config.resolve(unmeasured.raw_config(), "gpu")["experiments"]["rank_methods"]
+    gpu = config.resolve({}, "gpu")["experiments"]["rank_methods"]
     launched = [one for one in levels.cells(gpu) if one["part"] == measure.LAUNCHED]
     assert all("cuda:4" in one.requires for one in launched)
     assert [one["launcher"] for one in launched if one["world_size"] == 1] == gpu["launcher"]

@@ -6,7 +6,6 @@ from typing import Any
 import fsdp_cases
 import pytest
 import torch
-from unmeasured import raw_config
 
 from perfscribe import config
 from perfscribe.base.cells import Cell, read
@@ -16,7 +15,7 @@ from perfscribe.instruments.correctness import WrongResult
 from perfscribe.plan import plan
 
 NAME = "strategies"
-SECTION = plan.own_section(config.resolve(raw_config(), "tiny"), NAME)
+SECTION = plan.own_section(config.resolve({}, "tiny"), NAME)
 
 
 LEFT = [

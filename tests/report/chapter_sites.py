@@ -40,11 +40,6 @@ def keys() -> Iterator[tuple[str, str]]:
         yield from ((name, key) for key in chapter.problems if chapter.file(key).is_file())
 
 
-def texts() -> list[tuple[str, str]]:
-    """The same, but each file once: editions of a course share most."""
-    return list({chapters.read(name).file(key): (name, key) for name, key in reversed([*keys()])}.values())
-
-
 def problem(chapter: str, key: str, of: Site) -> Problem:
     """Draw a problem; its text is compiled once for all sites."""
     jinja = templates.environment(None)

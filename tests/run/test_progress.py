@@ -151,7 +151,7 @@ def without_times(line: str) -> str:
     return re.sub(r"^[\d:]{8} |, \d+ s left", "", line)
 
 
-def test_a_terminal_has_one_live_line_and_a_file_a_line_for_each_cell(tmp_path: Path) -> None:
+def test_a_terminal_has_one_live_line(tmp_path: Path) -> None:
     space = Workspace(tmp_path / "root")
     space.only()
     space.add_experiment("probe", FAILING, n=list(range(1, 9)))
@@ -173,11 +173,6 @@ def test_a_terminal_has_one_live_line_and_a_file_a_line_for_each_cell(tmp_path: 
     assert [line for line in map(without_times, shown) if line in told] == told
     assert not [line for line in shown if re.search(r"\[[#.]{20}\]", line)]
     assert "Select jobs to execute..." in shown and any(line.endswith(": measure probe, shard 0") for line in shown)
-    # Where it goes to a file each cell has a line, and each cause.
-    text = space.succeed("report", "--config", "seed=1")
-    assert re.search(r"probe n=1: time_ms 1.5 \(1/8, \d+ s left\)$", text, re.MULTILINE)
-    cells = [f"probe n={n}: time_ms 1.5 ({n}/8)" for n in (1, 2, 3)]
-    assert [without_times(line) for line in text.splitlines()] == [*cells, *told]
 
 
 def test_a_terminal_that_draws_no_line_again_has_lines(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-import unmeasured
 from matplotlib import pyplot as plt
 
 from perfscribe.base import registry
+from perfscribe.plan import plan
+from perfscribe.records.records import Record
 from perfscribe.show import figures as f
 
 FOOTER = "site demo: 8 × NVIDIA H200 · n = 5 a cell · environment 0123456789ab · commit 0123456789"
@@ -43,11 +44,19 @@ def test_panels_that_share_an_axis_cut_nothing_off() -> None:
     assert least < 5.5 and most > 64.0
 
 
-@pytest.mark.parametrize("experiment", [name for name in unmeasured.EXPERIMENTS if registry.shown(name).figures])
+@pytest.mark.parametrize("experiment", [name for name in registry.known() if registry.shown(name).figures])
 def test_every_experiment_draws_without_figures(tmp_path: Path, experiment: str) -> None:
     """Nothing measured: each figure is drawn all the same and says in words that there is nothing."""
-    drawn = unmeasured.present(experiment).figures(unmeasured.tables(experiment, "skipped"))
-    assert tuple(figure.id for figure in drawn) == registry.shown(experiment).figures
+    shown, show = registry.shown(experiment), registry.module(experiment, "show")
+    cells = {
+        name: plan.planned_cells({}, name, "tiny") for name in registry.measured() if name in (experiment, *shown.reads)
+    }
+    none = {
+        name: [Record(name, dict(cell.factors), "skipped", "why", "measured") for cell in of]
+        for name, of in cells.items()
+    }
+    drawn = show.figures({table.id: table for table in show.tables(none)})
+    assert tuple(figure.id for figure in drawn) == shown.figures
     for figure in drawn:
         assert figure.caption.strip()
         assert not f.write(figure, tmp_path, FOOTER)  # which keeps it out of the report

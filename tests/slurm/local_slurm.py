@@ -19,8 +19,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 import sessions
@@ -29,6 +30,7 @@ from perfscribe.base import processes
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "ip")
 PATH = f"{os.environ.get('PATH', '')}:/usr/local/sbin:/usr/sbin:/sbin"
+AS_ROOT = {**os.environ, "PATH": PATH}
 # Of a job that this process may be part of, and of a user's defaults: nothing may reach the daemons.
 FOREIGN = re.compile(r"(SLURM|SBATCH|SRUN|SALLOC|SQUEUE|SINFO|SACCT|PMIX?)_")
 START_S, STOP_S = 180.0, 5.0
@@ -52,38 +54,24 @@ exec "$@"
 """
 
 
-class NotHere(Exception):
-    """This machine cannot have the cluster; the text says why."""
-
-
-def require() -> None:
-    """NotHere: no root, no Slurm, or no name spaces."""
-    if os.geteuid() != 0:
-        raise NotHere("a cluster in network name spaces needs root")
-    missing = [program for program in PROGRAMS if shutil.which(program, path=PATH) is None]
-    if missing:
-        raise NotHere(f"there is no {', '.join(missing)}; docs/cluster.md names the packages")
-    probe = f"ps{secrets.token_hex(3)}"
-    if _run("ip", "netns", "add", probe, check=False).returncode:
-        raise NotHere("the kernel gives no network name spaces")
-    _run("ip", "netns", "del", probe)
-
-
-def _run(*command: str | Path, check: bool = True) -> subprocess.CompletedProcess[str]:
-    """The command, ended. RuntimeError: it failed; the text has what it said."""
-    done = subprocess.run(
-        [str(word) for word in command],
-        env={**os.environ, "PATH": PATH},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-        timeout=300,
-    )
+def _run(*command: str, check: bool = True, env: Mapping[str, str] = AS_ROOT, timeout_s: float = 300) -> str:
+    """What the command said, standard error too; "" where it failed. check: then RuntimeError with what it said."""
+    streams: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    done = subprocess.run(command, env=env, text=True, errors="replace", timeout=timeout_s, **streams)
     if check and done.returncode:
-        raise RuntimeError(f"{' '.join(map(str, command))}: {done.stdout.strip()}")
-    return done
+        raise RuntimeError(f"{' '.join(command)}: {done.stdout.strip()}")
+    return "" if done.returncode else done.stdout.strip()
+
+
+def lacking() -> str:
+    """Why this machine cannot have the cluster; "" where it can."""
+    if importlib.util.find_spec("snakemake_executor_plugin_slurm") is None:
+        return "snakemake-executor-plugin-slurm is not installed"
+    if os.geteuid() != 0:
+        return "a cluster in network name spaces needs root"
+    if missing := [program for program in PROGRAMS if shutil.which(program, path=PATH) is None]:
+        return f"there is no {', '.join(missing)}; docs/cluster.md names the packages"
+    return "" if subprocess.run(["unshare", "--net", "true"]).returncode == 0 else "there are no network name spaces"
 
 
 class LocalSlurm:
@@ -97,7 +85,6 @@ class LocalSlurm:
         self._claim = socket.socket(socket.AF_UNIX)
 
     def __enter__(self) -> LocalSlurm:
-        require()
         # Paths of Unix sockets are short.
         self.folder = Path(tempfile.mkdtemp(prefix="ps-slurm-", dir="/tmp"))
         self.folder.chmod(0o755)
@@ -125,23 +112,11 @@ class LocalSlurm:
 
     def ask(self, *command: str, timeout_s: float = 120) -> str:
         """Return the output of one of Slurm's commands."""
-        done = subprocess.run(
-            command,
-            env=self.environment(),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=timeout_s,
-            stdin=subprocess.DEVNULL,
-        )
-        return done.stdout.strip()
+        return _run(*command, check=False, env=self.environment(), timeout_s=timeout_s)
 
     def batch(self, *words: str, timeout_s: float, **variables: str) -> int:
         """Exit status of `sbatch --wait`, which itself looks ever more seldom whether the job has ended."""
-        env = {**self.environment(), **variables}
-        command = ["sbatch", "--parsable", *words]
-        done = subprocess.run(command, env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=True)
-        job = done.stdout.strip()
+        job = _run("sbatch", "--parsable", *words, env={**self.environment(), **variables})
         wait_for(lambda: self.jobs()[job][0] not in UNDER_WAY, timeout_s, f"{job} to end")
         (status,) = re.findall(r" ExitCode=(\d+):", self.ask("scontrol", "show", "job", job))
         return int(status)
@@ -210,7 +185,7 @@ class LocalSlurm:
 
     def _own_net(self) -> str:
         """The first three numbers of addresses that no other cluster has, nor takes while this one is up."""
-        used = _run("ip", "-o", "addr").stdout
+        used = _run("ip", "-o", "addr")
         for number in range(1, 255):
             net = f"10.214.{number}"
             with contextlib.suppress(OSError):
@@ -219,7 +194,7 @@ class LocalSlurm:
                     return net
                 self._claim.close()
                 self._claim = socket.socket(socket.AF_UNIX)
-        raise NotHere("no net of 10.214.0.0/16 is free")
+        raise RuntimeError("no net of 10.214.0.0/16 is free")
 
     def _address(self, node: str) -> str:
         return f"{self._net}.{2 if node == 'ctl' else 9 + int(node.removeprefix('node'))}"
@@ -270,8 +245,7 @@ class LocalSlurm:
     def _kill_all(self, node: str) -> None:
         """Kill what runs in the node's name space, slurmd first, so that nothing reports its end."""
         for _ in range(20):
-            said = _run("ip", "netns", "pids", f"{self.name}-{node}", check=False)
-            pids = said.stdout.split() if said.returncode == 0 else []
+            pids = _run("ip", "netns", "pids", f"{self.name}-{node}", check=False).split()
             if not pids:
                 return
             for pid in pids:
@@ -289,14 +263,8 @@ def cluster(**more: object) -> Iterator[LocalSlurm]:
 
     The test is skipped where this machine cannot have one; where REQUIRE names slurm, it runs or fails.
     """
-    try:
-        if importlib.util.find_spec("snakemake_executor_plugin_slurm") is None:
-            raise NotHere("snakemake-executor-plugin-slurm is not installed")
-        require()
-    except NotHere as reason:
-        if "slurm" in os.environ.get("REQUIRE", "").split(","):
-            pytest.fail(f"REQUIRE names slurm, but {reason}")
-        pytest.skip(str(reason))
+    if reason := lacking():
+        (pytest.fail if "slurm" in os.environ.get("REQUIRE", "").split(",") else pytest.skip)(reason)
     with LocalSlurm(**more) as up:  # type: ignore[arg-type]
         yield up
 

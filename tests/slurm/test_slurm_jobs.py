@@ -10,7 +10,7 @@ import re
 import signal
 from collections import Counter
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -49,7 +49,6 @@ class Ran:
     job: str
     side_file: Path
     node: str = ""
-    said: str = ""  # by Slurm
 
     def __post_init__(self) -> None:
         known = self.space.slurm.jobs()
@@ -90,20 +89,21 @@ def disturbed(folder: Path, slurm: LocalSlurm, disturb: Callable[[str, str], obj
     disturb(job, node)
     faulty.let_end(side_file, 4)
     assert run.wait(RUN_S) == 0, tail(run.log())
-    return Ran(space, run.log(), job, side_file, node, slurm.ask("scontrol", "show", "job", job))
+    return Ran(space, run.log(), job, side_file, node)
 
 
-def time_limit(folder: Path, slurm: LocalSlurm) -> Ran:
+def time_limit(folder: Path, slurm: LocalSlurm) -> None:
     """Slurm looks every half minute which jobs are over their time."""
 
     def disturb(job: str, node: str) -> None:
         slurm.ask("scontrol", "update", f"JobId={job}", "EndTime=now+1")
         ended(slurm, job)
 
-    return disturbed(folder, slurm, disturb)
+    run = disturbed(folder, slurm, disturb)
+    assert [run.states[job] for job in run.jobs] == ["TIMEOUT", "COMPLETED"] and run.each_cell_once and run.lost <= 1
 
 
-def lost_thrice(folder: Path, slurm: LocalSlurm) -> Ran:
+def lost_thrice(folder: Path, slurm: LocalSlurm) -> None:
     """As often as a job is submitted; then the same command again.
 
     Twice within the same cell, without a word as where it takes more memory than its job has.
@@ -119,10 +119,15 @@ def lost_thrice(folder: Path, slurm: LocalSlurm) -> Ran:
     assert run.wait(RUN_S) == 1, tail(run.log())
     first = run.log()
     faulty.let_end(side_file, 5)
-    return Ran(space, first + space.finish(), job, side_file)
+    found = Ran(space, first + space.finish(), job, side_file)
+    assert [found.states[job] for job in found.jobs] == ["FAILED"] * 2 + ["CANCELLED", "COMPLETED"]
+    assert "logs/local/measure_slow_0.log" in found.log
+    assert set(found.ended.values()) == {1} and len(found.ended) == 4 and found.lost <= 3
+    ends = [(row["status"], row["reason"]) for row in space.rows("slow")]
+    assert ends == [("ok", ""), ("failed", "killed its job twice"), *[("ok", "")] * 3], tail(found.log)
 
 
-def kill_9(folder: Path, slurm: LocalSlurm) -> Ran:
+def kill_9(folder: Path, slurm: LocalSlurm) -> None:
     """Kill the driver and repeat the command, which submits a job while the first one's still runs."""
     space = one_job(folder, slurm)
     side_file = space.add_staged(cells=4)
@@ -135,10 +140,13 @@ def kill_9(folder: Path, slurm: LocalSlurm) -> Ran:
     assert slurm.jobs()[job][0] == "RUNNING"
     faulty.let_end(side_file, 4)
     assert again.wait(RUN_S) == 0, tail(again.log())
-    return Ran(space, again.log(), job, side_file)
+    found = Ran(space, again.log(), job, side_file)
+    assert "Lock" not in found.log and len(found.jobs) == 1 and job not in found.jobs
+    assert set(found.states.values()) == {"COMPLETED"} and found.each_cell_once
+    assert not found.lost  # the first job's cells count
 
 
-def interrupt(folder: Path, slurm: LocalSlurm) -> Ran:
+def interrupt(folder: Path, slurm: LocalSlurm) -> None:
     """Ctrl-C, then SIGTERM, and the same command again."""
     space = one_job(folder, slurm)
     side_file = space.add_staged(cells=4)
@@ -150,10 +158,11 @@ def interrupt(folder: Path, slurm: LocalSlurm) -> Ran:
         ended(slurm, job)
         assert slurm.jobs()[job][0] == "CANCELLED" and len(jobs_of(run.log())) == 1
     faulty.let_end(side_file, 4)
-    return Ran(space, space.finish(), job, side_file)
+    found = Ran(space, space.finish(), job, side_file)
+    assert found.each_cell_once and found.lost <= 2
 
 
-def never_starts(folder: Path, slurm: LocalSlurm) -> Ran:
+def never_starts(folder: Path, slurm: LocalSlurm) -> None:
     """In a partition that is down, until SIGTERM."""
     space = OnSlurm(folder, slurm, partition="closed")
     side_file = space.add_sleeping(cells=1, seconds=0)
@@ -161,24 +170,40 @@ def never_starts(folder: Path, slurm: LocalSlurm) -> Ran:
     wait_for(lambda: "wait: PartitionDown" in run.log(), 180, "the reason")
     os.kill(run.pid, signal.SIGTERM)
     assert run.wait(STOP_S) != 0
-    return Ran(space, run.log(), "", side_file)
+    assert list(Ran(space, run.log(), "", side_file).states.values()) == ["CANCELLED"]
 
 
-def spread(folder: Path, slurm: LocalSlurm) -> Ran:
+def spread(folder: Path, slurm: LocalSlurm) -> None:
+    """Over jobs and nodes that are pinned; what is published of a cluster names no node."""
     space = OnSlurm(folder, slurm, max_jobs=2, nodes=["node2", "node1"])
     side_file = space.add_sleeping(cells=6, seconds=0.5)
-    return Ran(space, space.finish(), "", side_file)
+    run = Ran(space, space.finish(), "", side_file)
+    assert len(run.jobs) == 2 and set(run.ended.values()) == {1}
+    site = space.root / "results" / "local"
+    shards = [json.loads(path.read_text())["cells"] for path in sorted(site.glob("plan/measure-slow-*"))]
+    assert [[cell["factors"]["n"] for cell in cells if not cell["skip"]] for cells in shards] == [[0, 2, 4], [1, 3, 5]]
+    records = [path.read_text().splitlines() for path in sorted(site.glob("records/slow/*"))]
+    nodes = [{json.loads(line)["provenance"]["node"] for line in lines} for lines in records]
+    assert nodes == [{"node2"}, {"node1"}]
+    space.succeed("publish", "two")
+    private = scrub.private_here(space.root).including(["node1", "node2"])
+    for parent in ("results", "report"):
+        assert scrub.find_private(space.root / parent / "two", private) == []
+    assert not [path for path in test_publish.published_files(space.root, "two") if path.name == "cluster.json"]
+    for name, node in (("local", "node"), ("two", "node ")):
+        assert "2 nodes of a cluster" in space.report(name)
+        assert [len(re.findall(rf"\| {node}{n} +\| 3 +\|", space.report(name))) for n in (1, 2)] == [1, 1]
 
 
-def refused(folder: Path, slurm: LocalSlurm) -> Ran:
+def refused(folder: Path, slurm: LocalSlurm) -> None:
     space = OnSlurm(folder, slurm, partition="nowhere")
-    side_file = space.add_sleeping(cells=1, seconds=0)
+    space.add_sleeping(cells=1, seconds=0)
     run = space.begin()
     assert run.wait(RUN_S) == 1, tail(run.log())
-    return Ran(space, run.log(), "", side_file)
+    assert "invalid partition specified: nowhere" in run.log() and not jobs_of(run.log())
 
 
-def node_down(folder: Path, slurm: LocalSlurm) -> Ran:
+def node_down(folder: Path, slurm: LocalSlurm) -> None:
     """Slurm itself queues the job again, on the other node."""
 
     def disturb(job: str, node: str) -> None:
@@ -186,18 +211,23 @@ def node_down(folder: Path, slurm: LocalSlurm) -> Ran:
         wait_for(lambda: slurm.node_states()[node].startswith("down"), 180, f"{node} is known to be down")
         start_again(slurm, job)
 
-    return disturbed(folder, slurm, disturb)
+    run = disturbed(folder, slurm, disturb)
+    assert run.jobs == [run.job] and run.states[run.job] == "COMPLETED" and run.each_cell_once and run.lost == 1
+    nodes = Counter(row["provenance"]["node"] for row in run.space.rows("slow"))
+    assert set(nodes) == {"node1", "node2"} and nodes[run.node] < 4
 
 
-def preempted(folder: Path, slurm: LocalSlurm) -> Ran:
-    """Another partition takes the node, and preempted jobs end."""
+def preempted(folder: Path, slurm: LocalSlurm) -> None:
+    """Another partition takes the node for good, and preempted jobs end; the job is queued again."""
 
     def disturb(job: str, node: str) -> None:
         said = slurm.ask("srun", "-p", "urgent", "--exclusive", "-w", node, "hostname", timeout_s=240)
         assert said.endswith(node), said
         start_again(slurm, job)
 
-    return disturbed(folder, slurm, disturb)
+    run = disturbed(folder, slurm, disturb)
+    assert run.jobs == [run.job] and "Restarts=1" in slurm.ask("scontrol", "show", "job", run.job)
+    assert run.each_cell_once and run.lost <= 1
 
 
 SHARED = (lost_thrice, time_limit, kill_9, interrupt, never_starts, spread, refused)
@@ -205,96 +235,19 @@ OWN = (node_down, preempted)
 
 
 @pytest.fixture(scope="module")
-def slurm() -> Iterator[LocalSlurm]:
-    with cluster(cpus=16, more_conf=CONF) as up:
-        yield up
-
-
-@pytest.fixture(scope="module")
-def ran(slurm: LocalSlurm, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Ran]]:
-    """Results by scenario; the first request starts all of them, the longest first."""
+def ran(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[Callable[..., None], Future[None]]]:
+    """Ends by scenario; the first request starts all of them, the longest first."""
     folder = tmp_path_factory.mktemp("runs")
 
-    def alone(scenario: Callable[[Path, LocalSlurm], Ran]) -> Ran:
+    def alone(scenario: Callable[[Path, LocalSlurm], None]) -> None:
         with cluster(more_conf=CONF) as own:
-            return scenario(folder / scenario.__name__, own)
+            scenario(folder / scenario.__name__, own)
 
-    with ThreadPoolExecutor(AT_A_TIME) as pool:
+    with cluster(cpus=16, more_conf=CONF) as slurm, ThreadPoolExecutor(AT_A_TIME) as pool:
         given = {one: pool.submit(alone, one) for one in OWN}
-        given |= {one: pool.submit(one, folder / one.__name__, slurm) for one in SHARED}
-        yield lambda one: given[one].result()
+        yield given | {one: pool.submit(one, folder / one.__name__, slurm) for one in SHARED}
 
 
-def test_a_job_that_its_time_limit_ends_is_taken_up_again(ran: Callable[..., Ran]) -> None:
-    run = ran(time_limit)
-    assert [run.states[job] for job in run.jobs] == ["TIMEOUT", "COMPLETED"]
-    assert run.each_cell_once and run.lost <= 1
-
-
-def test_a_job_that_is_lost_thrice_ends_the_run_and_the_next_one_finishes_the_rest(ran: Callable[..., Ran]) -> None:
-    run = ran(lost_thrice)
-    assert [run.states[job] for job in run.jobs] == ["FAILED"] * 2 + ["CANCELLED", "COMPLETED"]
-    assert "logs/local/measure_slow_0.log" in run.log
-    assert set(run.ended.values()) == {1} and len(run.ended) == 4 and run.lost <= 3
-    ends = [(row["status"], row["reason"]) for row in run.space.rows("slow")]
-    assert ends == [("ok", ""), ("failed", "killed its job twice"), *[("ok", "")] * 3], tail(run.log)
-
-
-def test_kill_9_of_the_driver_and_the_same_command_again(ran: Callable[..., Ran]) -> None:
-    run = ran(kill_9)
-    assert "Lock" not in run.log and len(run.jobs) == 1 and run.job not in run.jobs
-    assert set(run.states.values()) == {"COMPLETED"}
-    assert run.each_cell_once and not run.lost  # the first job's cells count
-
-
-def test_ctrl_c_and_sigterm_cancel_the_jobs(ran: Callable[..., Ran]) -> None:
-    run = ran(interrupt)
-    assert run.each_cell_once and run.lost <= 2
-
-
-def test_sigterm_where_no_job_can_start(ran: Callable[..., Ran]) -> None:
-    run = ran(never_starts)
-    assert list(run.states.values()) == ["CANCELLED"]
-
-
-def test_cells_spread_over_jobs_and_nodes_that_are_pinned(ran: Callable[..., Ran]) -> None:
-    run = ran(spread)
-    assert len(run.jobs) == 2 and set(run.ended.values()) == {1}
-    folder = run.space.root / "results" / "local"
-    shards = [json.loads(path.read_text())["cells"] for path in sorted(folder.glob("plan/measure-slow-*"))]
-    assert [[cell["factors"]["n"] for cell in cells if not cell["skip"]] for cells in shards] == [[0, 2, 4], [1, 3, 5]]
-    records = [path.read_text().splitlines() for path in sorted(folder.glob("records/slow/*"))]
-    nodes = [{json.loads(line)["provenance"]["node"] for line in lines} for lines in records]
-    assert nodes == [{"node2"}, {"node1"}]
-    assert "2 nodes of a cluster" in run.space.report()
-    assert [len(re.findall(rf"\| {node} +\| 3 +\|", run.space.report())) for node in ("node1", "node2")] == [1, 1]
-
-
-def test_what_is_published_of_a_cluster_names_no_node(ran: Callable[..., Ran]) -> None:
-    measured = ran(spread).space
-    measured.succeed("publish", "two")
-    private = scrub.private_here(measured.root).including(["node1", "node2"])
-    for parent in ("results", "report"):
-        assert scrub.find_private(measured.root / parent / "two", private) == []
-    assert not [path for path in test_publish.published_files(measured.root, "two") if path.name == "cluster.json"]
-    assert "2 nodes of a cluster" in measured.report("two")
-    assert [len(re.findall(rf"\| node {n} +\| 3 +\|", measured.report("two"))) for n in (1, 2)] == [1, 1]
-
-
-def test_what_cannot_be_submitted_is_told_in_slurms_words(ran: Callable[..., Ran]) -> None:
-    run = ran(refused)
-    assert "invalid partition specified: nowhere" in run.log and not run.jobs
-
-
-def test_a_node_that_goes_down_in_mid_run(ran: Callable[..., Ran]) -> None:
-    run = ran(node_down)
-    assert run.jobs == [run.job] and run.states[run.job] == "COMPLETED"
-    assert run.each_cell_once and run.lost == 1
-    nodes = Counter(row["provenance"]["node"] for row in run.space.rows("slow"))
-    assert set(nodes) == {"node1", "node2"} and nodes[run.node] < 4
-
-
-def test_a_job_that_is_preempted_for_good_is_queued_again(ran: Callable[..., Ran]) -> None:
-    run = ran(preempted)
-    assert run.jobs == [run.job] and "Restarts=1" in run.said
-    assert run.each_cell_once and run.lost <= 1
+@pytest.mark.parametrize("scenario", [*SHARED, *OWN], ids=lambda scenario: scenario.__name__)
+def test_each_cell_is_measured_once_whatever_happens_to_its_job(scenario, ran) -> None:
+    ran[scenario].result()

@@ -11,11 +11,11 @@ from pathlib import Path
 from subprocess import PIPE
 from typing import Any
 
-import numpy as np
 import pytest
-from unmeasured import subject_cells
+from measured_cells import with_tokens
 
-from perfscribe.data import tokens
+from perfscribe.plan import plan, subjects
+from perfscribe.plan.fingerprint import Sources
 from perfscribe.plan.plan_cells import cell_to_json
 from perfscribe.subjects import VARIABLE
 
@@ -91,13 +91,12 @@ def measured(server: subprocess.Popen[str], tmp_path: Path) -> Callable[..., dic
     """The child's answer to the first of a subject's cells with these levels, some of them then replaced."""
 
     def run(experiment: str, adapters: Path, replaced: Any = (), **levels: Any) -> dict[str, Any]:
-        found = subject_cells(experiment, adapters)
-        cell = next(one for one in found if all(one[name] == level for name, level in levels.items()))
+        ours, yours = plan.planned_cells({}, experiment, "tiny"), [subjects.read("yours", adapters)]
+        written = [cell for cell in subjects.cells(experiment, ours, yours, Sources(ROOT)) if not cell.skip]
+        cell = next(one for one in written if all(one[name] == level for name, level in levels.items()))
         cell = replace(cell, factors=cell.factors | dict(replaced))
         if cell.data:
-            file = tmp_path / "data" / tokens.dataset_name(cell["batch"], cell["seq_len"]) / tokens.FILE
-            file.parent.mkdir(parents=True, exist_ok=True)
-            np.save(file, tokens.arrays(16, cell["seq_len"] + 1, 10_000, 0)["tokens"])
+            with_tokens(tmp_path / "data", cell["batch"], cell["seq_len"])
         request = {"cell": cell_to_json(cell), "seed": 0, "data_folder": str(tmp_path / "data"), "round": 1}
         variables = {VARIABLE: json.dumps({"yours": str(adapters)})}
         order = {"experiment": experiment, "request": request, "variables": variables, "file": str(tmp_path / "answer")}

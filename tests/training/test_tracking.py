@@ -5,7 +5,6 @@ import socket
 from pathlib import Path
 
 import pytest
-from workspace import CHEAP, Workspace
 
 from perfscribe.records import records
 from perfscribe.run import session
@@ -87,16 +86,3 @@ def test_a_missing_package_is_told_in_one_line(monkeypatch, capsys):
     assert told == "tracker wandb: the package wandb is not installed (pip install wandb); no run is written\n"
     assert session._tracker({"tracker": "none"}, say=True) == "none" and session._tracker({}) == "none"
     assert capsys.readouterr().err == ""
-
-
-def test_a_run_reports_to_the_tracker_once(tmp_path):
-    pytest.importorskip("mlflow")
-    space = Workspace(tmp_path)
-    space.only()
-    space.add_experiment("trained", CHEAP, n=[1])
-    space.set_config("preset: tiny\nchapters: [cs336]\ntracker: mlflow\n")
-    told = space.succeed("report")
-    assert "tracker mlflow: 0 runs; MLFLOW_ALLOW_FILE_STORE=true mlflow ui" in told
-    assert space.planned_jobs() == set()
-    # What measures knows nothing of a tracker: another one measures nothing.
-    assert space.planned_jobs("--config", "tracker=wandb") == {"track"}

@@ -124,71 +124,52 @@ OWN = "seq_len | d_model | {} | forward_ms"
 BY_DTYPE = "Model Size | FP32 | BF16"
 
 
-def left_as_it_is(text: str, why: str) -> None:
+LEFT = [
+    # The text above says another thing.
+    (page(above="## by_dtype"), "no table of the hand-in under 'Problem (by_dtype)' has these headings"),
+    (
+        page(above="# 2\n\nCompiled by torch.compile:"),
+        "line 3 says compiled (implementation), the set-up of the figures",
+    ),
+    (page(above="All in bfloat16.\n\nThen.\n\nHere:"), "line 1 says BF16"),
+    (page(above="<details><summary>Triton</summary>"), "line 1 says flash"),
+    (page(above="## plain_attention on 4 GPUs"), "says 4 (number of GPUs), the figures are 1"),
+    (page(above="# Attention, batch size 4"), "says 4 (batch), the figures are 8"),
+    (page(above="# Attention on an A100"), "says a100 (device), the figures are h200"),
+    (page(above="# Attention without warm-up"), "says 0 (warm-up steps), the figures are 5"),
+    (page(above="# Attention, 16 heads"), "says 16 (heads), the figures are 0"),
+    (page(above="# Attention, 10 epochs"), "says 10 (epochs), the set-up of the figures does not"),
+    (page(above="# Attention of bloom-1b7"), "says 1b7 (model)"),
+    (page(above="# Attention with CPU off-load"), "says offload (strategy)"),
+    (page("small | |", header=BY_DTYPE, above="# by_dtype: forward only"), "says forward"),
+    (page("small | |", header=BY_DTYPE, above="# by_dtype (seconds)"), "says s (unit), the figures are ms"),
+    (page("small | |", header=BY_DTYPE, above="# by_dtype, context 128"), "says 128"),
+    (page("small | |", header=BY_DTYPE, above="# Accuracy"), "name by_dtype in a heading above"),
+    # A column that the hand-in lacks tells rows apart, or says another thing.
+    (page("16 | 16 | False |", "16 | 16 | True |", header=OWN.format("compile")), "compile (False, True) tells rows"),
+    (page("16 | 16 | |", "1024 | 16 | x |", header=OWN.format("")), "(x) tells rows apart"),
+    (page("16 | 16 | bf16 |", header=OWN.format("dtype")), "says BF16 (precision), the figures are FP32"),
+    # Labels are the hand-in's.
+    (page("DDP | yes, optimizer state |", header="Strategy | Off-load | Samples/s"), "none of its rows: DDP / yes"),
+    *[
+        (page(f"{text} | 16 |", header="seq_len | d_model | forward_ms"), "has none of its rows")
+        for text in ("1*6", "-16", "1_6", "1.024", "16†", "1 024", "")
+    ],
+    # Two columns, or two tables, are the same.
+    (
+        page("16 | 16 | | ", header="seq_len | d_model | forward_ms | forward_ms"),
+        "forward_ms, forward_ms: the same col",
+    ),
+    (page("16 | 16 | 16 |", header="seq_len | d_model | d_model | forward_ms"), "several of its columns are d_model"),
+    (page(above="# Ours") + page("1024 | 16 | |", above="# Theirs"), "as in line 8, and no heading tells them apart"),
+    (page() + "\nTable 2: compiled.\n", "says compiled"),
+]
+
+
+@pytest.mark.parametrize(("text", "why"), LEFT)
+def test_a_table_is_left_that_is_not_the_hand_ins_for_sure(text: str, why: str) -> None:
     after, told = filled(text, *attention())
     assert after == text and all("left as it is" in line for line in told) and why in told[0]
-
-
-@pytest.mark.parametrize(
-    ("above", "why"),
-    [
-        ("## by_dtype", "no table of the hand-in under 'Problem (by_dtype)' has these headings"),
-        ("# 2\n\nCompiled by torch.compile:", "line 3 says compiled (implementation), the set-up of the figures does"),
-        ("All in bfloat16.\n\nThen.\n\nHere:", "line 1 says BF16"),
-        ("<details><summary>Triton</summary>", "line 1 says flash"),
-        ("## plain_attention on 4 GPUs", "says 4 (number of GPUs), the figures are 1"),
-        ("# Attention, batch size 4", "says 4 (batch), the figures are 8"),
-        ("# Attention on an A100", "says a100 (device), the figures are h200"),
-        ("# Attention without warm-up", "says 0 (warm-up steps), the figures are 5"),
-        ("# Attention, 16 heads", "says 16 (heads), the figures are 0"),
-        ("# Attention, 10 epochs", "says 10 (epochs), the set-up of the figures does not"),
-        ("# Attention of bloom-1b7", "says 1b7 (model)"),
-        ("# Attention with CPU off-load", "says offload (strategy)"),
-    ],
-)
-def test_a_table_is_left_where_the_text_above_says_another_thing(above: str, why: str) -> None:
-    left_as_it_is(page(above=above), why)
-
-
-@pytest.mark.parametrize(
-    ("above", "why"),
-    [
-        ("# by_dtype: forward only", "says forward"),
-        ("# by_dtype (seconds)", "says s (unit), the figures are ms"),
-        ("# by_dtype, context 128", "says 128"),
-        ("# Accuracy", "name by_dtype in a heading above"),
-    ],
-)
-def test_a_title_and_its_set_up_are_compared_with_the_text_above(above: str, why: str) -> None:
-    left_as_it_is(page("small | |", header=BY_DTYPE, above=above), why)
-
-
-@pytest.mark.parametrize(
-    ("header", "rows", "why"),
-    [
-        # A column that the hand-in lacks tells rows apart, or says another thing.
-        (OWN.format("compile"), ["16 | 16 | False |", "16 | 16 | True |"], "compile (False, True) tells rows"),
-        (OWN.format(""), ["16 | 16 | |", "1024 | 16 | x |"], "(x) tells rows apart"),
-        (OWN.format("dtype"), ["16 | 16 | bf16 |"], "says BF16 (precision), the figures are FP32"),
-        # Labels are the hand-in's.
-        ("Strategy | Off-load | Samples/s", ["DDP | yes, optimizer state |"], "has none of its rows: DDP / yes"),
-        *[
-            ("seq_len | d_model | forward_ms", [f"{text} | 16 |"], "has none of its rows")
-            for text in ("1*6", "-16", "1_6", "1.024", "16†", "1 024", "")
-        ],
-        # Two columns are the same.
-        ("seq_len | d_model | forward_ms | forward_ms", ["16 | 16 | | "], "forward_ms, forward_ms: the same column"),
-        ("seq_len | d_model | d_model | forward_ms", ["16 | 16 | 16 |"], "several of its columns are d_model"),
-    ],
-)
-def test_a_table_is_left_whose_cells_are_not_the_hand_ins(header: str, rows: Sequence[str], why: str) -> None:
-    left_as_it_is(page(*rows, header=header), why)
-
-
-def test_a_table_is_left_that_the_text_below_or_another_table_contradicts() -> None:
-    left_as_it_is(page() + "\nTable 2: compiled.\n", "says compiled")
-    twice = page(above="# Ours") + page("1024 | 16 | |", above="# Theirs")
-    left_as_it_is(twice, "as in line 8, and no heading tells them apart")
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ import pytest
 from workspace import CHEAP, ROOT, Workspace
 
 from perfscribe import cli
+from perfscribe.base import files
 
 ENVIRONMENT_FILES = ("requirements.in", "requirements.lock", "requirements-torch.txt")
 
@@ -164,8 +165,9 @@ def test_a_report_then_nothing_to_do_from_any_folder(
     (space.root / "results" / "local").symlink_to(scratch)
     first = run(space, "--system", "report", cwd=tmp_path)
     assert first.returncode == 0, first.stderr
-    assert first.stderr.splitlines()[-1] == "report: report/local/report.md" and not first.stdout
-    assert len([line for line in first.stderr.splitlines() if re.search(r"probe n=\d: time_ms 1\.5 \(\d/3", line)]) == 3
+    cells = [f"probe n={n}: time_ms 1.5 ({n}/3)" for n in (1, 2, 3)]
+    told = [*cells, "3/3 cells: 3 ok", "as HTML: report/local/report.html", "report: report/local/report.md"]
+    assert re.sub(r"(?m)^[\d:]{8} |, \d+ s left", "", first.stderr).splitlines() == told and not first.stdout
     second = run(space, "--system", "report", cwd=Path("/"))
     assert (second.returncode, second.stdout) == (0, "nothing to do; report: report/local/report.md\n")
     assert "probe" not in second.stderr and not list(tmp_path.iterdir())
@@ -270,41 +272,25 @@ def test_a_file_where_a_folder_should_be_is_one_line(
     assert message(["report"]) == f"run: {project / line}"
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "line"),
-    [
-        ("results/local/checksums", "", r"report: \S*results/local/checksums: File exists"),
-        ("workflow/scripts/report.py", "import os\nos.kill(os.getpid(), 9)", ".*\nit was killed, or the disk is full"),
-    ],
-)
-def test_a_program_that_fails_or_leaves_an_empty_log_is_told_of(
-    tmp_path: Path, name: str, content: str, line: str
-) -> None:
-    """On a full disk no log has a word either."""
+def test_what_fails_without_a_word_is_told(tmp_path: Path) -> None:
+    """A program that fails or leaves an empty log, as on a full disk, and what Snakemake keeps to itself."""
     space = Workspace(tmp_path / "root")
     space.only()
-    (space.root / name).parent.mkdir(parents=True, exist_ok=True)
-    (space.root / name).write_text(content)
-    done = space.run("report")
-    assert done.returncode == 1 and re.fullmatch(rf"{line}\nlog: logs/local/report\.log\n", done.stdout), done.stdout
-
-
-def test_what_snakemake_keeps_to_itself_is_told(tmp_path: Path) -> None:
-    space = Workspace(tmp_path / "root")
-    space.only()
-    rules = space.root / "rules" / "common.smk"
-    text = rules.read_text()
-    full = "raise OSError(28, 'No space left on device', 'x')"
-    for broken, said in (
-        (text.replace("    SESSION.start()", f"    {full}"), "No space left on device"),
-        (f"{text}\nraise RuntimeError('odd')\n", "odd"),
+    checksums, script, rules = "results/local/checksums", "workflow/scripts/report.py", "rules/common.smk"
+    files.write_text(space.root / checksums, "")
+    kept = {name: (space.root / name).read_text() for name in (script, rules)}
+    full, log = "    raise OSError(28, 'No space left on device', 'x')", r"log: logs/local/report\.log\n"
+    for name, broken, told, code in (
+        (checksums, "", rf"report: \S*{checksums}: File exists\n{log}", 1),
+        (script, "import os\nos.kill(os.getpid(), 9)", rf".*\nit was killed, or the disk is full\n{log}", 1),
+        (rules, kept[rules].replace("    SESSION.start()", full), r"run: .*No space left on device.*\n", 1),
+        (rules, f"{kept[rules]}\nraise RuntimeError('odd')\n", r"run: .*odd.*\n", 1),
+        (rules, f"{kept[rules]}\nraise KeyboardInterrupt\n", "", 128 + signal.SIGINT),  # Ctrl-C while it reads them
     ):
-        rules.write_text(broken)
+        (space.root / name).write_text(broken)
         done = space.run("report")
-        assert done.returncode == 1 and re.fullmatch(rf"run: .*{said}.*\n", done.stdout), done.stdout
-    rules.write_text(f"{text}\nraise KeyboardInterrupt\n")
-    done = space.run("report")
-    assert (done.returncode, done.stdout) == (128 + signal.SIGINT, ""), "Ctrl-C while it reads the workflow"
+        assert done.returncode == code and re.fullmatch(told, done.stdout), done.stdout
+        (space.root / name).write_text(kept[name]) if name in kept else (space.root / name).unlink()
 
 
 def test_an_option_that_there_is_not_is_one_line(space: Workspace) -> None:

@@ -22,6 +22,8 @@ from workspace import ROOT, Workspace
 from perfscribe.analytic.memory import total_bytes
 from perfscribe.base import chapters, registry
 from perfscribe.experiments.cs336.ddp import variants
+from perfscribe.experiments.cs336.fsdp_accounting import show as fsdp_shown
+from perfscribe.experiments.cs336.fsdp_accounting.measure import DDP, FSDP, PEER, SHARDED
 from perfscribe.experiments.cs336.memory_profiling import show as memory_shown
 from perfscribe.experiments.cs336.optimizer_state_sharding import measure as sharding
 from perfscribe.experiments.cs336.optimizer_state_sharding import show as sharding_shown
@@ -154,6 +156,21 @@ def test_memory_is_as_predicted(measured: Workspace) -> None:
             held = sum(one.series[f"{name}_{moment}_bytes"])
             assert held == pytest.approx(sharding_shown.predicted_bytes(one, moment, name), rel=1e-3), (name, moment)
         assert one.values["difference"] == 0
+
+
+def test_sharding_saves_what_is_expected_and_gathers_where_weights_are_sharded(measured: Workspace) -> None:
+    (record,) = without_gpu(measured, "fsdp_accounting")
+    rows = {row.factors["implementation"]: row for row in fsdp_shown.by_implementation(record)}
+    for name, row in rows.items():
+        assert row.values["saved_bytes"] == pytest.approx(fsdp_shown.expected_gib(row) * 2**30, rel=0.02), name
+        assert row.values["init_bytes"] < row.values["before_step_bytes"] < row.values["peak_bytes"]
+        assert 0 <= row.values["traced_waits_forward_ms"] <= row.values["traced_gathers_forward_ms"]
+        assert ("gathers" in row.series["lane"]) == (row.values["traced_gathers_ms"] > 0)
+        assert min(map(min, row.samples["tail_ms"])) > 0
+    whole = rows[DDP].values["init_bytes"]
+    assert whole == rows[SHARDED].values["init_bytes"] and whole / 2 < rows[FSDP].values["init_bytes"] < 0.51 * whole
+    assert {name for name, row in rows.items() if row.values["traced_gathers_forward_ms"] > 0} == {FSDP, PEER}
+    assert {name for name, row in rows.items() if "wait_ms" in row.samples} == {FSDP}
 
 
 def test_histories_of_memory_name_nothing_of_the_machine(measured: Workspace) -> None:
