@@ -107,5 +107,5 @@ def test_what_was_not_applied_is_refused() -> None:
 
 
 def test_an_overflow_on_one_rank_leaves_the_step_out_on_all(two: dict[str, list[Any]]) -> None:
-    found = {name: said for name, said in two.items() if name.endswith("overflow")}
-    assert found == dict.fromkeys(found, [[False, True, 2.0**9]] * 2) and len(found) == 4
+    overflows = {name: results for name, results in two.items() if name.endswith("overflow")}
+    assert overflows == dict.fromkeys(overflows, [[False, True, 2.0**9]] * 2) and len(overflows) == 4

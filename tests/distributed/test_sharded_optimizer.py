@@ -104,7 +104,7 @@ def test_parameters_are_those_of_the_plain_optimizer(ranks: int) -> None:
 
 
 class Scaled(torch.optim.SGD):
-    """Its step takes an argument of its own."""
+    """SGD whose step takes a factor for the gradients."""
 
     def step(self, closure: Any = None, *, scale: float = 1.0) -> Any:
         for group in self.param_groups:

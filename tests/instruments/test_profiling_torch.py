@@ -90,7 +90,7 @@ def test_an_operator_that_waits_for_a_core_is_no_work_of_its_own(tmp_path: Path)
     events = [event("cpu_op", "aten::softmax", start, end - start) for start, end in calls]
     events += [event("cpu_op", "aten::_softmax", start + 1, 9) for start, _ in calls]
     trace = read(tmp_path, events, "cpu", "2.13.0")
-    assert [found.name for found in trace.kernels] == ["aten::_softmax"] * 3
+    assert [kernel.name for kernel in trace.kernels] == ["aten::_softmax"] * 3
 
 
 def test_annotated_attention_computes_what_eager_attention_does() -> None:

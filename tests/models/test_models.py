@@ -62,11 +62,13 @@ def test_logits_are_those_of_the_definition(model, tokens):
     x = weights["embedding.weight"][tokens]
     for block in ("blocks.0", "blocks.1"):
         normed = norm(x, f"{block}.attention_norm")
-        q, k, v = (linear(normed, f"{block}.attention.{one}").unflatten(-1, (4, 8)).transpose(1, 2) for one in "qkv")
+        q, k, v = (
+            linear(normed, f"{block}.attention.{matrix}").unflatten(-1, (4, 8)).transpose(1, 2) for matrix in "qkv"
+        )
         out = F.scaled_dot_product_attention(turned(q), turned(k), v, is_causal=True).transpose(1, 2).flatten(-2)
         x = x + linear(out, f"{block}.attention.o")
         normed = norm(x, f"{block}.feed_forward_norm")
-        gate, up = (linear(normed, f"{block}.feed_forward.{one}") for one in ("w1", "w3"))
+        gate, up = (linear(normed, f"{block}.feed_forward.{matrix}") for matrix in ("w1", "w3"))
         x = x + linear(F.silu(gate) * up, f"{block}.feed_forward.w2")
     expected = linear(norm(x, "norm"), "head")
     for length in (16, 5):

@@ -55,7 +55,7 @@ exec "$@"
 
 
 def _run(*command: str, check: bool = True, env: Mapping[str, str] = AS_ROOT, timeout_s: float = 300) -> str:
-    """What the command said, standard error too; "" where it failed. check: then RuntimeError with what it said."""
+    """Return the command's output, standard error included; if it fails, raise RuntimeError with it, or return ""."""
     streams: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
     done = subprocess.run(command, env=env, text=True, errors="replace", timeout=timeout_s, **streams)
     if check and done.returncode:

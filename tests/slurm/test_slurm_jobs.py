@@ -119,12 +119,12 @@ def lost_thrice(folder: Path, slurm: LocalSlurm) -> None:
     assert run.wait(RUN_S) == 1, tail(run.log())
     first = run.log()
     faulty.let_end(side_file, 5)
-    found = Ran(space, first + space.finish(), job, side_file)
-    assert [found.states[job] for job in found.jobs] == ["FAILED"] * 2 + ["CANCELLED", "COMPLETED"]
-    assert "logs/local/measure_slow_0.log" in found.log
-    assert set(found.ended.values()) == {1} and len(found.ended) == 4 and found.lost <= 3
+    result = Ran(space, first + space.finish(), job, side_file)
+    assert [result.states[job] for job in result.jobs] == ["FAILED"] * 2 + ["CANCELLED", "COMPLETED"]
+    assert "logs/local/measure_slow_0.log" in result.log
+    assert set(result.ended.values()) == {1} and len(result.ended) == 4 and result.lost <= 3
     ends = [(row["status"], row["reason"]) for row in space.rows("slow")]
-    assert ends == [("ok", ""), ("failed", "killed its job twice"), *[("ok", "")] * 3], tail(found.log)
+    assert ends == [("ok", ""), ("failed", "killed its job twice"), *[("ok", "")] * 3], tail(result.log)
 
 
 def kill_9(folder: Path, slurm: LocalSlurm) -> None:
@@ -140,10 +140,10 @@ def kill_9(folder: Path, slurm: LocalSlurm) -> None:
     assert slurm.jobs()[job][0] == "RUNNING"
     faulty.let_end(side_file, 4)
     assert again.wait(RUN_S) == 0, tail(again.log())
-    found = Ran(space, again.log(), job, side_file)
-    assert "Lock" not in found.log and len(found.jobs) == 1 and job not in found.jobs
-    assert set(found.states.values()) == {"COMPLETED"} and found.each_cell_once
-    assert not found.lost  # the first job's cells count
+    result = Ran(space, again.log(), job, side_file)
+    assert "Lock" not in result.log and len(result.jobs) == 1 and job not in result.jobs
+    assert set(result.states.values()) == {"COMPLETED"} and result.each_cell_once
+    assert not result.lost  # the first job's cells count
 
 
 def interrupt(folder: Path, slurm: LocalSlurm) -> None:
@@ -158,8 +158,8 @@ def interrupt(folder: Path, slurm: LocalSlurm) -> None:
         ended(slurm, job)
         assert slurm.jobs()[job][0] == "CANCELLED" and len(jobs_of(run.log())) == 1
     faulty.let_end(side_file, 4)
-    found = Ran(space, space.finish(), job, side_file)
-    assert found.each_cell_once and found.lost <= 2
+    result = Ran(space, space.finish(), job, side_file)
+    assert result.each_cell_once and result.lost <= 2
 
 
 def never_starts(folder: Path, slurm: LocalSlurm) -> None:
@@ -245,7 +245,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[Callable[...,
 
     with cluster(cpus=16, more_conf=CONF) as slurm, ThreadPoolExecutor(AT_A_TIME) as pool:
         given = {one: pool.submit(alone, one) for one in OWN}
-        yield given | {one: pool.submit(one, folder / one.__name__, slurm) for one in SHARED}
+        yield given | {scenario: pool.submit(scenario, folder / scenario.__name__, slurm) for scenario in SHARED}
 
 
 @pytest.mark.parametrize("scenario", [*SHARED, *OWN], ids=lambda scenario: scenario.__name__)

@@ -93,7 +93,7 @@ def measured(server: subprocess.Popen[str], tmp_path: Path) -> Callable[..., dic
     def run(experiment: str, adapters: Path, replaced: Any = (), **levels: Any) -> dict[str, Any]:
         ours, yours = plan.planned_cells({}, experiment, "tiny"), [subjects.read("yours", adapters)]
         written = [cell for cell in subjects.cells(experiment, ours, yours, Sources(ROOT)) if not cell.skip]
-        cell = next(one for one in written if all(one[name] == level for name, level in levels.items()))
+        cell = next(cell for cell in written if all(cell[name] == level for name, level in levels.items()))
         cell = replace(cell, factors=cell.factors | dict(replaced))
         if cell.data:
             with_tokens(tmp_path / "data", cell["batch"], cell["seq_len"])

@@ -15,7 +15,7 @@ LEAST = 0.3  # least share of a table's headings that are alike
 WORDS = {"fwd": "forward", "bwd": "backward", "mem": "memory", "seq": "sequence", "len": "length", "avg": "mean"}
 WORDS |= {"ctx": "context", "precision": "dtype", "config": "size", "%": "percent", "stddev": "std", "sigma": "std"}
 WORDS |= dict.fromkeys(("s", "us", "µs", "time", "latency"), "ms") | dict.fromkeys(("gib", "mb", "mib"), "gb")
-# A figure of its own each.
+# Words that tell one figure of a table from another, such as a minimum from a median.
 STATISTICS = {"total", "min", "max", "std", "iqr", "n", "warmup", "×", "percent", "speedup", "predicted"}
 
 
