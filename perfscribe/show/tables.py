@@ -114,7 +114,7 @@ def median(sample: str, title: str, name: str = "") -> Column:
         lambda r: summary(r, sample).median,
         spread=f"{shown}_iqr",
         spread_get=lambda r: _iqr(r, sample),
-        range_get=lambda r: _range_of_medians(r, sample),
+        range_get=lambda r: range_of(_medians(r, sample)),
     )
 
 
@@ -123,9 +123,25 @@ def _medians(record: Record, sample: str) -> list[float]:
     return [_summarised((tuple(samples),)).median for samples in record.samples.get(sample, [])]
 
 
-def _range_of_medians(record: Record, sample: str) -> float | None:
-    medians = _medians(record, sample)
-    return max(medians) - min(medians) if len(medians) > 1 else None
+def range_of(rounds: Sequence[float]) -> float | None:
+    """Return the range of a figure with one value per round; None for one round."""
+    return max(rounds) - min(rounds) if len(rounds) > 1 else None
+
+
+def scaled(name: str, title: str, sample: str, scale: Callable[[Record], float]) -> Column:
+    """Column of a sample's median in another unit; scale: a record's factor, also of the spread."""
+
+    def times(figure: float | str | None, record: Record) -> Any:
+        return figure * scale(record) if isinstance(figure, float) else figure
+
+    return Column(
+        name,
+        title,
+        lambda r: times(summary(r, sample).median, r),
+        spread=f"{name}_spread",
+        spread_get=lambda r: times(_iqr(r, sample), r),
+        range_get=lambda r: times(range_of(_medians(r, sample)), r),
+    )
 
 
 def iqr(sample: str, title: str = "IQR") -> Column:

@@ -111,6 +111,13 @@ def test_the_spread_of_a_rate_is_over_rounds_where_there_are_several(tmp_path: P
         )
 
 
+def test_the_spread_of_a_sample_in_another_unit_is_its_own_spread_scaled(tmp_path: Path) -> None:
+    column = t.scaled("step_ms", "Step (ms)", "epoch_s", lambda r: 1e3 / r.values["steps"])
+    for rounds, shown in (([[4.0, 6.0]], "2500 ± 250"), ([[4.0], [5.0], [8.0]], "2500 ± 1000")):
+        measured = record(samples={"epoch_s": rounds}, values={"steps": 2}, rounds=len(rounds))
+        assert shown in markdown(tmp_path, t.make("a.b", "Title", [measured], [column]))
+
+
 @pytest.mark.parametrize("blank", [None, "\n\t", math.nan, -math.inf, np.float32("inf")], ids=repr)
 def test_a_blank_is_refused(blank: Any) -> None:
     column = t.derived("x", "X", lambda r: blank)

@@ -1,5 +1,7 @@
 """Epoch times of the Polaris homework's training runs, and the columns that its experiments share."""
 
+from collections.abc import Callable
+from operator import itemgetter
 from statistics import median
 
 from perfscribe.records.records import Record
@@ -17,19 +19,9 @@ def total_s(record: Record) -> float:
     return float(median(sum(epochs) for epochs in epochs_s(record)))
 
 
-def first_s(record: Record) -> float:
-    """Return the time of the first epoch (s); the median over rounds."""
-    return float(median(first[0] for first in record.warmup["epoch_s"]))
-
-
 def samples_per_s(record: Record) -> float:
     """Return the samples of an epoch divided by the median time of the later epochs."""
     return float(record.factors["samples"] / t.summary(record, "epoch_s").median)
-
-
-def step_ms(record: Record) -> float:
-    """Return the time per step of the median later epoch (ms)."""
-    return float(1e3 * t.summary(record, "epoch_s").median / record.values["steps_per_epoch"])
 
 
 def lowest_per_s(record: Record) -> float:
@@ -46,7 +38,16 @@ def _behind_ms(record: Record) -> float:
     return 1000 * (total_s(record) - float(record.values["homework_clock_s"]))
 
 
-TOTAL = t.derived("training_s", "Training time (s)", total_s)
+def _of_rounds(name: str, title: str, get: Callable[[list[float]], float]) -> t.Column:
+    """Column of a time of each round's epochs (s): its median, with its range over rounds as spread."""
+
+    def times(record: Record) -> list[float]:
+        return [get(epochs) for epochs in epochs_s(record)]
+
+    return t.Column(name, title, lambda r: float(median(times(r))), range_get=lambda r: t.range_of(times(r)))
+
+
+TOTAL = _of_rounds("training_s", "Training time (s)", sum)
 # Time the device needs after the last step is queued: almost none where the host sets the pace.
 BEHIND = t.only(
     lambda record: record.has(device="cuda"),
@@ -54,10 +55,10 @@ BEHIND = t.only(
     t.derived("behind_ms", "Device done after the last step is queued (ms)", _behind_ms),
 )
 LATER_EPOCHS = [
-    t.derived("first_epoch_s", "First epoch (s)", first_s),
+    _of_rounds("first_epoch_s", "First epoch (s)", itemgetter(0)),
     *t.timed("epoch_s", "A later epoch (s)", "n"),
     t.rate("samples_per_s", "Samples/s", samples_per_s, "epoch_s"),
-    t.rate("step_ms", "Step (ms)", step_ms, "epoch_s"),  # its relative spread is an epoch's
+    t.scaled("step_ms", "Step (ms)", "epoch_s", lambda record: 1e3 / record.values["steps_per_epoch"]),
     *t.only(lambda record: record.has(device="cuda"), "no GPU", t.value("gpu_ms", "GPU at work in a step (ms)")),
 ]
 # Peak of allocated memory in one step.
