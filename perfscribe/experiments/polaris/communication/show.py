@@ -124,10 +124,8 @@ def _impact(record: Record, metric: str, across: Sequence[float], within: Sequen
     impact = {"impact": compared.ratio, "impact_interval": compared.interval}
     if compared.low is None or compared.high is None:
         return NO_SPREAD | impact | {"impact_verdict": compared.interval}
-    # a ratio's interval reaches further up than down; the shorter side limits the digits shown
-    spread = 2 * min(compared.high - compared.ratio, compared.ratio - compared.low)
     verdict = {"faster": "less", "slower": "more"}.get(compared.verdict, compared.verdict)
-    return impact | {"impact_verdict": verdict, "impact_spread": spread}
+    return impact | {"impact_verdict": verdict, "impact_spread": compared.high - compared.low}
 
 
 METRIC_COLUMNS = [
