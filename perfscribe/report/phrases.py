@@ -6,6 +6,8 @@ from dataclasses import dataclass, replace
 from math import log, log2
 from typing import Any
 
+import numpy as np
+
 from perfscribe.report.quantities import MISSING, NOTHING, Quantity, number, token
 from perfscribe.report.rows import Row, Rows
 from perfscribe.show import references
@@ -84,6 +86,13 @@ def share(part: Any, whole: Any) -> Quantity:
 
 def _quantity(value: Any) -> Quantity:
     return value if isinstance(value, Quantity) else Quantity(number(value), exact=True)
+
+
+def between(rows: Iterable[Row], column: str, by: str, at: Any) -> Quantity:
+    """Interpolate a column linearly at a value of the column `by`; beyond its ends, that of the nearest row."""
+    known = sorted((number(row[by]), number(row[column])) for row in rows if row[column])
+    levels, figures = [level for level, _ in known], [figure for _, figure in known]
+    return Quantity(float(np.interp(number(at), levels, figures))) if known else MISSING
 
 
 def growth(rows: Sequence[Row], column: str, by: str) -> Quantity:

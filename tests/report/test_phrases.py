@@ -71,6 +71,12 @@ def test_extremes_crossover_and_growth_have_no_figure_where_a_row_has_none() -> 
     assert not phrases.growth(measured[:1], "time_ms", by="n")
 
 
+@pytest.mark.parametrize(("at", "expected"), [(0.5, "10.0"), (3, "30.0"), (4, "40.0"), (9, "40.0")])
+def test_a_column_is_interpolated_between_measured_rows_and_kept_beyond(at: float, expected: str) -> None:
+    assert text(phrases.between(rows(10, "oom", 40), "time_ms", "n", at)) == expected
+    assert not phrases.between(rows("oom"), "time_ms", "n", at)
+
+
 @pytest.mark.parametrize(
     ("statuses", "expected"),
     [
