@@ -14,11 +14,6 @@ def epochs_s(record: Record) -> list[list[float]]:
     return [[*first, *later] for first, later in rounds]
 
 
-def total_s(record: Record) -> float:
-    """Return the time of all epochs together (s); the median over rounds."""
-    return float(median(sum(epochs) for epochs in epochs_s(record)))
-
-
 def samples_per_s(record: Record) -> float:
     """Return the samples of an epoch divided by the median time of the later epochs."""
     return float(record.factors["samples"] / t.summary(record, "epoch_s").median)
@@ -32,10 +27,6 @@ def lowest_per_s(record: Record) -> float:
 def highest_per_s(record: Record) -> float:
     """Return samples per second of the fastest epoch, first epochs included."""
     return float(record.factors["samples"] / min(min(epochs) for epochs in epochs_s(record)))
-
-
-def _behind_ms(record: Record) -> float:
-    return 1000 * (total_s(record) - float(record.values["homework_clock_s"]))
 
 
 def _of_rounds(name: str, title: str, get: Callable[[list[float]], float]) -> t.Column:
@@ -52,7 +43,11 @@ TOTAL = _of_rounds("training_s", "Training time (s)", sum)
 BEHIND = t.only(
     lambda record: record.has(device="cuda"),
     "computes as it queues",
-    t.derived("behind_ms", "Device done after the last step is queued (ms)", _behind_ms),
+    t.derived(
+        "behind_ms",
+        "Device done after the last step is queued (ms)",
+        lambda record: 1000 * (TOTAL.get(record) - record.values["homework_clock_s"]),
+    ),
 )
 LATER_EPOCHS = [
     _of_rounds("first_epoch_s", "First epoch (s)", itemgetter(0)),
