@@ -13,8 +13,8 @@ from perfscribe.run.targets import Targets
 # `config` holds only settings of the command line, and neither `configfile:` nor validate() could take its place.
 #
 # Written while this file is read, by the process that the user started and no other: the run lock, files of plan/ whose
-# content changes (they are inputs), the cache of what is found in sources, and nothing in place of outputs that differ
-# from their checksums, or of locks of a killed Snakemake. A process that starts no job puts plan and outputs back.
+# content changes (they are inputs) and the cache of what is found in sources. Deleted: outputs that differ from their
+# checksums, and locks of a killed Snakemake. A process that starts no job puts plan and outputs back.
 SESSION = session.begin(
     ROOT, config, decides=workflow.is_main_process, arguments=sys.argv[1:]
 )

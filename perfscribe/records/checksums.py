@@ -44,8 +44,8 @@ def renew(
 ) -> list[str]:
     """Make units due again whose files differ from their checksums; return one line per such file.
 
-    units: by unit, the output, relative to the site's folder, that is deleted to make it due. A unit without checksums
-    is due, too, without a line; not on a published site, where git keeps the files.
+    units: for each unit the output, relative to the site's folder, whose deletion makes Snakemake run the unit again.
+    A unit without checksums runs again, too, without a line; not on a published site, where git keeps the files.
     """
     lines = []
     for unit, output in units.items():

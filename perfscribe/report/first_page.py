@@ -7,6 +7,7 @@ from typing import Any
 
 from perfscribe.base import chapters
 from perfscribe.base.chapters import Chapter
+from perfscribe.records import form
 from perfscribe.report.page import Problem, spanned, whole_page
 from perfscribe.report.phrases import listed
 from perfscribe.report.quantities import MISSING
@@ -14,14 +15,15 @@ from perfscribe.report.rows import Site
 from perfscribe.report.templates import Template
 
 ROW = re.compile(r"\| (.*?) \| (.*?) \| ")
-RAN = ("ok", "oom", "timeout", "failed")  # statuses of cells that ran, with or without figures
 
 
 def findings(problems: Sequence[Problem], order: Sequence[str], limits: Mapping[str, int]) -> list[Problem]:
     """Select problems whose sentences appear on the first page; keys in `order` come first, in that order.
 
-    Of a problem in two editions the first is taken. limits: maximum per part; `fewest`: minimum in all, filled up with
-    further ones; `most`: maximum in all, reached by dropping the last ones, but never the first of a part.
+    Of a problem in two editions the first is taken. limits:
+    - by part: the most of that part;
+    - `fewest`: the fewest in all; further ones fill it up;
+    - `most`: the most in all; the last ones are dropped, but never the first of a part.
     """
     firsts_by_key = {p.key: p for p in reversed(problems) if p.finding}
     ranked = sorted((p for p in problems if firsts_by_key.get(p.key) is p), key=lambda p: [*order, p.key].index(p.key))
@@ -79,7 +81,7 @@ def write(
             "machine": machine(summary),
             "courses": courses(by_chapter),
             "disturbed": summary["disturbed"],
-            "measured": sum(number for status, number in summary["cells"].items() if status in RAN),
+            "measured": sum(number for status, number in summary["cells"].items() if status in form.RAN),
             "has_emulated_links": any(table.mark == "†" for problem in problems for table in problem.tables),
         },
         "findings": [{"text": p.finding, "link": p.link} for p in findings(problems, source.front["findings"], limits)],

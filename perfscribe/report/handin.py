@@ -10,6 +10,7 @@ from perfscribe.report import details, first_page
 from perfscribe.report.page import HandinTable, Problem, problems
 from perfscribe.report.quantities import NOTHING
 from perfscribe.report.rows import WORDS, Site
+from perfscribe.show.markdown_tables import in_words
 from perfscribe.subjects import YOURS
 
 # Explanations of the marks, with the first page's wording.
@@ -149,7 +150,5 @@ def _name(table: HandinTable, row: int) -> str:
 
 
 def _reason(why: str) -> str:
-    # A site may have several machines, so reasons say "a machine", not "this machine".
-    on = "cluster" if re.fullmatch(r"\d+ nodes", why) else "machine"
-    lacks = re.fullmatch(r"\d+ (GPU|node|process)(s|es)?", why)
-    return f"Skipped on a {on} with {why}" if lacks else why[:1].upper() + why[1:]
+    words = in_words("skipped", why)
+    return f"Skipped {words}" if words != why else why[:1].upper() + why[1:]

@@ -37,9 +37,10 @@ def due(experiment: str, factors: Mapping[str, Any], cost: float = 0.0) -> Due:
 
 @dataclass
 class Pace:
-    """Totals of measured cells, which predict others: the shortest time, a share of the excess by cost, compiling.
+    """Totals of measured cells, which predict the time of others.
 
-    The part by cost is at most MOST_GROWTH times the longest time, since the first cell includes one-time costs.
+    Expected: the shortest time plus a share, by cost, of what all took beyond it (together at most MOST_GROWTH times
+    the longest time, since a first cell includes one-time costs), plus the mean time of compiling.
     """
 
     quickest_s: float = float("inf")

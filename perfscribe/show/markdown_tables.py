@@ -159,7 +159,7 @@ def _neighbours(rows: Sequence[dict[str, str]], figures: Sequence[str]) -> list[
 
 def in_words(status: str, reason: str) -> str:
     """Reason as part of a sentence: a count such as "1 GPU" becomes "on a machine with 1 GPU"."""
-    too_small = status == "skipped" and re.fullmatch(r"\d+ (GPU|node)s?", reason)
+    too_small = status == "skipped" and re.fullmatch(r"\d+ (GPU|node|process)(s|es)?", reason)
     return f"on a {'cluster' if reason.endswith('nodes') else 'machine'} with {reason}" if too_small else reason
 
 

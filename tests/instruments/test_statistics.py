@@ -18,7 +18,6 @@ def test_summary_of_known_samples():
 
 
 # From the binomial distribution: 1 - 2 P(B(n, 1/2) < rank) is 0.969, 0.961 and 0.962.
-# From the binomial distribution: 1 - 2 P(B(n, 1/2) < rank) is 0.969, 0.961 and 0.962.
 @pytest.mark.parametrize("n, rank", [(6, 1), (9, 2), (40, 14)])
 def test_the_interval_of_a_ratio_is_of_order_statistics(n, rank):
     result = ratio(one_each([1.0] * n), one_each(range(1, n + 1)))

@@ -63,7 +63,6 @@ def test_problems_and_headers_are_the_courses_and_the_first_page_is_short(site: 
 UNITS = "GB|GiB|MB|MiB|s|ms|μs|%|×|x|TFLOP/s|GB/s|samp/s|samples/s|samples"
 FIGURE = rf"([-+]?[\d.,]+( ± [\d.,]+)?( - [\d.,]+)?( ?({UNITS}))?|100% \(baseline\))[†‡]{{0,2}}"
 RANKS = r"\d+-\d+"
-COUNTED = "cells?|GPUs?|all-reduces|rows|MB|process(?:es)?|ranks?|nodes?"
 MOST_OF_A_CELL = 5  # words; a cell of more is a sentence
 
 
