@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -88,11 +89,24 @@ def _published(source: str, record: Record) -> Any:
     return next((value for value in values if value != "none"), "none")
 
 
+def _finished(column: t.Column, ends_with: str = "") -> t.Column:
+    """Leave out a pass or phase that ran out of memory: what it reached is not what it needs.
+
+    ends_with: value that a phase on CUDA has from its end on.
+    """
+    return replace(column, get=lambda record: column.get(record) if record.ok or ends_with in record.values else None)
+
+
+def _peak(phase: str) -> t.Column:
+    column = t.gib(f"{phase}_peak", phase.capitalize(), phase, NO_PHASE)
+    return _finished(column, f"{phase}_reserved_bytes")
+
+
 # Peaks by phase; the whole pass with its prediction and published peaks.
 PEAKS = [
     *FACTORS,
-    *(t.gib(f"{phase}_peak", phase.capitalize(), phase, NO_PHASE) for phase in PHASES),
-    t.gib("peak", "Peak"),
+    *map(_peak, PHASES),
+    _finished(t.gib("peak", "Peak")),
     t.gib("reserved", "Reserved", without="no caching allocator"),
     t.derived("predicted_gib", "Predicted (GiB)", _predicted_gib),
     *(
