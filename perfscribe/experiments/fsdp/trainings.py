@@ -176,6 +176,7 @@ LOSS = t.value("train_loss", "Loss")  # the mean over all steps
 FIRST_LOSS = t.Column("first_loss", "First loss logged", _first_loss, kind="unshown")
 MEMORY_CALLBACK = gib("avg_mem_alloc_MB", "GPU Memory (GiB, Callback)", "avg_mem_alloc_gb")
 MEMORY_PEAK = gib("peak_mem_alloc_MB", "Peak allocated (GiB)", "peak_mem_alloc_gb")
+MEMORY_RESERVED = gib("avg_mem_reserved_MB", "Reserved by torch (GiB)", "avg_mem_reserved_gb")
 UTILISATION = t.value("avg_gpu_util_%", "GPU Utilization (%)", column="gpu_util_percent")
 MFU = t.value("mfu", "MFU (%)")  # of the data sheet's dense peak
 STEPS = [

@@ -42,6 +42,7 @@ COLUMNS = [
     *t.settings("num_layers", "hidden_size"),
     c.SAMPLES_STEPPING,
     c.MEMORY_PEAK,
+    c.MEMORY_RESERVED,
     c.MFU,
     *c.STEPS,
     *c.SPENT,

@@ -22,6 +22,7 @@ COLUMNS = [
     c.ROWS_PER_STEP,
     c.SAMPLES_STEPPING,
     c.MEMORY_PEAK,
+    c.MEMORY_RESERVED,
     c.MFU,
     *c.STEPS,
     *c.SPENT,
@@ -43,5 +44,9 @@ def tables(records: Mapping[str, list[Record]]) -> list[t.Table]:
 
 def figures(tables: Mapping[str, t.Table]) -> list[f.Figure]:
     """Return the figure of samples/s over GPUs."""
-    draw = f.of(tables["fsdp.multi_gpu"].ok, c.samples_per_s, y="train_samples_per_second")
+    rows, rate, stepping = tables["fsdp.multi_gpu"].ok, "train_samples_per_second", "stepping_samples_per_second"
+    for end in ("", "_spread"):  # the range over rounds, where there are several
+        if rate + end in rows:
+            rows = rows.assign(**{rate + end: rows[rate + end].where(rows["loop"] != "tuned", rows[stepping + end])})
+    draw = f.of(rows, c.samples_per_s, y=rate)
     return [f.Figure(SHOWN.figures[0], CAPTION, draw, sample="step_ms")]
