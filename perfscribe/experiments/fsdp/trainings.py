@@ -154,9 +154,9 @@ def _first_loss(record: Record) -> Any:
     return next(iter(record.series.get("train_loss", [])), "none logged")
 
 
-def gib(figure: str, title: str, name: str) -> t.Column:
-    """Return a column in GiB of a meter's value in MiB."""
-    return t.value(figure, title, 1 / 1024, name)
+def gib(figure: str, title: str, name: str, without: str = t.NOT_RECORDED) -> t.Column:
+    """Return a column in GiB of a meter's value in MiB. without: text for a training that lacks it."""
+    return t.value(figure, title, 1 / 1024, name, without=without)
 
 
 SETUP = [t.factor("setup", "Setup", _setup), t.factor("world_size", "Total GPUs")]
@@ -176,7 +176,9 @@ LOSS = t.value("train_loss", "Loss")  # the mean over all steps
 FIRST_LOSS = t.Column("first_loss", "First loss logged", _first_loss, kind="unshown")
 MEMORY_CALLBACK = gib("avg_mem_alloc_MB", "GPU Memory (GiB, Callback)", "avg_mem_alloc_gb")
 MEMORY_PEAK = gib("peak_mem_alloc_MB", "Peak allocated (GiB)", "peak_mem_alloc_gb")
-MEMORY_RESERVED = gib("avg_mem_reserved_MB", "Reserved by torch (GiB)", "avg_mem_reserved_gb")
+MEMORY_RESERVED = gib(
+    "avg_mem_reserved_MB", "Reserved by torch (GiB)", "avg_mem_reserved_gb", without="no caching allocator"
+)
 UTILISATION = t.value("avg_gpu_util_%", "GPU Utilization (%)", column="gpu_util_percent")
 MFU = t.value("mfu", "MFU (%)")  # of the data sheet's dense peak
 STEPS = [
