@@ -35,7 +35,7 @@ def test_what_was_recorded_before_memory_ran_out_is_kept(tmp_path, monkeypatch, 
     assert kept.values["forward_peak_bytes"] > kept.values["start_bytes"]
     assert "optimizer_peak_bytes" not in kept.values
     assert ("peak_unrecorded_bytes" in kept.values) is warmed
-    # What a run reached is not what it needs; a phase that ended has its peak, and on CUDA what was reserved.
+    # A run that failed has no peak, a phase that ended before has one; on CUDA its reserved bytes tell that it ended.
     ended = replace(kept, values={**kept.values, "forward_reserved_bytes": 1})
     for measured, forward in ((kept, "oom"), (ended, kept.values["forward_peak_bytes"] / 2**30)):
         record = replace(as_record("memory_profiling", one, measured), status="oom", reason="why")
