@@ -122,12 +122,13 @@ def fullest_context(cells: Sequence[Record]) -> int | None:
 
 
 def _single_passes(cells: Iterable[Record]) -> list[Record]:
-    """Return one record per cell and pass, with its samples under ONE_PASS."""
+    """Return one record per cell and pass, with its samples under ONE_PASS; ok if the pass ran, if not a step."""
     return [
         replace(
             record,
             factors={**record.factors, "pass_type": name},
             samples={ONE_PASS: record.samples[sample]} if sample in record.samples else {},
+            status="ok" if sample in record.samples else record.status,
         )
         for record in cells
         for name, sample in PASSES.items()

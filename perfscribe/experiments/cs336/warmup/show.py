@@ -40,11 +40,11 @@ COLUMNS = [
 
 def _single_steps(record: Record) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield every step, warm-up steps first."""
-    names = ("full_step_ms", "forward_ms")
+    names = ("full_step_ms", "forward_ms", "backward_ms", "optimizer_ms")
     steps = zip(*([*record.warmup.get(name, [[]])[0], *record.samples[name][0]] for name in names), strict=True)
-    for number, (step_ms, forward_ms) in enumerate(steps, start=1):
+    for number, (step_ms, *phases) in enumerate(steps, start=1):
         kind = "warm-up" if number <= record.factors["warmup_steps"] else "timed"
-        yield number, {"step_ms": step_ms, "forward_ms": forward_ms, "kind": kind}
+        yield number, {"step_ms": step_ms, "kind": kind, **dict(zip(names[1:], phases, strict=True))}
 
 
 STEPS = [
@@ -53,6 +53,8 @@ STEPS = [
     t.value("kind", "Kind", exact=True),
     t.value("step_ms", "Full step (ms)"),
     t.value("forward_ms", "Of it forward (ms)"),
+    t.value("backward_ms", "Backward (ms)"),
+    t.value("optimizer_ms", "AdamW (ms)"),
 ]
 
 
