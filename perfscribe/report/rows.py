@@ -26,7 +26,6 @@ LEVELS = ("factor", "setting")  # kinds of columns that are chosen before a meas
 WORDS = {"oom": "OOM", "failed": "failed", "timeout": "timeout"}  # text of a cell without a number, by status
 HALF_IQR = "half IQR"
 OF_ROW = ("ok", "status", "reason", "flags")  # attributes of Row that are no columns
-OF_GRID = (*form.RAN, "not_run")  # statuses of cells that the machine and the preset allow
 Cells = Mapping[str, Any]
 
 
@@ -268,13 +267,14 @@ class Rows:
         return self.row(**shared, **levels)
 
     def grid(self, **homework: Sequence[Any]) -> Several:
-        """Rows to hand in: each combination of the homework's levels (on a GPU only) and any other measured.
+        """Rows to hand in: each combination of the homework's levels (on a GPU only) and any other that ran.
 
-        homework: levels by column. Numbers are sorted, names are in the homework's order. Rows that differ only in
+        Without a GPU, also those that were not run. homework: levels by column. Numbers are sorted, names are in the homework's order. Rows that differ only in
         columns that are not named share a combination, of which row() takes one.
         """
         self._require(homework)
-        of_site = [tuple(str(row[name]) for name in homework) for row in self._rows if row["status"] in OF_GRID]
+        statuses = form.RAN if self.site.gpu else (*form.RAN, "not_run")
+        of_site = [tuple(str(row[name]) for name in homework) for row in self._rows if row["status"] in statuses]
         asked = [[str(level) for level in levels] if self.site.gpu else [] for levels in homework.values()]
         orders = []
         for place, of_homework in enumerate(asked):

@@ -15,7 +15,7 @@ from perfscribe.report.rows import Mistake, Rows, Site
 from perfscribe.show import tables
 
 
-def rows(*ms: float | str, boots: Sequence[str] = (), rounds: Sequence[int] = ()) -> Rows:
+def rows(*ms: float | str, boots: Sequence[str] = (), rounds: Sequence[int] = (), device: str = "cpu") -> Rows:
     """A row for each time in ms (with a spread of 1 either way), by n = 1, 2, 4, …; a text is a row's status."""
     kinds = {"n": "factor", "time_ms": "figure"} | ({"boots": "unshown"} if boots else {})
     columns = {name: {"kind": kind, "exact": kind != "figure", "spread": ""} for name, kind in kinds.items()}
@@ -28,7 +28,7 @@ def rows(*ms: float | str, boots: Sequence[str] = (), rounds: Sequence[int] = ()
         row["boots"] = boot
     for row, count in zip(stored, rounds, strict=False):
         row["rounds"] = count
-    return Rows(Site("made", Path("nowhere"), "cpu"), "cs336.made", columns, stored)
+    return Rows(Site("made", Path("nowhere"), device), "cs336.made", columns, stored)
 
 
 def text(shown: Any) -> str:
@@ -116,6 +116,13 @@ def test_a_missing_row_is_a_row_and_an_unknown_column_a_mistake() -> None:
     assert (measured.row(n=2).time_ms.word, measured.row(n=2).time_ms.why) == ("OOM", "why")
     with pytest.raises(Mistake, match=r"no column 'tme_ms'; did you mean 'time_ms'\?"):
         measured.row(tme_ms=1)
+
+
+@pytest.mark.parametrize(("device", "levels"), [("cuda", [1, 2, 4, 16]), ("cpu", [1, 2, 4, 8])])
+def test_levels_that_the_homework_does_not_ask_for_are_rows_where_they_ran(device: str, levels: list[int]) -> None:
+    """n = 8 was planned, for another edition, and not run; n = 16 is the homework's, which a GPU is asked for."""
+    cells = rows(10, 20, "oom", "not_run", device=device).grid(n=[2, 16])
+    assert [row.n for row in cells] == levels
 
 
 @pytest.mark.parametrize("name", SITES)
