@@ -269,8 +269,9 @@ class Rows:
     def grid(self, **homework: Sequence[Any]) -> Several:
         """Rows to hand in: each combination of the homework's levels (on a GPU only) and any other that ran.
 
-        Without a GPU, also those that were not run. homework: levels by column. Numbers are sorted, names are in the homework's order. Rows that differ only in
-        columns that are not named share a combination, of which row() takes one.
+        Without a GPU, also those that were not run. homework: levels by column. Numbers are sorted, names are in the
+        homework's order. Rows that differ only in columns that are not named share a combination, of which row() takes
+        one.
         """
         self._require(homework)
         statuses = form.RAN if self.site.gpu else (*form.RAN, "not_run")

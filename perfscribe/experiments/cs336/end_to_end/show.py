@@ -31,7 +31,7 @@ PASSES_NOTE = (
 )
 SPEEDUP_CAPTION = (
     "Speed-up over true fp32 by model size, of forward, backward and both timed as one, one line per precision: "
-    "ratios of medians, host clock. Cells were not interleaved."
+    "ratios of medians, host clock. Cells were not interleaved. A size whose optimizer does not fit has only the last."
 )
 REFERENCE = "fp32"
 OTHERS = tuple(dtype for dtype in DTYPES if dtype != REFERENCE)
@@ -123,16 +123,15 @@ def fullest_context(cells: Sequence[Record]) -> int | None:
 
 def _single_passes(cells: Iterable[Record]) -> list[Record]:
     """Return one record per cell and pass, with its samples under ONE_PASS; ok if the pass ran, if not a step."""
-    return [
-        replace(
-            record,
-            factors={**record.factors, "pass_type": name},
-            samples={ONE_PASS: record.samples[sample]} if sample in record.samples else {},
-            status="ok" if sample in record.samples else record.status,
-        )
-        for record in cells
-        for name, sample in PASSES.items()
-    ]
+    passes = []
+    for record in cells:
+        for name, sample in PASSES.items():
+            factors = {**record.factors, "pass_type": name}
+            timed = {ONE_PASS: record.samples[sample]} if sample in record.samples else {}
+            passes.append(replace(record, factors=factors, samples=timed))
+            if timed and record.status == "oom":
+                passes[-1] = replace(passes[-1], status="ok", reason="")
+    return passes
 
 
 def _pass_columns(passes: Sequence[Record]) -> list[t.Column]:
