@@ -64,9 +64,9 @@ LOSSES = [
     t.value("step", "Step", exact=True),
     *t.values(train_loss="Training loss", eval_loss="Evaluation loss", eval_runtime_s="Evaluation (s)"),
 ]
-LOSS_NOTES = ("Training loss: mean since the row before, dropout on; evaluation loss: mean over batches.",)
+LOSS_NOTES = ("Training loss: mean since the row before; evaluation loss: mean over batches.",)
 CAPTION = (
-    "Training loss (mean since the evaluation before, dropout on) and evaluation loss, with labels that train the "
+    "Training loss (mean since the evaluation before) and evaluation loss, with labels that train the "
     "answer and with the workshop's."
 )
 DRAWN = {"train_loss": ("training", "--"), "eval_loss": ("evaluation", "-")}
