@@ -12,7 +12,6 @@ from perfscribe.config.keys import (
     devices,
     dtypes,
     experiment,
-    isolation,
     lengths,
     section,
     sizes,
@@ -26,7 +25,6 @@ from perfscribe.instruments import precision
 LEVELS = experiment(
     "Attention and training steps, eager and compiled, interleaved",
     rounds=shared.ROUNDS,
-    isolation=isolation("job", gpu="cell"),
     timeout_s=timeout(1200),
     device=devices(["cpu"], gpu=["cuda"]),
     turns=whole("turns of eager and compiled in each round; an interval needs 6 or more in all", 1, 1000, 6, gpu=3),
