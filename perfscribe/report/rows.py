@@ -267,16 +267,19 @@ class Rows:
         return self.row(**shared, **levels)
 
     def grid(self, **homework: Sequence[Any]) -> Several:
-        """Rows to hand in: each combination of the homework's levels (on a GPU only) and any other that ran.
+        """Rows to hand in: on a GPU each combination of the homework's levels, and others that ran.
 
-        Without a GPU, also those that were not run. homework: levels by column. Numbers are sorted, names are in the
-        homework's order. Rows that differ only in columns that are not named share a combination, of which row() takes
-        one.
+        Of a level that the homework does not ask for, such as a size of another edition, at least one row must have
+        fitted. Without a GPU, all rows, also those that were not run. homework: levels by column. Numbers are sorted,
+        names are in the homework's order. Rows that differ only in columns that are not named share a combination, of
+        which row() takes one.
         """
         self._require(homework)
         statuses = form.RAN if self.site.gpu else (*form.RAN, "not_run")
-        of_site = [tuple(str(row[name]) for name in homework) for row in self._rows if row["status"] in statuses]
         asked = [[str(level) for level in levels] if self.site.gpu else [] for levels in homework.values()]
+        known = {name: [*levels, *(row[name] for row in self.ok._rows)] for name, levels in homework.items()}
+        rows = self.where(**known)._rows if self.site.gpu else self._rows
+        of_site = [tuple(str(row[name]) for name in homework) for row in rows if row["status"] in statuses]
         orders = []
         for place, of_homework in enumerate(asked):
             levels = list(dict.fromkeys([*of_homework, *(cell[place] for cell in of_site)]))
@@ -286,8 +289,8 @@ class Rows:
             {*product(*asked), *of_site},
             key=lambda cell: [order.index(level) for order, level in zip(orders, cell, strict=True)],
         )
-        rows = (self.row(**dict(zip(homework, map(tables.as_cell, cell), strict=True))) for cell in ordered)
-        return Several(rows, self.absent)
+        chosen = (self.row(**dict(zip(homework, map(tables.as_cell, cell), strict=True))) for cell in ordered)
+        return Several(chosen, self.absent)
 
     def values(self, name: str, homework: Sequence[Any] = ()) -> Several:
         """Levels of a column, ordered as in grid()."""
