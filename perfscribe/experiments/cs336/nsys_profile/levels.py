@@ -20,7 +20,7 @@ LEVELS = experiment(
     detailed=section(
         "which cells keep every kernel",
         size=sizes("those of these sizes", ["micro"], tiny=["nano"], gpu=["small"], empty=True),
-        seq_len=lengths("and of these sequence lengths, in tokens", [64, 128], tiny=[64], gpu=[128], empty=True),
+        seq_len=lengths("and of these sequence lengths, in tokens", [64, 128], tiny=[64], gpu=[128, 256], empty=True),
     ),
 )
 
