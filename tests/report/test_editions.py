@@ -46,7 +46,7 @@ def test_a_size_has_the_editions_name_in_its_chapter() -> None:
     row = re.search(r"\| 2.7B \| forward (\|.*)", former)
     assert row and f"| xl | forward {row[1]}" in today
     for key in chapters.read("cs336-2026").problems:
-        assert "2.7B" not in problem("cs336-2026", key, site("h200x2-2026")).markdown({}), key
+        assert "2.7B" not in problem("cs336-2026", key, site("h200x2")).markdown({}), key
 
 
 def test_a_caption_says_what_its_figure_calls_a_size() -> None:
