@@ -1,6 +1,6 @@
 """Tables of the ways in which a process learns its rank, and of launchers' core bindings."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from perfscribe.base import cpu_sets
@@ -14,6 +14,7 @@ from perfscribe.show import tables as t
 TABLES = SHOWN.tables
 NAME = "rank_methods"
 NO_GPU = "no GPU"
+NEAR_EVERY = "near every GPU"
 LAUNCHERS = {
     "perfscribe": "Perfscribe's own",
     "torchrun": "torchrun",
@@ -95,8 +96,13 @@ def _bound(record: Record, rank: int) -> dict[str, Any]:
         "asked_mask": requested,
         "granted_mask": granted[rank] if granted else "of another machine",
         "gpu": rank if near else NO_GPU,
-        "nearness": binding.nearness(cpu_sets.cores_of_mask(mask), near) if near else NO_GPU,
+        "nearness": _nearness(mask, near, nearest) if near else NO_GPU,
     }
+
+
+def _nearness(mask: str, near: cpu_sets.Cores, of_gpus: Sequence[str]) -> str:
+    found = binding.nearness(cpu_sets.cores_of_mask(mask), near)
+    return NEAR_EVERY if found == binding.NEAR and len(of_gpus) > 1 == len(set(of_gpus)) else found
 
 
 def _published_mask(record: Record) -> str:
