@@ -42,7 +42,7 @@ PEAK_NOTE = (
 )
 RESIDUAL_NOTE = "Recorded: the blocks that the layers' additions to the residual stream asked for."
 LARGEST_NOTE = (
-    "The groups with the largest blocks at the longest context that ran: blocks of one size and kind that one line "
+    "The groups with the largest blocks, at the longest context and the longest whose full step fits: blocks of one size and kind that one line "
     "asked for in one phase. On CUDA backward runs on autograd's own thread, which has no Python frame."
 )
 CAPTION = (
@@ -139,10 +139,14 @@ RESIDUAL = [
 
 
 def _longest(cells: Sequence[Record]) -> list[Record]:
-    """Return the cells at the longest context of their size."""
-    alike = t.grouped(cells, lambda record: record.levels("device", "size"))
-    longest = {key: max(record.factors["seq_len"] for record in group) for key, group in alike.items()}
-    return [r for r in cells if r.factors["seq_len"] == longest[r.factors["device"], r.factors["size"]]]
+    """Return the cells at the longest context of their size, and at the longest whose full step fits."""
+    fitting = [record for record in cells if record.ok and record.has(mode="full_step")]
+    longest = {
+        (*key, max(record.factors["seq_len"] for record in group))
+        for some in (cells, fitting)
+        for key, group in t.grouped(some, lambda record: record.levels("device", "size")).items()
+    }
+    return [record for record in cells if record.levels("device", "size", "seq_len") in longest]
 
 
 def _largest(record: Record) -> Iterator[tuple[int, dict[str, Any]]]:
