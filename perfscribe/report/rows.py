@@ -77,7 +77,7 @@ class Site:
 class Renamed(Site):
     """A site whose levels have an edition's names: {column: {name in the tables: name}}.
 
-    renamed: names that figures of its tables show, with the edition's.
+    renamed: names of one word, which figures of its tables show, with the edition's.
     """
 
     def __init__(self, site: Site, names: Mapping[str, Mapping[str, str]]) -> None:
@@ -92,7 +92,7 @@ class Renamed(Site):
         for column in self._names.keys() & stored.columns.keys():
             names = self._names[column]
             there = {row[column] for row in rows if row.get("status", "ok") == "ok"}
-            self.renamed |= {name: new for name, new in names.items() if name in there}
+            self.renamed |= {name: new for name, new in names.items() if name in there and " " not in name}
             for row in rows:
                 row[column] = names.get(row[column], row[column])
         return tables.Stored(stored.columns, rows)

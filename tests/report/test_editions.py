@@ -49,6 +49,12 @@ def test_a_size_has_the_editions_name_in_its_chapter() -> None:
         assert "2.7B" not in problem("cs336-2026", key, site("h200x2")).markdown({}), key
 
 
+def test_a_time_of_compiling_is_of_the_model_that_it_names() -> None:
+    former, today = (problem(chapter, "torch_compile", site("h200x2")).markdown({}) for chapter in BOTH)
+    compiling = re.search(r"Compiling takes .* 2\.7B.*", former)
+    assert compiling and compiling[0].replace("2.7B", "xl") in today
+
+
 def test_a_caption_says_what_its_figure_calls_a_size() -> None:
     renamed = ". In the figure xl is named 2.7B and xl of 2025 is named xl*"
     figures = {"cs336.nsys_forward", "cs336.attention_by_length"}

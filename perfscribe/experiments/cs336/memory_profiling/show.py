@@ -42,8 +42,9 @@ PEAK_NOTE = (
 )
 RESIDUAL_NOTE = "Recorded: the blocks that the layers' additions to the residual stream asked for."
 LARGEST_NOTE = (
-    "The groups with the largest blocks, at the longest context and the longest whose full step fits: blocks of one size and kind that one line "
-    "asked for in one phase. On CUDA backward runs on autograd's own thread, which has no Python frame."
+    "The groups with the largest blocks, at the longest context and the longest whose full step fits: blocks of one "
+    "size and kind that one line asked for in one phase. On CUDA backward runs on autograd's own thread, which has no "
+    "Python frame."
 )
 CAPTION = (
     "Bytes allocated during one pass, stacked by kind, over allocations and frees in their order: forward alone and a "
