@@ -77,7 +77,7 @@ class Site:
 class Renamed(Site):
     """A site whose levels have an edition's names: {column: {name in the tables: name}}.
 
-    renamed: names of one word, which figures of its tables show, with the edition's.
+    renamed: names that figures of its tables show, with the edition's; longer texts, as `model 2.7B`, only contain one.
     """
 
     def __init__(self, site: Site, names: Mapping[str, Mapping[str, str]]) -> None:

@@ -33,7 +33,7 @@ METHODS_NOTE = (
 )
 BINDINGS_NOTE = (
     "Granted masks are those of sched_getaffinity; local rank = GPU. Anti-affine: none of the rank's cores is among "
-    "those nearest to its GPU, by NVML, for Polaris by ALCF's guide."
+    "those nearest to its GPU, by NVML, for Polaris by ALCF's guide; near every GPU: all have the same ones."
 )
 
 
@@ -102,7 +102,7 @@ def _bound(record: Record, rank: int) -> dict[str, Any]:
 
 def _nearness(mask: str, near: cpu_sets.Cores, of_gpus: Sequence[str]) -> str:
     found = binding.nearness(cpu_sets.cores_of_mask(mask), near)
-    return NEAR_EVERY if found == binding.NEAR and len(of_gpus) > 1 == len(set(of_gpus)) else found
+    return NEAR_EVERY if found == binding.NEAR and len(set(of_gpus)) == 1 < len(of_gpus) else found
 
 
 def _published_mask(record: Record) -> str:
