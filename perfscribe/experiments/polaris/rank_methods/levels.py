@@ -35,7 +35,7 @@ LEVELS = experiment(
         gpu=["torchrun", "open_mpi", "mpich", "pals", "slurm"],
     ),
     backend=choice("gloo: training on the CPU | nccl: a GPU for each rank", ["gloo", "nccl"], "gloo", gpu="nccl"),
-    world_size=wholes("ranks, all on one machine; bindings: the largest", 1, 64, [4], gpu=[1, 4]),
+    world_size=wholes("ranks, all on one machine; bindings: the largest", 1, 64, [4], gpu=[1, 2, 4]),
     samples=constant(128, tiny=32, gpu=2048),  # of the training, which ranks share
     source_length=constant(1),
     target_length=constant(20),
@@ -71,12 +71,13 @@ METHODS_OF = {"perfscribe": ("torchrun",), "torchrun": ("torchrun",)} | {
 def cells(config: Mapping[str, Any]) -> list[Cell]:
     """Return launches by launcher and method, then bindings."""
     device, most = needs.DEVICES[config["backend"]], max(config["world_size"])
+    several = min((ranks for ranks in config["world_size"] if ranks > 1), default=1)
     sizes = {name: config[name] for name in SIZES}
     planned = []
     for place, (launcher, ranks) in enumerate(product(config["launcher"], config["world_size"])):
         fixed = {"backend": config["backend"], "device": device, "world_size": ranks, **sizes}
-        # One rank requires the GPUs of the largest launch: it too runs without other jobs, and only where both can.
-        requires = (*needs.of_ranks(device, most), *(["srun_mpi"] if launcher == "slurm" else []))
+        # One rank requires the GPUs of several: it too runs without other jobs, and only where they can be compared.
+        requires = (*needs.of_ranks(device, max(ranks, several)), *(["srun_mpi"] if launcher == "slurm" else []))
         # A single rank has nothing to find: one method is enough to time it.
         for method in METHODS_OF[launcher][: 1 if ranks == 1 else None]:
             factors = {"part": LAUNCHED, "launcher": launcher, "method": method, **fixed}
