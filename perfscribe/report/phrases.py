@@ -46,6 +46,12 @@ def in_mb(gigabytes: Quantity) -> Quantity:
     return replace(gigabytes, value=gigabytes.value * 1000, spread=spread)
 
 
+def power_capped(flags: object) -> float:
+    """Largest percentage of a cell's time in which the power cap slowed its clock, by the flags of its rounds."""
+    shares = re.findall(r"throttled (?:in )?(\d+)(?: of (\d+) readings| % of the time) \(power cap", str(flags))
+    return max((100 * int(part) / int(whole or 100) for part, whole in shares), default=0.0)
+
+
 def memory(gigabytes: Quantity) -> str:
     """Size as `12.8 GB`, or as `13.4 MB` if below 0.1 GB."""
     return f"{gigabytes} GB" if gigabytes >= 0.1 else f"{in_mb(gigabytes)} MB"

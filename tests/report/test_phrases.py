@@ -134,3 +134,17 @@ def test_a_table_is_read_as_it_was_written(name: str, tmp_path: Path) -> None:
         frame = tables.pd.DataFrame(stored.rows, columns=[*stored.columns, *tables.ROW_COLUMNS], dtype=object)
         tables.write(tables.Table(path.stem, "", columns, frame), tmp_path)
         assert (tmp_path / path.name).read_bytes() == path.read_bytes(), path.name
+
+
+@pytest.mark.parametrize(
+    ("flags", "percent"),
+    [
+        ("throttled 16 % of the time (power cap); throttled 5 % of the time (power cap)", 16),
+        ("host busy (14 %); throttled 5 % of the time (power cap); throttled 63 % of the time (power cap)", 63),
+        ("throttled in 3 of 4 readings (power cap)", 75),
+        ("throttled 40 % of the time (temperature)", 0),
+        ("none", 0),
+    ],
+)
+def test_the_worst_round_under_the_power_cap(flags: str, percent: float) -> None:
+    assert phrases.power_capped(flags) == percent
