@@ -52,6 +52,13 @@ def power_capped(flags: object) -> float:
     return max((100 * int(part) / int(whole or 100) for part, whole in shares), default=0.0)
 
 
+def power_cap(rows: Rows) -> str:
+    """Remark for a table's title on cells under the power cap; "" without any."""
+    shares = [share for row in rows.ok if (share := power_capped(row.flags))]
+    slowed = f"in {len(shares)} of {len(rows.ok)} cells, at worst for {int(max(shares, default=0))} % of the time"
+    return f"; the power cap slowed the clock {slowed}" if shares else ""
+
+
 def memory(gigabytes: Quantity) -> str:
     """Size as `12.8 GB`, or as `13.4 MB` if below 0.1 GB."""
     return f"{gigabytes} GB" if gigabytes >= 0.1 else f"{in_mb(gigabytes)} MB"
