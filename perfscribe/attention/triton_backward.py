@@ -8,7 +8,7 @@ from typing import Literal, TypeAlias
 import triton
 from torch import Tensor
 
-from perfscribe.attention import triton_configs
+from perfscribe.attention import gluon_launches, triton_configs
 from perfscribe.attention.triton_backward_kernels import dkdv_kernel, dq_kernel, prepare_kernel, sum_kernel
 from perfscribe.attention.triton_forward import Problem
 from perfscribe.attention.triton_launches import Box, Launch, Layout
@@ -30,14 +30,21 @@ def backward(
     d_out_strides, and copied if its layout requires it.
     """
     length = max(problem.n_queries, problem.n_keys)
-    variant = triton_configs.backward_for(problem.head_dim, length, problem.dtype, problem.settings.backward)
-    one_pass = variant == "one_pass"
-    units = (
-        [problem.tile("one_pass").streamed] if one_pass else [problem.tile("dkdv").streamed, problem.tile("dq").kept]
-    )
-    n_padded = padded(problem, max(units))
+    chosen = problem.settings.backward
+    variant = triton_configs.backward_for(problem.head_dim, length, problem.dtype, chosen, problem.fills_hopper)
+    one_pass = variant != "two_pass"
+    units = {
+        "gluon": [gluon_launches.PADDED_ROWS],
+        "one_pass": [problem.tile("one_pass").streamed],
+        "two_pass": [problem.tile("dkdv").streamed, problem.tile("dq").kept],
+    }
+    n_padded = padded(problem, max(units[variant]))
     prepare = row_terms(problem, n_padded, d_out_strides, layouts[3].copied, one_pass)
-    of_keys = gradients(problem, "one_pass" if one_pass else "dkdv", layouts, n_padded)
+    of_keys: Callable[..., tuple[Tensor, ...]]
+    if variant == "gluon":
+        of_keys = gluon_launches.backward(problem, layouts, n_padded)
+    else:
+        of_keys = gradients(problem, "one_pass" if one_pass else "dkdv", layouts, n_padded)
     if one_pass:
         scaled = _summed(problem, problem.n_queries, n_padded, "all", 1, 1, 1, problem.scale)
     else:
@@ -124,7 +131,8 @@ def gradients(
             problem.scale, problem.factor, 1.0,
         ),
         constants,
-        tile,
+        num_warps=tile.warps,
+        num_stages=tile.stages,
     )  # fmt: skip
     seen: Seen = "all" if not problem.causal else "from" if of_keys else "up_to"
     summed = _summed(problem, n_rows, n_rows, seen, n_streamed, per_split, n_splits)

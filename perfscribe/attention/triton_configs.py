@@ -12,7 +12,8 @@ that its backward pass uses the same, whenever and in whichever thread it runs.
 
 Backward variants: "one_pass" computes five products per tile and accumulates dQ in fp32 in the order in which programs
 run, so dQ may differ in the last bits from run to run; "two_pass" computes seven, in a fixed order: it is
-deterministic, and used when torch.use_deterministic_algorithms is on.
+deterministic, and used when torch.use_deterministic_algorithms is on. "gluon", the default for many rows on Hopper, is
+one_pass in gluon_kernels.
 """
 
 from __future__ import annotations
@@ -38,9 +39,8 @@ class Tile:
 
     kept, streamed: powers of two from 16. Kept rows are queries in "forward" and "dq", keys in "dkdv" and "one_pass".
     warps, stages: Triton's num_warps and num_stages. tma: read tiles through TMA descriptors (Hopper and later, or the
-    interpreter), else through pointers. registers: Triton's maxnreg. ahead: "forward" computes the scores of a tile
-    while it computes the weights of the previous one. held: number of kept tiles that stay in registers, of those that
-    are left factors (Q; K and V; or Q and dO), see triton_tiles.left_factor.
+    interpreter), else through pointers. held: number of kept tiles that stay in registers, of those that are left
+    factors (Q; K and V; or Q and dO), see triton_tiles.left_factor.
     """
 
     kept: int
@@ -48,8 +48,6 @@ class Tile:
     warps: int = 4
     stages: int = 2
     tma: bool = True
-    registers: int | None = None
-    ahead: bool = False
     held: int = 0
 
 
@@ -105,7 +103,6 @@ def tile_for(
     kernel: Kernel,
     head_dim: int,
     length: int,
-    sequences: int,
     dtype: torch.dtype,
     precision: str,
     chosen: Mapping[str, Tile],
@@ -113,18 +110,16 @@ def tile_for(
     """Return the tile chosen for a kernel, else the default for this GPU; length: of queries or keys."""
     if kernel in chosen:
         return chosen[kernel]
-    tile = _default_tile(kernel, head_dim, length, length * sequences, dtype, precision)
+    tile = _default_tile(kernel, head_dim, length, dtype, precision)
     return tile if length >= TMA_FROM else replace(tile, tma=False)
 
 
-def _default_tile(kernel: Kernel, head_dim: int, length: int, rows: int, dtype: torch.dtype, precision: str) -> Tile:
+def _default_tile(kernel: Kernel, head_dim: int, length: int, dtype: torch.dtype, precision: str) -> Tile:
     width = _width(head_dim)
     if dtype == torch.float32:
         return _float32_tile(kernel, head_dim, length, precision)
     if not has_tma():
         return HALF_OLDER[width][kernel]
-    if kernel == "forward" and rows >= MANY_ROWS:
-        return HALF_MANY[width]
     return HALF[width, "long" if length >= LONG else "short"][kernel]
 
 
@@ -138,11 +133,15 @@ def _float32_tile(kernel: Kernel, head_dim: int, length: int, precision: str) ->
     return longer.get(kernel) or FLOAT32[precision, width][kernel]
 
 
-def backward_for(head_dim: int, length: int, dtype: torch.dtype, chosen: Backward | None) -> Backward:
+def backward_for(
+    head_dim: int, length: int, dtype: torch.dtype, chosen: Backward | None, fills_hopper: bool
+) -> Backward | Literal["gluon"]:
     """Return the backward variant chosen, else the default; two passes if torch is set to be deterministic."""
     if torch.are_deterministic_algorithms_enabled():
         return "two_pass"
     few = length < LONG and _width(head_dim) == "narrow"
+    if fills_hopper:
+        return chosen or "gluon"
     return chosen or ("one_pass" if few or dtype == torch.float32 else "two_pass")
 
 
@@ -160,6 +159,11 @@ def has_tma() -> bool:
     return not torch.cuda.is_available() or torch.cuda.get_device_capability()[0] >= 9
 
 
+def has_wgmma() -> bool:
+    """Return whether the GPU has Hopper's matrix instructions for groups of four warps, which Blackwell lacks."""
+    return torch.cuda.is_available() and torch.cuda.get_device_capability()[0] == 9
+
+
 def multiprocessors(device: torch.device) -> int:
     """Return the streaming multiprocessors of the device; 1 for the interpreter on a CPU."""
     return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 1
@@ -168,6 +172,7 @@ def multiprocessors(device: torch.device) -> int:
 # The Hopper tiles below and the choice between one pass and two are the fastest, or within a few per cent of it, in a
 # search on one H200 with Triton 3.6, lengths 1024 to 65536 (bench/flash_tune.py of b5a959f7).
 TMA_FROM = 4096  # queries or keys; below, pointers are as fast on the device, and descriptors cost host time
+MANY_ROWS = 32768  # queries of all sequences from which gluon_forward_kernel is used
 LONG = 8192  # queries or keys from which "long" tiles are used
 FLOAT32_LONG_FROM = 4096  # the same for FLOAT32_LONG
 
@@ -197,13 +202,6 @@ HALF: Mapping[tuple[str, str], Mapping[str, Tile]] = {
         "dkdv": Tile(128, 64, warps=8, stages=3),
         "dq": Tile(64, 64, warps=4, stages=3, held=1),
     },
-}
-# Forward tiles used instead where no multiprocessor is idle: an H100 is then at its power limit, and larger tiles win
-# because they move less data. Chosen on one H100, each tile timed for seconds.
-MANY_ROWS = 131072  # rows of all sequences
-HALF_MANY: Mapping[str, Tile] = {
-    "narrow": Tile(128, 64, warps=4, stages=3, held=1),
-    "wide": Tile(128, 128, warps=8, stages=2, ahead=True),
 }
 # bf16 and fp16 on GPUs without TMA: small enough for 99 KiB of shared memory
 HALF_OLDER: Mapping[str, Mapping[str, Tile]] = {

@@ -11,7 +11,7 @@ import torch
 import triton
 from torch import Tensor
 
-from perfscribe.attention import triton_configs
+from perfscribe.attention import gluon_launches, triton_configs
 from perfscribe.attention.triton_forward_kernels import combine_kernel, forward_kernel
 from perfscribe.attention.triton_launches import Launch, Layout
 from perfscribe.attention.triton_splits import Walks, split_length
@@ -71,6 +71,13 @@ class Problem:
         """Factor of the scores for softmax in base 2."""
         return self.scale * math.log2(math.e)
 
+    @property
+    def fills_hopper(self) -> bool:
+        """Whether the Gluon kernels can run and have enough programs; not for chosen tiles or splits."""
+        many = min(self.n_queries, self.n_keys) * self.sequences >= triton_configs.MANY_ROWS
+        fits = self.dtype != torch.float32 and self.head_dim > 32 and triton_configs.has_wgmma()
+        return many and fits and not self.settings.tiles and not self.settings.splits
+
     def empty(self, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
         """Allocate memory for a result."""
         return torch.empty(shape, dtype=dtype, device=self.device)
@@ -79,7 +86,7 @@ class Problem:
         """Return the tile of a kernel."""
         length = max(self.n_queries, self.n_keys)
         kind = (self.dtype, self.precision)
-        return triton_configs.tile_for(kernel, self.head_dim, length, self.sequences, *kind, self.settings.tiles)
+        return triton_configs.tile_for(kernel, self.head_dim, length, *kind, self.settings.tiles)
 
     def split(self, kernel: triton_configs.Kernel, whole: int) -> int:
         """Return the rows per split of the dimension that a kernel streams; a multiple of `whole`."""
@@ -98,9 +105,12 @@ Forward: TypeAlias = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
 def forward(problem: Problem, q: Layout, k: Layout, v: Layout) -> Forward:
     """Return a call (Q, K, V) that returns the output (shape, dtype of Q) and log-sum-exp (…, n_queries), fp32."""
     rows = (*problem.leading, problem.n_queries)
-    keys_per_split = problem.split("forward", COMBINED_ROWS)
-    n_splits = triton.cdiv(problem.n_keys, keys_per_split)
-    attend = _attend(problem, q, k, v, keys_per_split, n_splits)
+    if problem.fills_hopper and problem.head_dim > 64:
+        keys_per_split, n_splits, attend = problem.n_keys, 1, gluon_launches.forward(problem, q, k, v)
+    else:
+        keys_per_split = problem.split("forward", COMBINED_ROWS)
+        n_splits = triton.cdiv(problem.n_keys, keys_per_split)
+        attend = _attend(problem, q, k, v, keys_per_split, n_splits)
 
     def whole(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         out, logsumexp = problem.empty(*rows, problem.head_dim, dtype=problem.dtype), problem.empty(*rows)
@@ -142,7 +152,8 @@ def _attend(problem: Problem, q: Layout, k: Layout, v: Layout, keys_per_split: i
             "BLOCK_M": tile.kept, "BLOCK_N": tile.streamed, "BLOCK_D": cols, "CAUSAL": problem.causal,
             "SPLIT": n_splits > 1, "WHOLE_M": problem.n_queries % tile.kept == 0,
             "WHOLE_N": problem.n_keys % tile.streamed == 0, "WHOLE_D": problem.head_dim == cols, "TMA": tile.tma,
-            "AHEAD": tile.ahead, "HELD": tile.held, "PRECISION": problem.precision, "WIDEN": problem.interpreted,
+            "HELD": tile.held, "PRECISION": problem.precision, "WIDEN": problem.interpreted,
         },
-        tile,
+        num_warps=tile.warps,
+        num_stages=tile.stages,
     )  # fmt: skip

@@ -25,28 +25,20 @@ LN_2 = tl.constexpr(0.6931471805599453)
 
 @triton.jit
 def _attend(
-    out, total, peak, ready, q, k_rows, v_rows, batch, head, low, high, query, n_keys, width,
+    out, total, peak, q, k_rows, v_rows, batch, head, low, high, query, n_keys, width,
     stride_k, stride_v,
     factor,
     BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, TMA: tl.constexpr, CAUSAL_MASK: tl.constexpr,
-    TAIL_MASK: tl.constexpr, WHOLE_COLS: tl.constexpr, AHEAD: tl.constexpr, PRECISION: tl.constexpr,
-    WIDEN: tl.constexpr,
+    TAIL_MASK: tl.constexpr, WHOLE_COLS: tl.constexpr, PRECISION: tl.constexpr, WIDEN: tl.constexpr,
 ):  # fmt: skip
-    """Online softmax over the keys low … high; peak is the row's greatest score so far, times factor.
-
-    AHEAD: ready contains the scores of the tile at low, and returns those of the tile after the last. One tile's
-    product then runs while the previous tile's weights are computed, at the cost of one extra tile.
-    """
+    """Online softmax over the keys low … high; peak is the row's greatest score so far, times factor."""
     key = tl.arange(0, BLOCK_N)
     for start in tl.range(low, high, BLOCK_N):
         start = tl.multiple_of(start, BLOCK_N)
-        if AHEAD:
-            scores = ready
-        else:
-            k = read_tile(
-                k_rows, batch, head, start, n_keys, width, stride_k, BLOCK_N, BLOCK_D, TMA, not TAIL_MASK, WHOLE_COLS
-            )
-            scores = product(q, tl.trans(k), PRECISION, WIDEN)
+        k = read_tile(
+            k_rows, batch, head, start, n_keys, width, stride_k, BLOCK_N, BLOCK_D, TMA, not TAIL_MASK, WHOLE_COLS
+        )
+        scores = product(q, tl.trans(k), PRECISION, WIDEN)
         if CAUSAL_MASK:
             scores = tl.where((query - start)[:, None] >= key[None, :], scores, float("-inf"))
         if TAIL_MASK:
@@ -54,12 +46,6 @@ def _attend(
         higher = tl.maximum(peak, tl.max(scores, 1) * factor)
         weights = tl.exp2(scores * factor - higher[:, None])
         rescale = tl.exp2(peak - higher)
-        if AHEAD:
-            # in flight while the weights are computed: the assembler moves that work after the product's start
-            k = read_tile(
-                k_rows, batch, head, start + BLOCK_N, n_keys, width, stride_k, BLOCK_N, BLOCK_D, TMA, False, WHOLE_COLS
-            )
-            ready = product(q, tl.trans(k), PRECISION, WIDEN)
         total = total * rescale + tl.sum(weights, 1)
         out = out * rescale[:, None]
         v = read_tile(
@@ -67,7 +53,7 @@ def _attend(
         )
         out = add_product(out, weights.to(v.dtype), v, PRECISION, WIDEN)
         peak = higher
-    return out, total, peak, ready
+    return out, total, peak
 
 
 @triton.jit
@@ -76,8 +62,8 @@ def forward_kernel(
     stride_qb, stride_qh, stride_qn, stride_kb, stride_kh, stride_kn, stride_vb, stride_vh, stride_vn,
     n_heads, n_sequences, together, n_queries, n_keys, width, keys_per_split, factor, one,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, CAUSAL: tl.constexpr, SPLIT: tl.constexpr,
-    WHOLE_M: tl.constexpr, WHOLE_N: tl.constexpr, WHOLE_D: tl.constexpr, TMA: tl.constexpr, AHEAD: tl.constexpr,
-    HELD: tl.constexpr, PRECISION: tl.constexpr, WIDEN: tl.constexpr,
+    WHOLE_M: tl.constexpr, WHOLE_N: tl.constexpr, WHOLE_D: tl.constexpr, TMA: tl.constexpr, HELD: tl.constexpr,
+    PRECISION: tl.constexpr, WIDEN: tl.constexpr,
 ):  # fmt: skip
     """One tile of queries of one sequence (batch, head) against the keys of one split.
 
@@ -108,25 +94,19 @@ def forward_kernel(
     total = tl.zeros([BLOCK_M], dtype=tl.float32)
     peak = tl.full([BLOCK_M], float("-inf"), dtype=tl.float32)
     result = tl.zeros([BLOCK_M, BLOCK_D], dtype=tl.float32)
-    ready = peak  # used only with AHEAD
-    if AHEAD:
-        k_tile = read_tile(k_rows, batch, head, low, n_keys, width, stride_kn, BLOCK_N, BLOCK_D, TMA, False, WHOLE_D)
-        ready = product(q_tile, tl.trans(k_tile), PRECISION, WIDEN)
     # tiles below the diagonal and inside the keys need no mask
     edge = (n_keys // BLOCK_N) * BLOCK_N
     if CAUSAL:
         edge = tl.minimum(edge, (first // BLOCK_N) * BLOCK_N)
     edge = tl.maximum(tl.minimum(edge, high), low)
-    result, total, peak, ready = _attend(
-        result, total, peak, ready, q_tile, k_rows, v_rows, batch, head, low, edge, query, n_keys, width,
-        stride_kn, stride_vn, factor, BLOCK_N, BLOCK_D, TMA, False, False, WHOLE_D,
-        AHEAD, PRECISION, WIDEN,
+    result, total, peak = _attend(
+        result, total, peak, q_tile, k_rows, v_rows, batch, head, low, edge, query, n_keys, width,
+        stride_kn, stride_vn, factor, BLOCK_N, BLOCK_D, TMA, False, False, WHOLE_D, PRECISION, WIDEN,
     )  # fmt: skip
     if CAUSAL or not WHOLE_N:
-        result, total, peak, ready = _attend(
-            result, total, peak, ready, q_tile, k_rows, v_rows, batch, head, edge, high, query, n_keys, width,
-            stride_kn, stride_vn, factor, BLOCK_N, BLOCK_D, TMA, CAUSAL, not WHOLE_N, WHOLE_D,
-            AHEAD, PRECISION, WIDEN,
+        result, total, peak = _attend(
+            result, total, peak, q_tile, k_rows, v_rows, batch, head, edge, high, query, n_keys, width,
+            stride_kn, stride_vn, factor, BLOCK_N, BLOCK_D, TMA, CAUSAL, not WHOLE_N, WHOLE_D, PRECISION, WIDEN,
         )  # fmt: skip
     rows = (split * n_sequences + sequence).to(tl.int64) * n_queries
     written = n_queries

@@ -12,15 +12,14 @@ from typing import Any, TypeAlias
 import torch
 import triton
 from torch import Tensor
+from triton.experimental.gluon.nvidia.hopper import TensorDescriptor as GluonDescriptor
 from triton.tools.tensor_descriptor import TensorDescriptor
-
-from perfscribe.attention.triton_configs import Tile
 
 TMA_ALIGNMENT_BYTES = 16
 LARGEST_OFFSET = 2**31 - 1
 
 Place: TypeAlias = tuple[tuple[int, ...], bool]
-Box: TypeAlias = tuple[Sequence[int], Sequence[int], list[int]]  # shape, strides and box of a TMA descriptor
+Box: TypeAlias = tuple[Any, ...]  # shape, strides and box of a TMA descriptor; for Gluon also its layout
 
 
 def place(tensor: Tensor) -> Place:
@@ -79,8 +78,9 @@ def readable(tensor: Tensor) -> Tensor:
 class Launch:
     """A kernel with its grid and all arguments except the tensors, which a call passes in the kernel's order.
 
-    boxes: each tensor's descriptor, or None for a pointer. The first call compiles; later calls use the compiled
-    kernel's launcher directly, so all tensors must be aligned like those of the first call.
+    boxes: each tensor's descriptor, or None for a pointer. options: Triton's, such as num_warps. The first call
+    compiles; later calls use the compiled kernel's launcher directly, so all tensors must be aligned like those of the
+    first call.
     """
 
     def __init__(
@@ -90,10 +90,10 @@ class Launch:
         boxes: Sequence[Box | None],
         scalars: Sequence[float],
         constants: Mapping[str, Any],
-        tile: Tile | None = None,
+        **options: int,
     ) -> None:
         self._kernel, self._grid, self._scalars = kernel, (*grid, 1, 1)[:3], scalars
-        self._boxes, self._keywords = boxes, {**constants, **({} if tile is None else launch_options(tile))}
+        self._boxes, self._keywords = boxes, {**constants, **options}
         self._templates: list[dict[str, Any] | None] = []
         self._compiled: Any = None  # stays None in the interpreter
 
@@ -112,7 +112,7 @@ class Launch:
 
     def _compile(self, tensors: Sequence[Tensor]) -> None:
         arguments = [
-            tensor if box is None else TensorDescriptor(tensor, *box)
+            tensor if box is None else (GluonDescriptor if len(box) == 4 else TensorDescriptor)(tensor, *box)
             for tensor, box in zip(tensors, self._boxes, strict=True)
         ]
         with torch.cuda.device_of(tensors[0]):
@@ -135,9 +135,3 @@ def _descriptor(template: dict[str, Any], tensor: Tensor) -> TensorDescriptor:
     descriptor = object.__new__(TensorDescriptor)
     descriptor.__dict__ = {**template, "base": tensor}
     return descriptor
-
-
-def launch_options(tile: Tile) -> dict[str, Any]:
-    """Return Triton's launch options for a tile."""
-    options: dict[str, Any] = {"num_warps": tile.warps, "num_stages": tile.stages}
-    return options if tile.registers is None else options | {"maxnreg": tile.registers}
