@@ -30,9 +30,9 @@ from perfscribe.attention.gluon_tiles import (
     make_ring,
     read_tile,
     release_tile,
-    tile_and_sequence,
     write_tile,
 )
+from perfscribe.attention.triton_tiles import tile_and_sequence
 
 LN_2 = gl.constexpr(0.6931471805599453)
 ROWS = gl.constexpr(128)  # of a program: queries in forward_kernel, keys in backward_kernel; also keys of a tile
@@ -117,7 +117,7 @@ def forward_kernel(
     (sequences, n_queries), fp32. Grid: (tiles of queries × sequences,).
     """
     tiles = gl.cdiv(n_queries, ROWS)
-    place, sequence = tile_and_sequence(tiles, n_sequences, together)
+    place, sequence = tile_and_sequence(gl.program_id(0), tiles, n_sequences, together)
     first = (tiles - 1 - place) * ROWS
     batch, head = sequence // n_heads, sequence % n_heads
     n_tiles = gl.cdiv(gl.minimum(n_keys, first + ROWS) if CAUSAL else n_keys, ROWS)
@@ -245,7 +245,7 @@ def backward_kernel(
     COLS. terms: of prepare_kernel's (2 × sequences, n_padded), box 1 × QUERIES. dq_sum: of (sequences × n_padded, d),
     fp32, box 64 × (COLS, or half of it for 64 queries), to which dQ / scale is added. n_padded: a multiple of QUERIES.
     """
-    place, sequence = tile_and_sequence(gl.cdiv(n_keys, ROWS), n_sequences, together)
+    place, sequence = tile_and_sequence(gl.program_id(0), gl.cdiv(n_keys, ROWS), n_sequences, together)
     first = place * ROWS
     batch, head = sequence // n_heads, sequence % n_heads
     low = first // QUERIES * QUERIES if CAUSAL else 0
