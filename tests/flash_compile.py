@@ -37,7 +37,7 @@ def compile_only(capability: int, log: list) -> None:
     )
     triton.runtime.driver.set_active(driver)
     triton_configs.has_tma = lambda: capability >= 90
-    triton_configs.has_wgmma = lambda: capability == 90
+    triton_configs.has_wgmma = lambda device: capability == 90
     triton_configs.multiprocessors = lambda device: HOPPERS_MULTIPROCESSORS
     run = triton.runtime.JITFunction.run
 

@@ -13,8 +13,6 @@ from perfscribe.attention.gluon_kernels import ROWS, backward_kernel, forward_ke
 from perfscribe.attention.gluon_tiles import GROUP_ROWS, HALF_BOX, LINE, SINGLE
 from perfscribe.attention.triton_launches import Box, Launch, Layout
 
-PADDED_ROWS = 128  # a multiple of the queries of a tile
-
 if TYPE_CHECKING:
     from perfscribe.attention.triton_forward import Problem
 

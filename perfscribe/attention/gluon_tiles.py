@@ -103,13 +103,3 @@ def add_tile(target, place, tile, value):
     tile.store(value)
     fence_async_shared()
     _async_add(target, place, tile)
-
-
-@gluon.jit
-def tile_and_sequence(tiles, n_sequences, together):
-    """Return the indices (tile, sequence) of this program, in triton_tiles.tile_and_sequence's order."""
-    program = gl.program_id(0)
-    first = program // (tiles * together) * together
-    rest = program % (tiles * together)
-    members = gl.minimum(n_sequences - first, together)
-    return rest // members, first + rest % members

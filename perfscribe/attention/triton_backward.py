@@ -8,7 +8,7 @@ from typing import Literal, TypeAlias
 import triton
 from torch import Tensor
 
-from perfscribe.attention import gluon_launches, triton_configs
+from perfscribe.attention import gluon_kernels, gluon_launches, triton_configs
 from perfscribe.attention.triton_backward_kernels import dkdv_kernel, dq_kernel, prepare_kernel, sum_kernel
 from perfscribe.attention.triton_forward import Problem
 from perfscribe.attention.triton_launches import Box, Launch, Layout
@@ -34,7 +34,7 @@ def backward(
     variant = triton_configs.backward_for(problem.head_dim, length, problem.dtype, chosen, problem.fills_hopper)
     one_pass = variant != "two_pass"
     units = {
-        "gluon": [gluon_launches.PADDED_ROWS],
+        "gluon": [gluon_kernels.ROWS.value],
         "one_pass": [problem.tile("one_pass").streamed],
         "two_pass": [problem.tile("dkdv").streamed, problem.tile("dq").kept],
     }

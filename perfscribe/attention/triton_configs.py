@@ -159,9 +159,14 @@ def has_tma() -> bool:
     return not torch.cuda.is_available() or torch.cuda.get_device_capability()[0] >= 9
 
 
-def has_wgmma() -> bool:
+def has_wgmma(device: torch.device) -> bool:
     """Return whether the GPU has Hopper's matrix instructions for groups of four warps, which Blackwell lacks."""
-    return torch.cuda.is_available() and torch.cuda.get_device_capability()[0] == 9
+    return device.type == "cuda" and torch.cuda.get_device_capability(device)[0] == 9
+
+
+def has_many_rows(length: int, sequences: int) -> bool:
+    """Return whether the Gluon kernels are the faster ones: measured on one H200 from 256 rows per sequence on."""
+    return length >= GLUON_FROM and length * sequences >= MANY_ROWS
 
 
 def multiprocessors(device: torch.device) -> int:
@@ -172,7 +177,8 @@ def multiprocessors(device: torch.device) -> int:
 # The Hopper tiles below and the choice between one pass and two are the fastest, or within a few per cent of it, in a
 # search on one H200 with Triton 3.6, lengths 1024 to 65536 (bench/flash_tune.py of b5a959f7).
 TMA_FROM = 4096  # queries or keys; below, pointers are as fast on the device, and descriptors cost host time
-MANY_ROWS = 32768  # queries of all sequences from which gluon_forward_kernel is used
+GLUON_FROM = 128  # queries or keys, a whole tile: shorter sequences would be padded to it
+MANY_ROWS = 32768  # queries or keys of all sequences
 LONG = 8192  # queries or keys from which "long" tiles are used
 FLOAT32_LONG_FROM = 4096  # the same for FLOAT32_LONG
 

@@ -74,9 +74,10 @@ class Problem:
     @property
     def fills_hopper(self) -> bool:
         """Whether the Gluon kernels can run and have enough programs; not for chosen tiles or splits."""
-        many = min(self.n_queries, self.n_keys) * self.sequences >= triton_configs.MANY_ROWS
-        fits = self.dtype != torch.float32 and self.head_dim > 32 and triton_configs.has_wgmma()
-        return many and fits and not self.settings.tiles and not self.settings.splits
+        many = triton_configs.has_many_rows(min(self.n_queries, self.n_keys), self.sequences)
+        fits = self.dtype != torch.float32 and self.head_dim > 32 and not self.interpreted
+        chosen = self.settings.tiles or self.settings.splits
+        return many and fits and not chosen and triton_configs.has_wgmma(self.device)
 
     def empty(self, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
         """Allocate memory for a result."""

@@ -102,6 +102,9 @@ class Launch:
         compiled = self._compiled
         if compiled is None:
             return self._compile(tensors)
+        if torch.cuda.current_device() != self._device:
+            with torch.cuda.device(self._device):
+                return self(*tensors)
         arguments = [
             tensor.data_ptr() if template is None else _descriptor(template, tensor)
             for tensor, template in zip(tensors, self._templates, strict=True)
