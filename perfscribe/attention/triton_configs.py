@@ -165,7 +165,7 @@ def has_wgmma(device: torch.device) -> bool:
 
 
 def has_many_rows(length: int, sequences: int) -> bool:
-    """Return whether the Gluon kernels are the faster ones: measured on one H200 from 256 rows per sequence on."""
+    """Return whether the Gluon kernels are the faster ones, by timings on one H200."""
     return length >= GLUON_FROM and length * sequences >= MANY_ROWS
 
 
@@ -177,7 +177,7 @@ def multiprocessors(device: torch.device) -> int:
 # The Hopper tiles below and the choice between one pass and two are the fastest, or within a few per cent of it, in a
 # search on one H200 with Triton 3.6, lengths 1024 to 65536 (bench/flash_tune.py of b5a959f7).
 TMA_FROM = 4096  # queries or keys; below, pointers are as fast on the device, and descriptors cost host time
-GLUON_FROM = 128  # queries or keys, a whole tile: shorter sequences would be padded to it
+GLUON_FROM = 1024  # queries or keys; at 256 the forward pass gains nothing, and the backward pass was not timed
 MANY_ROWS = 32768  # queries or keys of all sequences
 LONG = 8192  # queries or keys from which "long" tiles are used
 FLOAT32_LONG_FROM = 4096  # the same for FLOAT32_LONG
