@@ -137,8 +137,11 @@ if not INTERPRETED and triton_configs.has_wgmma(torch.device(DEVICE)):  # a skip
 
     @pytest.mark.parametrize(
         ("shape", "causal", "d", "dtype"),
-        part(((1, 1), (130, 130), (257, 70), (70, 257), (300, 500)), (False, True), (40, 64, 80, 128), (BF16, FP16)),
-    )
+        part(
+            ((1, 1), (130, 130), (257, 70), (70, 257), (200, 129), (300, 500)), (False, True),
+            (40, 64, 80, 128), (BF16, FP16),
+        ),
+    )  # fmt: skip
     def test_many_rows(monkeypatch, shape, causal, d, dtype):
         monkeypatch.setattr(triton_configs, "has_many_rows", lambda length, sequences: True)
         monkeypatch.setattr(triton_kernels, "_plans", {})
@@ -146,6 +149,7 @@ if not INTERPRETED and triton_configs.has_wgmma(torch.device(DEVICE)):  # a skip
         for _ in range(2):  # the second launches what the first has compiled
             check(*inputs, causal)
         check(*(x.transpose(0, 1).contiguous().transpose(0, 1) for x in inputs), causal)
+        check(*inputs, causal, upstream=torch.ones(1, dtype=dtype, device=DEVICE).expand(inputs[0].shape))
 
 
 @pytest.mark.parametrize(("held", "backward"), part((1, 2), ("one_pass", "two_pass")))

@@ -11,6 +11,7 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import (
     fence_async_shared,
+    mbarrier,
     tma,
     warpgroup_mma,
     warpgroup_mma_wait,
@@ -27,14 +28,16 @@ from perfscribe.attention.gluon_tiles import (
     await_buffer,
     await_release,
     await_tile,
-    make_ring,
+    make_barriers,
     read_tile,
     release_tile,
+    tile_at,
     write_tile,
 )
 from perfscribe.attention.triton_tiles import tile_and_sequence
 
 LN_2 = gl.constexpr(0.6931471805599453)
+GROUP_COLS = gl.constexpr(64)  # of a group's product for dQ
 ROWS = gl.constexpr(128)  # of a program: queries in forward_kernel, keys in backward_kernel; also keys of a tile
 BUFFERS = gl.constexpr(2)
 
@@ -60,9 +63,12 @@ def _read_keys(q, k, v, rings, batch, head, first, n_tiles):
 
 @gluon.jit
 def _attend(
-    out, logsumexp, rings, sizes, GROUP: gl.constexpr, COLS: gl.constexpr, CAUSAL: gl.constexpr
+    out, logsumexp, rings, turns, sizes, GROUP: gl.constexpr, COLS: gl.constexpr, CAUSAL: gl.constexpr
 ):  # fmt: skip
-    """Online softmax of one group's queries; logsumexp: pointer to the sequence's."""
+    """Online softmax of one group's queries; logsumexp: pointer to the sequence's.
+
+    The groups take turns to multiply, so that one computes softmax while the other's products run.
+    """
     q_ring, k_ring, v_ring = rings
     batch, head, first, n_tiles, n_queries, n_keys, factor = sizes
     SCORES: gl.constexpr = accumulator(ROWS)
@@ -85,8 +91,11 @@ def _attend(
     total = gl.sum(weights, 1)
     left = gl.convert_layout(weights.to(q.dtype), LEFT)
     for i in range(1, n_tiles):
-        ready = warpgroup_mma(q, await_tile(k_ring, i).permute((1, 0)), zero, use_acc=False, is_async=True)
+        right = await_tile(k_ring, i).permute((1, 0))
+        mbarrier.wait(turns.index(GROUP), (i - 1) & 1)
+        ready = warpgroup_mma(q, right, zero, use_acc=False, is_async=True)
         summed = warpgroup_mma(left, await_tile(v_ring, i - 1), result, is_async=True)
+        mbarrier.arrive(turns.index(1 - GROUP))
         scores = warpgroup_mma_wait(1, deps=(ready,))
         release_tile(k_ring, i)
         higher = gl.maximum(peak, gl.max(scores, 1) * factor)
@@ -122,13 +131,19 @@ def forward_kernel(
     batch, head = sequence // n_heads, sequence % n_heads
     n_tiles = gl.cdiv(gl.minimum(n_keys, first + ROWS) if CAUSAL else n_keys, ROWS)
     logsumexp += sequence.to(gl.int64) * n_queries
-    keys = make_ring(k.dtype, BUFFERS, ROWS, COLS, HALF), make_ring(v.dtype, BUFFERS, ROWS, COLS, HALF)
-    rings = (make_ring(q.dtype, 2, GROUP_ROWS, COLS, HALF), keys[0], keys[1])
+    q_ring = gl.allocate_shared_memory(q.dtype, [2, GROUP_ROWS, COLS], HALF), make_barriers(2, 1), None
+    k_tiles = gl.allocate_shared_memory(k.dtype, [BUFFERS, ROWS, COLS], HALF)
+    v_tiles = gl.allocate_shared_memory(v.dtype, [BUFFERS, ROWS, COLS], HALF)
+    k_ring = k_tiles, make_barriers(BUFFERS, 1), make_barriers(BUFFERS, 2)
+    v_ring = v_tiles, make_barriers(BUFFERS, 1), make_barriers(BUFFERS, 2)
+    rings = q_ring, k_ring, v_ring
+    turns = make_barriers(2, 1)
+    mbarrier.arrive(turns.index(0))
     sizes = (batch, head, first, n_tiles, n_queries, n_keys, factor)
     gl.warp_specialize(
         [
-            (_attend, (out, logsumexp, rings, sizes, 0, COLS, CAUSAL)),
-            (_attend, (out, logsumexp, rings, sizes, 1, COLS, CAUSAL)),
+            (_attend, (out, logsumexp, rings, turns, sizes, 0, COLS, CAUSAL)),
+            (_attend, (out, logsumexp, rings, turns, sizes, 1, COLS, CAUSAL)),
             (_read_keys, (q, k, v, rings, batch, head, first, n_tiles)),
         ],
         [4, 1],
@@ -138,22 +153,21 @@ def forward_kernel(
 
 @gluon.jit
 def _read_queries(q, k, v, d_out, terms, rings, batch, head, first, low, n_tiles, sequence, n_sequences, QUERIES):
-    k_ring, v_ring, q_ring, do_ring, peak_ring, delta_ring = rings
+    k_ring, v_ring, q_ring, do_ring, logsumexp_ring, delta_ring = rings
     read_tile(k_ring, 0, k, [batch, head, first, 0])
     read_tile(v_ring, 0, v, [batch, head, first, 0])
     for i in range(n_tiles):
         row = low + i * QUERIES
-        await_buffer(q_ring, i)  # the other rings' buffers are free then too
-        read_tile(peak_ring, i, terms, [sequence, row])
+        await_buffer(q_ring, i)
+        read_tile(logsumexp_ring, i, terms, [sequence, row])
         read_tile(q_ring, i, q, [batch, head, row, 0])
         read_tile(delta_ring, i, terms, [n_sequences + sequence, row])
         read_tile(do_ring, i, d_out, [batch, head, row, 0])
 
 
 @gluon.jit
-def _minus_line(ring, i, unit):
-    """Return -line · unit for each row of a group; line: one number per query of tile i."""
-    line = await_tile(ring, i)
+def _minus_line(line, unit):
+    """Return -line · unit for each row of a group; line: a tile, one number per query."""
     QUERIES: gl.constexpr = line.shape[1]
     SCORES: gl.constexpr = accumulator(QUERIES)
     value = line.reshape([QUERIES]).load(gl.SliceLayout(0, SCORES)) * -unit
@@ -166,7 +180,7 @@ def _walk_queries(
     GROUP: gl.constexpr, CAUSAL: gl.constexpr, MASKED: gl.constexpr,
 ):  # fmt: skip
     """Add the contribution of tiles of queries start … end to dk and dv of one group's keys, and to dq_sum."""
-    k_ring, v_ring, q_ring, do_ring, peak_ring, delta_ring = rings
+    k_ring, v_ring, q_ring, do_ring, logsumexp_ring, delta_ring = rings
     first, low, n_keys, factor, dq_row = sizes
     QUERIES: gl.constexpr = q_ring[0].shape[1]
     COLS: gl.constexpr = q_ring[0].shape[2]
@@ -174,18 +188,18 @@ def _walk_queries(
     SCORES: gl.constexpr = accumulator(QUERIES)
     # each group multiplies dS K for half the queries or, where there are 64, for half the columns
     HALF_ROW: gl.constexpr = GROUP * (QUERIES - GROUP_ROWS)
-    DQ_COLS: gl.constexpr = dq_tile.shape[1]
-    HALF_COL: gl.constexpr = GROUP * (COLS - DQ_COLS)
+    HALF_COL: gl.constexpr = GROUP * (COLS - GROUP_COLS)
     key = first + GROUP * GROUP_ROWS + gl.arange(0, GROUP_ROWS, gl.SliceLayout(1, SCORES))
     query = low + gl.arange(0, QUERIES, gl.SliceLayout(0, SCORES))
     k = await_tile(k_ring, 0)
     k_own = k.slice(GROUP * GROUP_ROWS, GROUP_ROWS)
-    v_own = await_tile(v_ring, 0).slice(GROUP * GROUP_ROWS, GROUP_ROWS)
-    zero = gl.zeros([GROUP_ROWS, DQ_COLS], gl.float32, accumulator(DQ_COLS))
+    v_own = tile_at(v_ring, 0).slice(GROUP * GROUP_ROWS, GROUP_ROWS)
+    zero = gl.zeros([GROUP_ROWS, GROUP_COLS], gl.float32, accumulator(GROUP_COLS))
     for i in range(start, end):
-        minus_peak, minus_delta = _minus_line(peak_ring, i, 1.0 / factor), _minus_line(delta_ring, i, 1.0)
-        q, do = await_tile(q_ring, i), await_tile(do_ring, i)
-        ready = warpgroup_mma(k_own, q.permute((1, 0)), minus_peak, is_async=True)
+        q, do = await_tile(q_ring, i), tile_at(do_ring, i)
+        minus_logsumexp = _minus_line(tile_at(logsumexp_ring, i), 1.0 / factor)
+        minus_delta = _minus_line(tile_at(delta_ring, i), 1.0)
+        ready = warpgroup_mma(k_own, q.permute((1, 0)), minus_logsumexp, is_async=True)
         d_ready = warpgroup_mma(v_own, do.permute((1, 0)), minus_delta, is_async=True)
         await_tile(do_ring, i)  # keeps the second product's start before the wait for the first
         weights = gl.exp2(warpgroup_mma_wait(1, deps=(ready,)) * factor)
@@ -203,7 +217,7 @@ def _walk_queries(
         release_tile(exchanged, i)
         dk_sum = warpgroup_mma(gl.convert_layout(d_scores, LEFT), q, d_k, is_async=True)
         both = await_release(exchanged, i).slice(HALF_ROW, GROUP_ROWS, 1).permute((1, 0))
-        dq = warpgroup_mma(both, k.slice(HALF_COL, DQ_COLS, 1), zero, use_acc=False, is_async=True)
+        dq = warpgroup_mma(both, k.slice(HALF_COL, GROUP_COLS, 1), zero, use_acc=False, is_async=True)
         d_v, d_k, dq = warpgroup_mma_wait(0, deps=(dv_sum, dk_sum, dq))
         release_tile(q_ring, i)
         add_tile(dq_sum, [dq_row + i * QUERIES + HALF_ROW, HALF_COL], dq_tile, dq)
@@ -243,25 +257,27 @@ def backward_kernel(
 
     q, k, v, d_out, dk, dv: descriptors of (batch, heads, rows, d), boxes of QUERIES (q, d_out), 128 (k, v) or 64 rows ×
     COLS. terms: of prepare_kernel's (2 × sequences, n_padded), box 1 × QUERIES. dq_sum: of (sequences × n_padded, d),
-    fp32, box 64 × (COLS, or half of it for 64 queries), to which dQ / scale is added. n_padded: a multiple of QUERIES.
+    fp32, box 64 × 64, to which dQ / scale is added. n_padded: a multiple of QUERIES.
     """
     place, sequence = tile_and_sequence(gl.program_id(0), gl.cdiv(n_keys, ROWS), n_sequences, together)
     first = place * ROWS
     batch, head = sequence // n_heads, sequence % n_heads
-    low = first // QUERIES * QUERIES if CAUSAL else 0
+    low = first if CAUSAL else 0
     n_tiles = gl.maximum(gl.cdiv(n_queries - low, QUERIES), 0)
-    n_masked = gl.minimum(gl.cdiv(first + ROWS - low, QUERIES), n_tiles) if CAUSAL else 0
+    n_masked = gl.minimum(ROWS // QUERIES, n_tiles) if CAUSAL else 0
     n_masked = gl.where(first + ROWS > n_keys, n_tiles, n_masked)
-    DQ_COLS: gl.constexpr = dq_sum.block_shape[1]
-    k_ring, v_ring = make_ring(k.dtype, 1, ROWS, COLS, HALF), make_ring(v.dtype, 1, ROWS, COLS, HALF)
-    q_ring, do_ring = make_ring(q.dtype, BUFFERS, QUERIES, COLS, HALF), make_ring(q.dtype, BUFFERS, QUERIES, COLS, HALF)
-    peak_ring, delta_ring = (
-        make_ring(gl.float32, BUFFERS, 1, QUERIES, LINE),
-        make_ring(gl.float32, BUFFERS, 1, QUERIES, LINE),
-    )
-    rings = (k_ring, v_ring, q_ring, do_ring, peak_ring, delta_ring)
-    exchanged = make_ring(q.dtype, 2, ROWS, QUERIES, HALF)  # dS, released by each group when its half is there
-    dq_tiles = gl.allocate_shared_memory(gl.float32, [2, GROUP_ROWS, DQ_COLS], SINGLE)
+    read, free = make_barriers(1, 2), make_barriers(1, 2)
+    k_ring = gl.allocate_shared_memory(k.dtype, [1, ROWS, COLS], HALF), read, free
+    v_ring = gl.allocate_shared_memory(v.dtype, [1, ROWS, COLS], HALF), read, free
+    read, free = make_barriers(BUFFERS, 4), make_barriers(BUFFERS, 2)
+    q_ring = gl.allocate_shared_memory(q.dtype, [BUFFERS, QUERIES, COLS], HALF), read, free
+    do_ring = gl.allocate_shared_memory(q.dtype, [BUFFERS, QUERIES, COLS], HALF), read, free
+    logsumexp_ring = gl.allocate_shared_memory(gl.float32, [BUFFERS, 1, QUERIES], LINE), read, free
+    delta_ring = gl.allocate_shared_memory(gl.float32, [BUFFERS, 1, QUERIES], LINE), read, free
+    rings = k_ring, v_ring, q_ring, do_ring, logsumexp_ring, delta_ring
+    # dS, released by each group when its half is there
+    exchanged = gl.allocate_shared_memory(q.dtype, [2, ROWS, QUERIES], HALF), None, make_barriers(2, 2)
+    dq_tiles = gl.allocate_shared_memory(gl.float32, [2, GROUP_ROWS, GROUP_COLS], SINGLE)
     sizes = (first, low, n_keys, factor, sequence * n_padded + low)
     gl.warp_specialize(
         [

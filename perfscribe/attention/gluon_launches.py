@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import triton
 from torch import Tensor
 
-from perfscribe.attention.gluon_kernels import ROWS, backward_kernel, forward_kernel
+from perfscribe.attention.gluon_kernels import GROUP_COLS, ROWS, backward_kernel, forward_kernel
 from perfscribe.attention.gluon_tiles import GROUP_ROWS, HALF_BOX, LINE, SINGLE
 from perfscribe.attention.triton_launches import Box, Launch, Layout
 
@@ -39,7 +39,7 @@ def backward(
     queries = ROWS.value if cols == 64 else GROUP_ROWS.value  # as registers allow
     n_rows, d = problem.sequences * n_padded, problem.head_dim
     terms = ((2 * problem.sequences, n_padded), (n_padded, 1), [1, queries], LINE.value)
-    dq_sum = ((n_rows, d), (d, 1), [GROUP_ROWS.value, 64], SINGLE.value)
+    dq_sum = ((n_rows, d), (d, 1), [GROUP_ROWS.value, GROUP_COLS.value], SINGLE.value)
     launch = Launch(
         backward_kernel,
         (triton.cdiv(problem.n_keys, ROWS.value) * problem.sequences,),

@@ -3,7 +3,8 @@
 
 Gluon is Triton's language one level lower. With it a program's warps have different work: here two groups of four warps
 multiply matrices, each of 64 rows, while one more warp reads tiles for both. A ring is (tiles, read, free): buffers for
-tiles, used in turn, and two barriers per buffer. Tile i is in buffer i modulo their number.
+tiles, used in turn, and two barriers per buffer. Tile i is in buffer i modulo their number. Tiles that are read or
+released together share barriers; a barrier is left out where nothing waits for it, since Triton would reuse its memory.
 """
 
 from __future__ import annotations
@@ -24,15 +25,18 @@ SINGLE = gl.constexpr(gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwi
 
 
 @gluon.jit
-def make_ring(dtype: gl.constexpr, BUFFERS: gl.constexpr, ROWS: gl.constexpr, COLS: gl.constexpr, LAYOUT: gl.constexpr):
-    """Allocate a ring of tiles ROWS × COLS; a buffer is free again when both groups have released it."""
-    tiles = gl.allocate_shared_memory(dtype, [BUFFERS, ROWS, COLS], LAYOUT)
-    read = gl.allocate_shared_memory(gl.int64, [BUFFERS, 1], mbarrier.MBarrierLayout())
-    free = gl.allocate_shared_memory(gl.int64, [BUFFERS, 1], mbarrier.MBarrierLayout())
-    for buffer in gl.static_range(BUFFERS):
-        mbarrier.init(read.index(buffer), count=1)
-        mbarrier.init(free.index(buffer), count=2)
-    return tiles, read, free
+def make_barriers(NUMBER: gl.constexpr, ARRIVALS: gl.constexpr):
+    """Allocate barriers, each passed when ARRIVALS have come."""
+    barriers = gl.allocate_shared_memory(gl.int64, [NUMBER, 1], mbarrier.MBarrierLayout())
+    for i in gl.static_range(NUMBER):
+        mbarrier.init(barriers.index(i), count=ARRIVALS)
+    return barriers
+
+
+@gluon.jit
+def tile_at(ring, i):
+    """Return the buffer of tile i."""
+    return ring[0].index(i % ring[0].shape[0])
 
 
 @gluon.jit
@@ -44,12 +48,12 @@ def await_buffer(ring, i):
 
 
 @gluon.jit
-def read_tile(ring, i, source, place):
-    """Begin to read tile i into its buffer, which must be free; place: coordinates in the descriptor `source`."""
+def read_tile(ring, i, source, coordinates):
+    """Begin to read tile i into its buffer, which must be free; coordinates: of a box of the descriptor `source`."""
     tiles, read, _ = ring
     buffer = i % tiles.shape[0]
     mbarrier.expect(read.index(buffer), source.block_type.nbytes)
-    tma.async_copy_global_to_shared(source, place, read.index(buffer), tiles.index(buffer))
+    tma.async_copy_global_to_shared(source, coordinates, read.index(buffer), tiles.index(buffer))
 
 
 @gluon.jit
@@ -83,23 +87,23 @@ def await_release(ring, i):
 
 
 @gluon.jit
-def write_tile(target, place, tile, value):
+def write_tile(target, coordinates, tile, value):
     """Write to a descriptor through a tile of shared memory."""
     tile.store(value.to(tile.dtype))
     fence_async_shared()
-    tma.async_copy_shared_to_global(target, place, tile)
+    tma.async_copy_shared_to_global(target, coordinates, tile)
 
 
 @builtin
-def _async_add(target, place, tile, _semantic=None):
-    coordinates = _semantic._convert_to_ir_values(place, require_i64=False)
+def _async_add(target, coordinates, tile, _semantic=None):
+    coordinates = _semantic._convert_to_ir_values(coordinates, require_i64=False)
     _semantic.builder.create_async_tma_reduce(ir.DESCRIPTOR_REDUCE_KIND.ADD, target.handle, coordinates, tile.handle)
 
 
 @gluon.jit
-def add_tile(target, place, tile, value):
+def add_tile(target, coordinates, tile, value):
     """Add to a descriptor through a tile of shared memory, by TMA; Gluon itself has no function for this."""
     tma.store_wait(0)  # for what was added before from the same tile
     tile.store(value)
     fence_async_shared()
-    _async_add(target, place, tile)
+    _async_add(target, coordinates, tile)

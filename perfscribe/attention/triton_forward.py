@@ -106,7 +106,7 @@ Forward: TypeAlias = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
 def forward(problem: Problem, q: Layout, k: Layout, v: Layout) -> Forward:
     """Return a call (Q, K, V) that returns the output (shape, dtype of Q) and log-sum-exp (…, n_queries), fp32."""
     rows = (*problem.leading, problem.n_queries)
-    if problem.fills_hopper and problem.head_dim > 64:
+    if problem.fills_hopper:
         keys_per_split, n_splits, attend = problem.n_keys, 1, gluon_launches.forward(problem, q, k, v)
     else:
         keys_per_split = problem.split("forward", COMBINED_ROWS)
