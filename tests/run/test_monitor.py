@@ -79,6 +79,15 @@ def test_foreign_process_is_named_and_own_tree_is_not(monkeypatch):
             one.communicate()
 
 
+def test_ranks_that_a_scheduler_starts_are_not_told_as_others(monkeypatch):
+    monkeypatch.setattr(monitor, "process_tree", set)  # as srun's tasks are no descendants
+    nvml = FakeNvml()
+    nvml.gpus[0].processes = [SimpleNamespace(pid=os.getpid())]
+    assert watched(nvml, 0.6)["foreign_gpu_processes"]
+    summary = watched(nvml, 0.6, starts_ranks=False)
+    assert (summary["foreign_gpu_processes"], summary["host_load_other"]) == ([], None)
+
+
 def test_refusals_leave_none_and_the_old_name_works():
     asked = [name for name in FakeNvml().functions if name.startswith("nvmlDeviceGet")]
     refused = {name for name in asked if name not in ("nvmlDeviceGetCount", "nvmlDeviceGetHandleByIndex")}
