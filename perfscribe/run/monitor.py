@@ -47,16 +47,20 @@ class Monitor:
     gpus: number of GPUs that the cell uses; with 0 only the host is monitored, without a thread.
     handles: NVML handles of the leased GPUs; default: all visible ones.
     cores: cores that the job is restricted to; default: all granted ones.
-    starts_ranks: False where a scheduler starts the cell's ranks, which are then no descendants: what is foreign is
-        not known.
+    ranks_are_descendants: False where a scheduler's daemon starts ranks: what is foreign is then not known.
 
     A query that the driver refuses leaves its figure None; monitoring never fails a cell.
     """
 
     def __init__(
-        self, gpus: int = 1, handles: Sequence[Any] = (), cores: Sequence[int] = (), starts_ranks: bool = True
+        self,
+        gpus: int = 1,
+        handles: Sequence[Any] = (),
+        cores: Sequence[int] = (),
+        *,
+        ranks_are_descendants: bool = True,
     ) -> None:
-        self._starts_ranks = starts_ranks
+        self._ranks_are_descendants = ranks_are_descendants
         self._gpus = list(handles or nvml.visible_gpus())[:gpus] if gpus else []
         self._cores = tuple(cores) or cpu_sets.granted()
         self._samples: list[dict[str, list[float]]] = [defaultdict(list) for _ in self._gpus]
@@ -86,7 +90,7 @@ class Monitor:
         while True:
             for gpu, samples in zip(self._gpus, self._samples, strict=True):
                 self._sample(gpu, samples)
-            if self._starts_ranks and time.monotonic() >= next_look:
+            if self._ranks_are_descendants and time.monotonic() >= next_look:
                 self._foreign |= foreign_processes(self._gpus)
                 next_look = time.monotonic() + PROCESS_INTERVAL_S
             due = max(due + INTERVAL_S, time.monotonic())  # after a late sample, do not catch up
@@ -112,7 +116,7 @@ class Monitor:
         bit of THROTTLE_BITS, of the most throttled GPU; throttle_reasons: share of each bit. foreign_gpu_processes:
         names, one per process. host_load_other: CPU time on the job's cores outside our process tree (including steal
         time by other virtual machines), as a share of these cores; None for windows below 0.5 s, if the own time falls
-        because a process left the tree uncounted, and where a scheduler starts the ranks. samples: of the GPU with
+        because a process left the tree uncounted, and where ranks are no descendants. samples: of the GPU with
         fewest.
         """
         spent = {name: self._end[name] - begun for name, begun in self._begin.items()}
@@ -130,7 +134,7 @@ class Monitor:
         }
 
     def _host_load_other(self, spent: Mapping[str, float]) -> float | None:
-        if not self._starts_ranks or spent["time_s"] < HOST_WINDOW_S or spent["own_s"] < 0:
+        if not self._ranks_are_descendants or spent["time_s"] < HOST_WINDOW_S or spent["own_s"] < 0:
             return None
         share = (spent["busy_s"] - spent["own_s"]) / (spent["time_s"] * len(self._cores))
         return round(min(max(share, 0.0), 1.0), 3)

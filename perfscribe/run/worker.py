@@ -168,8 +168,8 @@ class Worker:
         started = time.perf_counter()
         handles = [gpu.handle for gpu in self.lease.gpus]
         gpus = capabilities.gpus_needed(task.cell["requires"])
-        starts_ranks = not any(one == "srun_mpi" or one.startswith("nodes:") for one in task.cell["requires"])
-        with Monitor(gpus=gpus, handles=handles, cores=self.lease.cores, starts_ranks=starts_ranks) as watch:
+        by_scheduler = any(need == "srun_mpi" or need.startswith("nodes:") for need in task.cell["requires"])
+        with Monitor(gpus, handles, self.lease.cores, ranks_are_descendants=not by_scheduler) as watch:
             answer = self.child.run(self._request(task.cell, task.round), float(self.shard.options["timeout_s"]))
         answer["wall_s"] = time.perf_counter() - started
         answer["watch"] = watch.summary()

@@ -84,7 +84,7 @@ def test_ranks_that_a_scheduler_starts_are_not_told_as_others(monkeypatch):
     nvml = FakeNvml()
     nvml.gpus[0].processes = [SimpleNamespace(pid=os.getpid())]
     assert watched(nvml, 0.6)["foreign_gpu_processes"]
-    summary = watched(nvml, 0.6, starts_ranks=False)
+    summary = watched(nvml, 0.6, ranks_are_descendants=False)
     assert (summary["foreign_gpu_processes"], summary["host_load_other"]) == ([], None)
 
 

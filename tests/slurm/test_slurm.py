@@ -83,6 +83,7 @@ def test_the_row_of_real_nodes(whole: OnSlurm) -> None:
     rows = [row for row in whole.rows("communication_nodes") if row["factors"]["backend"] == "gloo"]
     (row,) = [row for row in rows if row["status"] != "skipped"]
     assert row["status"] == "ok" and "inter_transfer_ms" in row["samples"], row["reason"]
+    assert row["watch"]["host_load_other"] is None, "srun's tasks, no descendants, would count as others' load"
     assert "tables/polaris.communication_nodes.csv" in whole.report()
 
 
