@@ -195,6 +195,7 @@ RUNS = [
 ]
 RUN_NOTES = (
     "Steps: host clock with synchronise, first ones left out; Trainer's samples/s include the evaluations.",
-    "Labels: source: as the workshop's scripts train. Peak: of the whole training, evaluation included.",
+    "Labels: source: as the workshop's scripts train.",
+    "Peak: of the whole training, evaluation included; on a CPU around one more batch.",
     "Allocated at rest: after each optimizer step, without gradients and activations.",
 )
