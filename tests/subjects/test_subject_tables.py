@@ -200,7 +200,7 @@ def test_first_page_and_answers_are_of_the_subjects_ddp(tmp_path: Path) -> None:
     _put(site, "cs336.ddp_benchmark", naive, bucketed)
     _put(site, "cs336.subject_ddp", {**bucketed, **yours, "subject": "yours"}, like="cs336.ddp_benchmark")
     problem_of_naive = _problem(site, "naive_ddp_benchmarking")
-    assert "4.00 ms" in problem_of_naive.finding and "3.00" in problem_of_naive.finding
+    assert "4.00 ± 0.05 ms" in problem_of_naive.finding and "3.00" in problem_of_naive.finding
     assert "| overlap_bucketed (yours) | 1 | 30.0 ± 0.5 |" in problem_of_naive.markdown({})
     assert not [picture for picture in _problem(site, "ddp_bucketed_benchmarking").pictures if picture.title]
 
