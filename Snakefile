@@ -13,7 +13,6 @@ include: "rules/measure.smk"
 include: "rules/nsys.smk"
 include: "rules/aggregate.smk"
 include: "rules/report.smk"
-include: "rules/track.smk"
 
 
 # One report, the default target: the Markdown, its HTML twin and the verdict that sets the exit status. What they were made of is
@@ -27,4 +26,3 @@ rule report:
         VERDICT,
         FILES.records(),
         FILES.shown(),
-        FILES.tracked(),

@@ -20,7 +20,7 @@ SESSION = session.begin(
 )
 PLAN, SITE = SESSION.plan, SESSION.plan.site
 RESULTS = f"results/{SITE}"
-FILES = Targets(PLAN, SESSION.tracker)
+FILES = Targets(PLAN)
 REPORT = f"{FILES.report}/report.md"
 PAGE = f"{FILES.report}/report.html"
 SUMMARY = f"{RESULTS}/summary.json"
@@ -46,7 +46,6 @@ wildcard_constraints:
     dataset="[a-z0-9_]+",
     site="[a-z0-9][a-z0-9_-]*",
     name="[A-Za-z0-9][A-Za-z0-9._=-]*",
-    tracker="wandb|mlflow",
 
 
 localrules:
@@ -54,7 +53,6 @@ localrules:
     write_report,
     write_html,
     verdict,
-    track,
 
 
 onstart:

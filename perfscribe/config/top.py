@@ -49,9 +49,6 @@ TOP = dict(
     ),
     subjects=mapping("several such files by name, each compared with ours, for teaching staff", SUBJECT, PATH),
     seed=whole("of all random weights and data", 0, 4_294_967_295, 0),
-    tracker=choice(
-        "none | wandb | mlflow: gets runs made of the records, offline", ["none", "wandb", "mlflow"], "none"
-    ),
     budget_minutes=number(
         "minutes after which no further cell is started; null: no limit", 0, 10_080, None, above=True
     ),

@@ -25,7 +25,6 @@ from perfscribe.records import checkout, checksums
 from perfscribe.records.scrub import account
 from perfscribe.run import processes, progress
 from perfscribe.run.shard import CLOCK
-from perfscribe.tracking import trackers
 
 LOCAL_SITE = "local"
 # Touched when a run starts jobs.
@@ -182,7 +181,6 @@ class Session:
     plan: plan.Plan
     lock: IO[str] | None = field(repr=False)  # None if another process has it
     read_only: bool
-    tracker: str = trackers.NONE
     watcher: progress.Watcher | None = None
     started: bool = False
     began: float = 0.0
@@ -274,10 +272,6 @@ class Session:
             older = (self.root / report).stat().st_mtime < self.began
             whose = "of the run before; this one" if older else "the run"
             processes.say(f"report: {report}{f' ({whose} did not finish, see above)' if failed else ''}")
-        if self.tracker != trackers.NONE:
-            folder = trackers.folder_of(self.root / "results" / self.plan.site, self.tracker)
-            how_to_open = trackers.how_to_open(self.tracker, str(folder.relative_to(self.root)))
-            processes.say(f"tracker {self.tracker}: {len(trackers.written(folder))} runs; {how_to_open}")
 
 
 def begin(root: Path, overrides: Mapping[str, Any], decides: bool, arguments: Sequence[str] = ()) -> Session:
@@ -316,7 +310,7 @@ def _begin(root: Path, overrides: Mapping[str, Any], decides: bool, executor: st
     if not decides:
         # A committed site's plan does not depend on the machine, and its index may predict an older presentation.
         known = make_plan(root, raw) if read_only else plan.read_index(root / "results" / site / "plan")
-        return Session(root, known, None, read_only, tracker=_tracker(raw))
+        return Session(root, known, None, read_only)
     if executor is not None:
         cluster.check_paths(root, Path(sys.executable))
     if executor == cluster.SLURM:
@@ -340,14 +334,4 @@ def _begin(root: Path, overrides: Mapping[str, Any], decides: bool, executor: st
         for line in renewed(results, planned, read_only, session.delete):
             processes.say(f"run: {line}")
         atexit.register(session.undo_unless_started)
-    session.tracker = _tracker(raw, say=True)
     return session
-
-
-def _tracker(raw: Mapping[str, Any], say: bool = False) -> str:
-    """Tracker to write runs for; "none", after one line, if its package is missing."""
-    wanted = str(raw.get("tracker", trackers.NONE))
-    lacking = trackers.missing(wanted)
-    if lacking and say:
-        processes.say(lacking)
-    return trackers.NONE if lacking else wanted

@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 
 from perfscribe.plan.plan import Plan
-from perfscribe.tracking import trackers
 
 
 @dataclass(frozen=True)
@@ -11,7 +10,6 @@ class Targets:
     """Input and output paths of rules, relative to the checkout."""
 
     plan: Plan
-    tracker: str = trackers.NONE
 
     @property
     def results(self) -> str:
@@ -72,7 +70,3 @@ class Targets:
     def data(self, dataset: str) -> list[str]:
         """Files of a data set."""
         return [f"{self.results}/data/{dataset}/{file}" for file in self.plan.datasets[dataset]]
-
-    def tracked(self) -> list[str]:
-        """File that lists the runs written for the chosen tracker; [] without one."""
-        return [] if self.tracker == trackers.NONE else [f"{self.results}/tracking/{self.tracker}.json"]
