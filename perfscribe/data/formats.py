@@ -21,7 +21,7 @@ from perfscribe.data import hdf5, synthetic
 from perfscribe.data.layout import FILES, file_names
 
 Arrays = Mapping[str, np.ndarray]
-COMPRESSED = ("npz_compressed", "hdf5_gzip")
+COMPRESSED = ("npz_compressed", "hdf5_gzip", "hdf5_gzip_samples")
 # Local file header of ZIP (APPNOTE.TXT 4.3.7): 26 bytes, then the lengths of name and extra field.
 LOCAL_HEADER_BYTES = 30
 LOCAL_HEADER_LENGTHS_AT = 26
@@ -44,13 +44,14 @@ def _nothing() -> None:
     """Close function of formats whose files close when the last reference is dropped."""
 
 
-def _hdf5(compression: str | None) -> Format:
-    """Return the HDF5 format: contiguous, or gzip (level 4, h5py's default) in chunks whose shape h5py guesses."""
+def _hdf5(compression: str | None, sample_chunks: bool = False) -> Format:
+    """Return the HDF5 format: contiguous, or gzip (level 4, the default) in chunks of a sample or as h5py guesses."""
 
     def save(path: Path, arrays: Arrays) -> None:
         with hdf5.writing(path) as file:
             for name, array in arrays.items():
-                file.create_dataset(name, data=array, compression=compression)
+                chunks = (1, *array.shape[1:]) if sample_chunks else None
+                file.create_dataset(name, data=array, compression=compression, chunks=chunks)
 
     def load(path: Path) -> Arrays:
         import h5py
@@ -148,6 +149,7 @@ def _load_npy(path: Path, mmap_mode: Any = None) -> Arrays:
 
 FORMATS: dict[str, Format] = {
     "hdf5_gzip": _hdf5("gzip"),
+    "hdf5_gzip_samples": _hdf5("gzip", sample_chunks=True),
     "hdf5": _hdf5(None),
     "pt": Format(_save_pt, _load_pt, lambda path: (_load_pt(path, mmap=True), _nothing)),
     "npz_compressed": Format(_save_npz(np.savez_compressed), _load_npz, _open_compressed),

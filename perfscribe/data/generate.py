@@ -7,13 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from perfscribe.base.files import write_json
-from perfscribe.data import chunked_files, formats, model_weights, squad_tokenised, synthetic, tokens
+from perfscribe.data import formats, model_weights, squad_tokenised, synthetic, tokens
 from perfscribe.data.digest_file import describe_file
 
 KINDS = {
     "samples": formats.generate,
     "tokens": tokens.generate,
-    "chunked": chunked_files.generate,
     "squad": squad_tokenised.generate,
     "weights": model_weights.generate,
 }

@@ -8,6 +8,7 @@ ARRAY_NAMES = ("source", "target")
 FILES: dict[str, tuple[str, ...]] = {
     "memory": (),
     "hdf5_gzip": ("hdf5_gzip.h5",),
+    "hdf5_gzip_samples": ("hdf5_gzip_samples.h5",),
     "hdf5": ("hdf5.h5",),
     "pt": ("tensors.pt",),
     "npz_compressed": ("npz_compressed.npz",),

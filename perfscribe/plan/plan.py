@@ -37,7 +37,6 @@ SHOWN_KINDS = frozenset(kind.name for kind in fields(Shown))
 GENERATORS = {
     "samples": "perfscribe.data.formats",
     "tokens": "perfscribe.data.tokens",
-    "chunked": "perfscribe.data.chunked_files",
     "squad": "perfscribe.data.squad_tokenised",
     "weights": "perfscribe.data.model_weights",
 }

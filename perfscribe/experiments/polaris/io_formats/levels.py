@@ -14,8 +14,8 @@ LEVELS = experiment(
     alone=alone("which would share disk and page cache"),
     device=devices(["cpu"], gpu=["cuda"]),
     format=choices(
-        "memory: the arrays themselves, without a file",
-        ["memory", "hdf5_gzip", "hdf5", "pt", "npz_compressed", "npz", "npy"],
+        "memory: the arrays themselves, without a file; hdf5_gzip_samples: each sample is a chunk of its own",
+        ["memory", "hdf5_gzip", "hdf5_gzip_samples", "hdf5", "pt", "npz_compressed", "npz", "npy"],
     ),
     samples=whole("samples in the data set", 1, 10_000_000, 256, tiny=64, gpu=2048),
     source_length=constant(1),

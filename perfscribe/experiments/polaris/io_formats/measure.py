@@ -1,4 +1,4 @@
-"""Measures training from, and reading of, one data set in seven formats.
+"""Measures training from, and reading of, one data set in eight formats.
 
 As in the Polaris homework: time of the training loop and size on disk. In addition: the constructor, which reads most
 formats whole; loader wait, copy and compute separately; single samples read from every format; files cold and warm in
