@@ -52,9 +52,13 @@ TRAINED = "{training_samples} of {samples} × {epochs}"
 TRAINING = [*FILE, t.factor("training_samples", "Samples × epochs", lambda r: TRAINED.format(**r.factors))]
 
 
+def _totals_s(record: Record) -> list[float]:
+    """Return the time of all epochs together (s), by round."""
+    return [sum(epochs) for epochs in record.samples["training_s"]]
+
+
 def _total_s(record: Record) -> float:
-    """Return the time of all epochs together (s); the median over rounds."""
-    return float(median(sum(epochs) for epochs in record.samples["training_s"]))
+    return float(median(_totals_s(record)))
 
 
 def _formats(cells: Sequence[Record]) -> list[t.Column]:
@@ -66,7 +70,7 @@ def _formats(cells: Sequence[Record]) -> list[t.Column]:
 
     return [
         *TRAINING,
-        t.derived("training_total_s", "Training time (s)", _total_s),
+        t.Column("training_total_s", "Training time (s)", _total_s, range_get=lambda r: t.range_of(_totals_s(r))),
         against.ratio("against_memory", "Against memory (×)", memory, "memory not measured", _total_s, "training_s"),
         *t.timed("training_s", "An epoch (s)", "n"),
         *t.only(
