@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 # CUDA events only check the host clock, so they time fewer calls.
 DEVICE_SHARE = 5
+TRACED = 5
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,8 @@ def run(cell: Cell) -> Measurement:
     if level.device == "cuda":
         _time_on_device(measurement, passes, max(5, level.passes // DEVICE_SHARE))
     measurement.values |= _memory(passes, level.device)
+    if level.device == "cuda":
+        measurement.values |= _kernels(passes)  # last, as a profile makes later launches slower
     return measurement
 
 
@@ -92,3 +96,26 @@ def _memory(passes: Passes, device: str) -> dict[str, Any]:
     if both.peak_reserved_bytes is not None:
         values["peak_reserved_bytes"] = both.peak_reserved_bytes
     return values
+
+
+def _kernels(passes: Passes) -> dict[str, Any]:
+    """Return softmax's kernel, and softmax's and matmuls' kernel time in a forward pass (ms), or why there is none."""
+    from perfscribe.attention.eager import scaled_dot_product_attention
+    from perfscribe.instruments.profiling.families import GEMM, SOFTMAX, family
+    from perfscribe.instruments.profiling.torch_profiler import NoKernels, recording
+
+    try:
+        with recording("cuda") as recorded:
+            for _ in range(TRACED):
+                scaled_dot_product_attention(*passes.leaves)
+    except NoKernels as error:
+        return {"softmax_kernel": str(error)}
+    spans: dict[str, int] = defaultdict(int)
+    for kernel in recorded.trace.kernels:
+        spans[family(kernel.name)] += kernel.end_ns - kernel.start_ns
+    softmax = next(kernel.name for kernel in recorded.trace.kernels if family(kernel.name) == SOFTMAX)
+    return {
+        "softmax_kernel": softmax.partition("<")[0].rpartition("::")[2],
+        "softmax_kernel_ms": spans[SOFTMAX] / TRACED / 1e6,
+        "matmul_kernels_ms": spans[GEMM] / TRACED / 1e6,
+    }

@@ -16,8 +16,8 @@ from perfscribe.show import tables as t
 TABLES, FIGURES = SHOWN.tables, SHOWN.figures
 NOTE = (
     "Passes are timed by the host clock, with a synchronise before and after each; device columns by CUDA events, with "
-    "L2 flushed before each pass. 002 and yyin-dev keep two N × N matrices for backward, ours keeps one; on a CPU "
-    "there are no cuBLAS workspaces."
+    "L2 flushed before each pass; softmax and matmuls by torch's profiler, mean of 5 forward passes. 002 and yyin-dev "
+    "keep two N × N matrices for backward, ours keeps one; on a CPU there are no cuBLAS workspaces."
 )
 PASSES = {"forward_ms": "Forward", "backward_ms": "Backward"}
 MEMORY = "memory_before_backward_gib"
@@ -26,6 +26,8 @@ ON_DEVICE = [
     t.median("forward_device_ms", "Forward, device (ms)"),
     t.median("backward_device_ms", "Backward, device (ms)"),
     t.count("forward_device_ms", "n, device", "device"),
+    *t.exact(softmax_kernel="Forward's softmax, kernel"),
+    *t.values(softmax_kernel_ms="Softmax (ms)", matmul_kernels_ms="Matmuls (ms)"),
 ]
 PUBLISHED = {"forward_ms": "Forward, {} (ms)", "backward_ms": "Backward, {} (ms)", MEMORY: "Before backward, {} (GiB)"}
 
