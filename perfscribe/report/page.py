@@ -235,7 +235,7 @@ class Problem:
         self.texts = [block for block in self.blocks if isinstance(block, Text)]
         self.pictures = [block for block in self.blocks if isinstance(block, Picture)]
         if isinstance(site, Renamed) and site.renamed:
-            renamed = listed(f"{new} is named {name}" for name, new in site.renamed.items())
+            renamed = listed(f"{new or 'another model'} is named {name}" for name, new in site.renamed.items())
             for picture in self.pictures:
                 picture.names = f". In the figure {renamed}"
         self.finding = _sentences(self.variables.get("first_page", ""))

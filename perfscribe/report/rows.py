@@ -75,7 +75,7 @@ class Site:
 
 
 class Renamed(Site):
-    """A site whose levels have an edition's names: {column: {name in the tables: name}}.
+    """A site whose levels have an edition's names: {column: {name in the tables: name}}, without rows of the name "".
 
     renamed: names that figures of its tables show, with the edition's; longer texts, as `model 2.7B`, only contain one.
     """
@@ -88,13 +88,14 @@ class Renamed(Site):
     def table(self, table: str) -> tables.Stored:
         """Table by id, with the edition's names."""
         stored = self._site.table(table)
-        rows = [{**row} for row in stored.rows]
+        rows = list(stored.rows)
         for column in self._names.keys() & stored.columns.keys():
             names = self._names[column]
             there = {row[column] for row in rows if row.get("status", "ok") == "ok"}
             self.renamed |= {name: new for name, new in names.items() if name in there and " " not in name}
-            for row in rows:
-                row[column] = names.get(row[column], row[column])
+            rows = [
+                {**row, column: names.get(row[column], row[column])} for row in rows if names.get(row[column]) != ""
+            ]
         return tables.Stored(stored.columns, rows)
 
 

@@ -12,7 +12,7 @@ def test_an_author_learns_which_reasons_do_not_hold_here(capsys: pytest.CaptureF
     for site in ("cpu2", "h100"):
         assert chapter.main(ROOT, [path, "--site", site], dict) == 0
         printed[site] = capsys.readouterr().out
-    left_out = "Reasons left out, as these do not hold here: four_matrices, mostly_softmax, other_kernel, launches_dominate\n"
+    left_out = "as these do not hold here: four_matrices, mostly_softmax, other_kernel, launches_dominate\n"
     assert left_out in printed["cpu2"] and "launches_dominate" not in printed["h100"]
 
 
