@@ -183,8 +183,8 @@ def _table(title: str, lines: list[str], source: Source) -> HandinTable:
     match = re.match(r"\*\*(.*?)\*\* ?(.*)", title, re.DOTALL)
     bold, setup = match.groups() if match else ("", "")
     cells = [[read_cell(text) for text in row] for row in rows]
-    boots = {boot for row in cells for cell in row for boot in cell.boots}
-    clauses = [*setup.removesuffix(".").split("; "), of_boots(boots)]
+    boots = of_boots(frozenset[str]().union(*(cell.boots for cell in row)) for row in cells)
+    clauses = [*setup.removesuffix(".").split("; "), boots]
     clauses = [clause for clause in clauses if clause and not is_incomplete(clause)]
     text = in_prose("; ".join(clauses)).rstrip("; ")
     header = [in_prose(name) for name in header]

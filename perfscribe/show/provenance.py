@@ -1,7 +1,7 @@
 """Provenance in words: short names of machines and commits, and the footer of figures."""
 
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -48,9 +48,15 @@ def node_name(provenance: Mapping[str, Any]) -> str:
     return f"node {number}" if number else str(provenance.get("node"))
 
 
-def of_boots(boots: Collection[str]) -> str:
-    """Remark on rows that were measured in several boots; "" for one, or where records tell none."""
-    return f"rows are of {len(boots)} boots or hosts, so differences and ± may be theirs" if len(boots) > 1 else ""
+def of_boots(rows: Iterable[frozenset[str]]) -> str:
+    """Remark on rows, each with its boots, that were measured in several; "" for one, or where records tell none."""
+    distinct = {boots for boots in rows if boots}
+    count = len(frozenset[str]().union(*distinct))
+    if count < 2:
+        return ""
+    if len(distinct) == 1:
+        return f"each row's rounds are of the same {count} boots or hosts, so ± may be theirs"
+    return f"rows are of {count} boots or hosts, so differences and ± may be theirs"
 
 
 def telling_variables(records: Iterable[Record]) -> list[str]:

@@ -421,8 +421,8 @@ def make(
     records = list(records)
     columns = _with_rounds(columns, records)
     columns = [*columns, *_unshown_spreads(columns)]
-    boots = set().union(*(record.boots for record in records if record.ok))
-    if boots:
+    boots = [frozenset(record.boots) for record in records if record.ok]
+    if any(boots):
         columns.append(BOOTS)
     if remark := of_boots(boots):
         notes = [*notes, f"{remark[0].upper()}{remark[1:]}."]
