@@ -6,8 +6,6 @@ from dataclasses import dataclass, replace
 from math import log, log2
 from typing import Any
 
-import numpy as np
-
 from perfscribe.report.quantities import MISSING, NOTHING, Quantity, number, token
 from perfscribe.report.rows import Row, Rows
 from perfscribe.show import references
@@ -101,13 +99,6 @@ def _quantity(value: Any) -> Quantity:
     return value if isinstance(value, Quantity) else Quantity(number(value), exact=True)
 
 
-def between(rows: Iterable[Row], column: str, by: str, at: Any) -> Quantity:
-    """Interpolate a column linearly at a value of the column `by`; beyond its ends, that of the nearest row."""
-    known = sorted((number(row[by]), number(row[column])) for row in rows if row[column])
-    levels, figures = [level for level, _ in known], [figure for _, figure in known]
-    return Quantity(float(np.interp(number(at), levels, figures))) if known else MISSING
-
-
 def growth(rows: Sequence[Row], column: str, by: str) -> Quantity:
     """Mean factor by which a column grows per doubling of the level `by`, from the first row to the last."""
     measured = [row for row in rows if row[column]]
@@ -130,15 +121,6 @@ def out_of_memory(rows: Rows, *levels: str) -> str:
     if lacking == 1:
         return f"Only {cell} runs out of memory."
     return f"{lacking} cells run out of memory, the smallest of them {cell}."
-
-
-def crossover(ours: Rows, theirs: Rows, column: str, by: str) -> Any:
-    """Lowest level from which on all our numbers are below theirs beyond noise; missing if there is none."""
-    pairs = [(row, theirs.row(**{by: row[by]})) for row in ours.sorted_by(by) if row[column]]
-    pairs = [(row, other) for row, other in pairs if other[column]]
-    less = [row[column] < other[column] and not row[column].within_noise(other[column]) for row, other in pairs]
-    first = next((place for place in range(len(pairs)) if all(less[place:])), None)
-    return MISSING if first is None else pairs[first][0][by]
 
 
 def lower(ours: Rows, theirs: Rows, column: str) -> list[Row]:

@@ -59,22 +59,13 @@ def test_a_spread_says_of_how_many_rounds_and_samples_of_each_and_what_it_is_in_
     assert timed.deviation == deviation and timed.span_of_round("time_ms") == samples
 
 
-def test_extremes_crossover_and_growth_have_no_figure_where_a_row_has_none() -> None:
+def test_extremes_and_growth_have_no_figure_where_a_row_has_none() -> None:
     apart, alike = phrases.extremes(rows(10, 30, 20), "time_ms"), phrases.extremes(rows(10, 11), "time_ms")
     assert apart and (apart.least.n, apart.most.n, apart.same) == (1, 2, False) and alike.same
     assert not phrases.extremes(rows(10, "oom"), "time_ms")
-    theirs = rows(10, 20, 40, 80)
-    assert phrases.crossover(rows(20, 20, 30, 40), theirs, "time_ms", by="n") == 4
-    assert not phrases.crossover(rows(10, 20, 40, 79), theirs, "time_ms", by="n")
     measured = rows(10, 40, 160).sorted_by("n")
     assert text(phrases.growth(measured, "time_ms", by="n")) == "4.00"
     assert not phrases.growth(measured[:1], "time_ms", by="n")
-
-
-@pytest.mark.parametrize(("at", "expected"), [(0.5, "10.0"), (3, "30.0"), (4, "40.0"), (9, "40.0")])
-def test_a_column_is_interpolated_between_measured_rows_and_kept_beyond(at: float, expected: str) -> None:
-    assert text(phrases.between(rows(10, "oom", 40), "time_ms", "n", at)) == expected
-    assert not phrases.between(rows("oom"), "time_ms", "n", at)
 
 
 @pytest.mark.parametrize(
