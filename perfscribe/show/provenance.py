@@ -55,8 +55,8 @@ def of_boots(rows: Iterable[frozenset[str]]) -> str:
     if count < 2:
         return ""
     if len(distinct) == 1:
-        return f"each row's rounds are of the same {count} boots or hosts, so ± may be theirs"
-    return f"rows are of {count} boots or hosts, so differences and ± may be theirs"
+        return f"each row's rounds ran on the same {count} boots or hosts, which ± may show"
+    return f"rows ran on {count} boots or hosts, which may cause differences"
 
 
 def telling_variables(records: Iterable[Record]) -> list[str]:
