@@ -55,7 +55,7 @@ def of_boots(rows: Iterable[frozenset[str]]) -> str:
     if count < 2:
         return ""
     if len(distinct) == 1:
-        return f"each row's rounds ran on the same {count} boots or hosts, which ± may show"
+        return f"each row is of the same {count} boots or hosts"
     return f"rows ran on {count} boots or hosts, which may cause differences"
 
 

@@ -83,4 +83,4 @@ def test_headings_links_and_pages_of_two_editions_differ() -> None:
 
 def test_a_second_edition_s_problems_link_to_each_other() -> None:
     second = Problem(chapters.read("cs336"), "minimal_ddp_flat_benchmarking", site("h200x4"), edition="2025")
-    assert "[Table](#problem-naive_ddp_benchmarking-2025)" in second.markdown({})
+    assert "([table](#problem-naive_ddp_benchmarking-2025)" in second.markdown({})
