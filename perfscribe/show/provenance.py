@@ -55,8 +55,8 @@ def of_boots(rows: Iterable[frozenset[str]]) -> str:
     if count < 2:
         return ""
     if len(distinct) == 1:
-        return f"each row is of the same {count} boots or hosts"
-    return f"rows ran on {count} boots or hosts, which may cause differences"
+        return f"each row is of the same {count} boots or hosts, whose differences are in ±"
+    return f"rows ran on {count} boots or hosts, which may cause differences and ±"
 
 
 def telling_variables(records: Iterable[Record]) -> list[str]:

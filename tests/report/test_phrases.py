@@ -95,9 +95,9 @@ def test_a_table_whose_numbers_are_of_several_boots_says_so() -> None:
         (table,) = blocks(text, Source(Path("a.md"), "", {}))
         return table.setup  # type: ignore[union-attr]
 
-    several = "Median; one clock; rows ran on 2 boots or hosts, which may cause differences."
+    several = "Median; one clock; rows ran on 2 boots or hosts, which may cause differences and ±."
     assert setup("a", "b", "a") == several == setup("a", "a+b")
-    rounds = "Median; one clock; each row is of the same 2 boots or hosts."
+    rounds = "Median; one clock; each row is of the same 2 boots or hosts, whose differences are in ±."
     assert setup("a+b", "a+b") == rounds
     assert setup("a", "a") == setup("none", "none") == "Median; one clock."
 

@@ -67,7 +67,7 @@ def test_rows_of_several_boots_say_so_and_rows_of_one_or_without_say_nothing(tmp
         failed = record("failed", factors={"seq_len": 99, "dtype": "fp32"}, provenance={"boot": "f" * 12})
         return t.make("probe", "Probe", [*cells, failed], columns())
 
-    expected = "Rows ran on 2 boots or hosts, which may cause differences."
+    expected = "Rows ran on 2 boots or hosts, which may cause differences and ±."
     assert expected in markdown(tmp_path, table("a" * 12, "b" * 12, "a" * 12))
     assert not table("a" * 12, "a" * 12).notes and not table(None, None).notes
 
