@@ -55,7 +55,7 @@ def of_boots(rows: Iterable[frozenset[str]]) -> str:
     if count < 2:
         return ""
     if len(distinct) == 1:
-        return f"each row is of the same {count} boots or hosts, whose differences any ± holds"
+        return f"each row is of the same {count} boots or hosts, so ± includes their differences"
     return f"rows ran on {count} boots or hosts, which may cause differences and ±"
 
 

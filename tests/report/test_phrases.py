@@ -97,7 +97,7 @@ def test_a_table_whose_numbers_are_of_several_boots_says_so() -> None:
 
     several = "Median; one clock; rows ran on 2 boots or hosts, which may cause differences and ±."
     assert setup("a", "b", "a") == several == setup("a", "a+b")
-    rounds = "Median; one clock; each row is of the same 2 boots or hosts, whose differences any ± holds."
+    rounds = "Median; one clock; each row is of the same 2 boots or hosts, so ± includes their differences."
     assert setup("a+b", "a+b") == rounds
     assert setup("a", "a") == setup("none", "none") == "Median; one clock."
 
