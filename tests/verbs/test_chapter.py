@@ -21,4 +21,4 @@ def test_reasons_that_rest_on_an_unmeasured_table_are_not_listed(capsys: pytest.
     assert chapter.main(ROOT, [path, "--site", "h100"], dict) == 0
     printed = capsys.readouterr().out
     assert printed.count("Tables not measured here: fsdp.step\n") == 1
-    assert "Reasons left out, as these do not hold here: best_trade, units_cost, copies_cost\n" in printed
+    assert "Reasons left out, as these do not hold here: best_trade, units_cost\n" in printed
